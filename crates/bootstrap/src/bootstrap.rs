@@ -11,7 +11,6 @@ use thiserror::Error;
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_vec};
 
 use crate::address::{self, RendezvousAddress};
-use crate::is_planted;
 use crate::placement::{
     EnvironmentError, JobEnvironment, JobPlacement, Launcher, RendezvousMethod, port_window,
 };
@@ -459,7 +458,7 @@ fn gather_parts(
         if is_part {
             bytes += head.length as usize;
         }
-        if is_part && bytes > most && !is_planted("bootstrap-keeps-what-is-too-large") {
+        if is_part && bytes > most {
             // The parts are dropped at once. Reading goes on, so that every member then receives the reason.
             parts.clear();
             store::skip_body(stream, head, deadline).map_err(failed)?;

@@ -43,13 +43,6 @@ pub(crate) fn read_some(fd: impl AsFd, bytes: &mut [u8], deadline: Instant) -> i
     loop {
         wait_ready(&fd, PollFlags::IN, deadline)?;
         match rustix::io::read(&fd, &mut *bytes) {
-            #[cfg(feature = "mutants")]
-            Ok(0)
-                if std::env::var("TRUNKLINE_MUTANT")
-                    .is_ok_and(|name| name == "bootstrap-waits-for-the-dead") =>
-            {
-                std::thread::sleep(Duration::from_millis(10));
-            }
             Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, ENDED)),
             Ok(read) => return Ok(read),
             Err(Errno::INTR | Errno::AGAIN) => {}

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use crate::placement::{
     EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, RendezvousMethod, SecretSource,
 };
-use crate::{is_planted, openmpi, pmi, slurm, torchrun, trunkline_run};
+use crate::{openmpi, pmi, slurm, torchrun, trunkline_run};
 
 /// Whether a host's name says that no process of another host can listen there.
 fn is_loopback(host: &str) -> bool {
@@ -30,7 +30,7 @@ impl JobEnvironment {
         };
         let is_shared =
             self.place.is_some_and(|place| place.rank == 0 && place.size > 1) && !is_loopback(host);
-        (is_shared && !is_planted("bootstrap-hides-weak-secrets")).then(|| {
+        is_shared.then(|| {
             format!(
                 "the secret of this job is made of numbers that {} shows to other users of the cluster; whoever knows them can take part in the \
                  job, or be its rank 0. Set {} to the same random text in all processes, such as the output of `openssl rand -hex 16`",

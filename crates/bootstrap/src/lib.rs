@@ -41,11 +41,6 @@ mod store;
 mod torchrun;
 pub mod trunkline_run;
 
-/// Whether a bug is planted; never in a build without the feature.
-fn is_planted(name: &str) -> bool {
-    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
-}
-
 pub use address::{free_port, host_addresses};
 pub use bootstrap::{ExchangeError, JobBootstrap, JobStreams, JoinError};
 pub use placement::{EnvironmentError, JobEnvironment, JobPlacement, Launcher, RANKS_MAX};

@@ -8,7 +8,6 @@ use std::process::{Command, Output};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use serde_json::Value;
-use trunkline_engine::Mutant;
 use trunkline_engine::host::{UnixHost, UnixStream};
 use trunkline_fabric::{Host as _, OobListener as _, OobTransport as _};
 use trunkline_mem::MemoryRange;
@@ -51,14 +50,6 @@ fn shown_by(rank: u32) -> Value {
     nodes.into_iter().find(|node| node["rank"] == rank).expect("the rank")
 }
 
-fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::with_name(String::leak(name));
-    }
-    Mutant::NONE
-}
-
 /// Two endpoints, and their clock.
 struct Two {
     ends: [(TaggedEndpoint<MemfdDevice, UnixStream>, TaggedPeerId); 2],
@@ -77,7 +68,7 @@ impl Two {
                 MemfdDevice::join(3, &device.descriptor().expect("a descriptor")).expect("the device");
             let budget = ExportAmount { entries: 16, bytes: 1 << 30 };
             let process = [rank as u8 + 1; 16];
-            let sharing = Sharing { mutant: planted(), ..Sharing::new(process, budget) };
+            let sharing = Sharing::new(process, budget);
             let mut endpoint = TaggedEndpoint::new(
                 memory,
                 TaggedConfig { sharing, inbox, copy: MethodChoice::Learned },

@@ -149,21 +149,11 @@ fn links_of(engine: &Running) -> String {
     format!("{}: {}", comm["nic"], links.join(", ")).replace('"', "")
 }
 
-fn params() -> EngineParams {
-    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = EngineParams::default();
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
-    }
-    params
-}
-
 #[test]
 fn what_a_nic_has_in_use_is_shown_as_it_comes_and_goes() {
     let config = SoftConfig { nics: 2, max_qp: 64, max_mr: 1000, ..SoftConfig::default() };
     let fabric = SoftFabric::new(config).expect("the software NIC");
-    let engine = Engine::new(fabric, UnixHost::new(|_, _| {}), params()).expect("an engine");
+    let engine = Engine::new(fabric, UnixHost::new(|_, _| {}), EngineParams::default()).expect("an engine");
     let used = || {
         let row = shown(&engine)["nic_usage"][1].clone();
         assert_eq!(

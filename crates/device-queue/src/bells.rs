@@ -2,7 +2,6 @@
 
 use core::sync::atomic::Ordering::{Acquire, Release};
 
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{DoorbellLayout, ShapeError};
 
 use crate::memory::{StoredWord, WordMemory};
@@ -14,7 +13,6 @@ pub struct BellPage<M> {
     bells: DoorbellLayout,
     /// Where the first doorbell lies.
     first: u64,
-    mutant: Mutant,
 }
 
 /// One doorbell of a page.
@@ -32,19 +30,19 @@ impl<M: WordMemory> BellPage<M> {
     ///
     /// # Errors
     /// [`ShapeError`], if there is no such page, or the memory is too small.
-    pub fn create(memory: M, count: u32, mutant: Mutant) -> Result<Self, ShapeError> {
-        Self::lay_out(memory, DoorbellLayout::new(count)?, mutant)
+    pub fn create(memory: M, count: u32) -> Result<Self, ShapeError> {
+        Self::lay_out(memory, DoorbellLayout::new(count)?)
     }
 
     /// The same, with a byte for each doorbell in place of a bit: a device sets it by a store, where its atomics do not reach.
     ///
     /// # Errors
     /// As [`create`](Self::create).
-    pub fn create_for_devices(memory: M, count: u32, mutant: Mutant) -> Result<Self, ShapeError> {
-        Self::lay_out(memory, DoorbellLayout::new(count)?.by_bytes(), mutant)
+    pub fn create_for_devices(memory: M, count: u32) -> Result<Self, ShapeError> {
+        Self::lay_out(memory, DoorbellLayout::new(count)?.by_bytes())
     }
 
-    fn lay_out(memory: M, bells: DoorbellLayout, mutant: Mutant) -> Result<Self, ShapeError> {
+    fn lay_out(memory: M, bells: DoorbellLayout) -> Result<Self, ShapeError> {
         let have = memory.byte_len();
         let need = bells.page_bytes();
         if have < need {
@@ -56,14 +54,14 @@ impl<M: WordMemory> BellPage<M> {
         for group in 0..bells.group_count() {
             memory.store(bells.bit_place(bells.bell_of(group, 0)).0, 0, Release);
         }
-        Ok(Self { memory, bells, first: bells.bell_offset(0), mutant })
+        Ok(Self { memory, bells, first: bells.bell_offset(0) })
     }
 
     /// Finds a page that somebody else has made.
     ///
     /// # Errors
     /// [`ShapeError`], if there is none.
-    pub fn open(memory: M, mutant: Mutant) -> Result<Self, ShapeError> {
+    pub fn open(memory: M) -> Result<Self, ShapeError> {
         let have = memory.byte_len();
         let mut words = [0; 8];
         if have < 64 {
@@ -73,7 +71,7 @@ impl<M: WordMemory> BellPage<M> {
             *word = memory.get(at as u64 * 8);
         }
         let bells = DoorbellLayout::from_words(&words, have)?;
-        Ok(Self { memory, bells, first: bells.bell_offset(0), mutant })
+        Ok(Self { memory, bells, first: bells.bell_offset(0) })
     }
 
     /// How many doorbells.
@@ -135,22 +133,8 @@ impl<M: WordMemory> QueueDoorbell<M> {
     /// Tells the engine that it may execute what is before `end`. A full fence stands before the doorbell is stored, and one behind it.
     #[inline]
     pub(crate) fn ring(&self, end: u64) {
-        if self.page.mutant.is_planted("devq-bit-before-bell") {
-            self.mark_queue();
-            return self.page.memory.store_fenced(self.at, end);
-        }
-        self.store_end(end);
-        if !self.page.mutant.is_planted("devq-no-bit") {
-            self.mark_queue();
-        }
-    }
-
-    #[inline]
-    fn store_end(&self, end: u64) {
-        match self.page.mutant.is_planted("devq-no-full-fence") {
-            true => self.page.memory.store(self.at, end, Release),
-            false => self.page.memory.store_fenced(self.at, end),
-        }
+        self.page.memory.store_fenced(self.at, end);
+        self.mark_queue();
     }
 
     /// Whether one word has the bits of both.
@@ -162,14 +146,7 @@ impl<M: WordMemory> QueueDoorbell<M> {
     /// As [`ring`](Self::ring) of both, which are [side by side](Self::is_beside).
     #[inline]
     pub(crate) fn ring_both(&self, end: u64, other: &Self, others_end: u64) {
-        let half = self.page.mutant.is_planted("devq-marks-one-of-two");
-        let bits = if half { self.bit.1 } else { self.bit.1 | other.bit.1 };
-        if self.page.mutant.is_planted("devq-no-full-fence") {
-            self.store_end(end);
-            other.store_end(others_end);
-            self.page.memory.fetch_or(self.bit.0, bits, Release);
-            return;
-        }
+        let bits = self.bit.1 | other.bit.1;
         let words = [StoredWord { at: self.at, value: end }, StoredWord { at: other.at, value: others_end }];
         self.page.memory.store_both_fenced(words, self.bit.0, bits);
     }

@@ -1,6 +1,5 @@
 //! How long a wait may take. No clock is read here: who waits brings one, or a number of looks.
 
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Instant;
 
 /// What a wait may spend. It is asked after each look that found nothing.
@@ -54,13 +53,12 @@ impl WaitBudget for UnlimitedWait {
 pub struct OrDie<B> {
     budget: B,
     die: Option<fn() -> !>,
-    mutant: Mutant,
 }
 
 impl<B> OrDie<B> {
     /// With what ends the kernel; with nothing it is the budget alone.
-    pub const fn new(budget: B, die: Option<fn() -> !>, mutant: Mutant) -> Self {
-        Self { budget, die, mutant }
+    pub const fn new(budget: B, die: Option<fn() -> !>) -> Self {
+        Self { budget, die }
     }
 }
 
@@ -68,7 +66,7 @@ impl<B: WaitBudget> WaitBudget for OrDie<B> {
     #[inline]
     fn spend_poll(&mut self) -> bool {
         let goes_on = self.budget.spend_poll();
-        if let Some(die) = self.die.filter(|_| !goes_on && !self.mutant.is_planted("devq-never-dies")) {
+        if let Some(die) = self.die.filter(|_| !goes_on) {
             die();
         }
         goes_on

@@ -5,7 +5,6 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::is_before;
 
 use crate::budget::WaitBudget;
@@ -22,15 +21,14 @@ pub struct TicketRecord<M> {
     memory: M,
     words: u64,
     lanes: u32,
-    mutant: Mutant,
 }
 
 impl<M: WordMemory> TicketRecord<M> {
     /// A channel whose lanes have the first indices `firsts`; `None` if there are none or too many. Nobody else may use the words yet.
     #[must_use]
-    pub fn create(memory: M, words: u64, firsts: &[u64], mutant: Mutant) -> Option<Self> {
+    pub fn create(memory: M, words: u64, firsts: &[u64]) -> Option<Self> {
         let lanes = u32::try_from(firsts.len()).ok().filter(|lanes| (1..=LANES_MAX).contains(lanes))?;
-        let channel = Self { memory, words, lanes, mutant };
+        let channel = Self { memory, words, lanes };
         for (lane, first) in (0..).zip(firsts) {
             channel.memory.store(channel.recorded_offset(lane), *first, Release);
             channel.memory.store(channel.flushed_offset(lane), *first, Release);
@@ -91,9 +89,6 @@ impl<M: WordMemory> TicketRecord<M> {
             let end = self.memory.load(self.recorded_offset(lane), Acquire);
             if !is_before(flushed, end) {
                 continue;
-            }
-            if self.mutant.is_planted("devq-flush-marks-first") {
-                self.memory.advance_counter(self.flushed_offset(lane), end, AcqRel);
             }
             let number = queue.queue_shape().number();
             let epoch = queue.queue_shape().epoch();

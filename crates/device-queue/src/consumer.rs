@@ -8,7 +8,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Acquire;
 
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled_with, try_vec};
 use trunkline_proto::wire::device_queue::{
     AtomicChange, CounterUpdate, EntryCompletion, EntryFence, EntryStatus, EntryWork, FrontierWord,
@@ -61,7 +60,6 @@ pub struct QueueConsumer<M> {
     /// Why nothing begins any more.
     stopped: Option<(EntryStatus, u32)>,
     fault: Option<QueueFault>,
-    mutant: Mutant,
 }
 
 impl<M: WordMemory> QueueConsumer<M> {
@@ -80,8 +78,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         let window = rules.window.clamp(1, WINDOW_MAX).min(shape.depth());
         let places = try_filled_with(window.next_power_of_two() as usize, EntryRecord::default)?;
         // As many as can complete at a time: nothing is allocated later.
-        let aborts = queue.planted_mutant().is_planted("devq-aborts-without-memory");
-        let due = if aborts { Vec::with_capacity(places.len()) } else { try_vec(places.len())? };
+        let due = try_vec(places.len())?;
         Ok(Self {
             memory,
             shape,
@@ -97,7 +94,6 @@ impl<M: WordMemory> QueueConsumer<M> {
             due,
             stopped: queue.queue_fault().map(|fault| (fault.status, fault.reason)),
             fault: queue.queue_fault(),
-            mutant: queue.planted_mutant(),
         })
     }
 
@@ -110,16 +106,6 @@ impl<M: WordMemory> QueueConsumer<M> {
     /// How far it is.
     #[must_use]
     pub fn queue_progress(&self) -> QueueProgress {
-        if self.mutant.is_planted("devq-wait-before-completion") {
-            let ended = |index: &u64| {
-                matches!(self.entry_record(*index).state, EntryStage::Ended(EntryStatus::Done, _))
-            };
-            let mut completed = self.begun;
-            while completed != self.completed && !ended(&completed.wrapping_sub(1)) {
-                completed = completed.wrapping_sub(1);
-            }
-            return QueueProgress { completed, first_bad: None };
-        }
         // What fails stops the queue, and what has stopped begins nothing more.
         let stopped = self.stopped.map(|_| self.fault.map_or(self.begun, |fault| fault.first_bad));
         QueueProgress { completed: self.completed, first_bad: stopped }
@@ -245,9 +231,7 @@ impl<M: WordMemory> QueueConsumer<M> {
                             }
                         }
                         // Whoever waits for it is not to wait for those behind it, which may take as long.
-                        if entry.work.moved_bytes() > TOLD_AT_ONCE
-                            && !self.mutant.is_planted("devq-tells-after-all")
-                        {
+                        if entry.work.moved_bytes() > TOLD_AT_ONCE {
                             self.publish_frontier();
                         }
                     }
@@ -307,10 +291,6 @@ impl<M: WordMemory> QueueConsumer<M> {
         port: &mut impl JobExecutor,
     ) {
         let queue = self.shape.number();
-        if self.mutant.is_planted("devq-counts-early") {
-            port.raise_counter(queue, index, self.own_counter(count), count);
-            return self.pass_by(index, op, value);
-        }
         self.pass_by(index, op, value);
         self.publish_frontier();
         port.raise_counter(queue, index, self.own_counter(count), count);
@@ -357,9 +337,6 @@ impl<M: WordMemory> QueueConsumer<M> {
 
     #[inline]
     fn has_more(&self) -> bool {
-        if self.mutant.is_planted("devq-plain-compare") {
-            return self.begun < self.rung;
-        }
         is_before(self.begun, self.rung)
     }
 
@@ -371,11 +348,6 @@ impl<M: WordMemory> QueueConsumer<M> {
 
     #[inline]
     fn parse_entry(&self, words: &[u64; 8], index: u64) -> Result<QueueEntry, QueueEntryError> {
-        let index = if self.mutant.is_planted("devq-no-sequence") {
-            (words[0] as u32).wrapping_sub(1).into()
-        } else {
-            index
-        };
         QueueEntry::from_words(words, index, self.shape.is_checked())
     }
 
@@ -390,20 +362,15 @@ impl<M: WordMemory> QueueConsumer<M> {
         let all = self.under_way.iter().sum::<u32>();
         let is_fenced = match entry.fence {
             EntryFence::None => false,
-            EntryFence::ReadsAndAtomics => {
-                reads + atomics > 0 && !self.mutant.is_planted("devq-no-fence-of-reads")
-            }
-            EntryFence::All => all > 0 && !self.mutant.is_planted("devq-no-fence-of-all"),
+            EntryFence::ReadsAndAtomics => reads + atomics > 0,
+            EntryFence::All => all > 0,
         };
         if is_fenced {
             return false;
         }
         match entry.work {
-            EntryWork::Atomic { .. } if !self.rules.is_ordered => {
-                (writes == 0 || self.mutant.is_planted("devq-signal-before-data"))
-                    && (atomics == 0 || self.mutant.is_planted("devq-atomics-overtake"))
-            }
-            EntryWork::Barrier => all == 0 || self.mutant.is_planted("devq-no-barrier"),
+            EntryWork::Atomic { .. } if !self.rules.is_ordered => writes == 0 && atomics == 0,
+            EntryWork::Barrier => all == 0,
             EntryWork::Wait { queue, index: awaited } => self.wait_is_over(queue, awaited, index, others),
             _ => true,
         }
@@ -426,20 +393,13 @@ impl<M: WordMemory> QueueConsumer<M> {
             self.stop_queue(EntryStatus::Awaited, queue);
             return false;
         };
-        let is_early = self.mutant.is_planted("devq-wait-one-early");
-        match progress.of_entry(if is_early { awaited.wrapping_sub(1) } else { awaited }) {
+        match progress.of_entry(awaited) {
             None => false,
-            Some(false)
-                if self.mutant.is_planted("devq-waits-for-what-never-comes")
-                    && !is_before(awaited, progress.completed) =>
-            {
-                false
-            }
-            Some(false) if !self.mutant.is_planted("devq-wait-ignores-failure") => {
+            Some(false) => {
                 self.stop_queue(EntryStatus::Awaited, queue);
                 false
             }
-            Some(_) => true,
+            Some(true) => true,
         }
     }
 
@@ -475,11 +435,10 @@ impl<M: WordMemory> QueueConsumer<M> {
 
     /// An entry has failed; if it was to change a word, that is to be poisoned before it completes.
     fn fail_entry(&mut self, index: u64, status: EntryStatus, reason: u32) {
-        let tells = !self.mutant.is_planted("devq-no-poison");
         let place = self.entry_record_mut(index);
         place.reason = reason;
         place.state = EntryStage::Ended(status, 0);
-        if place.target.is_some() && tells {
+        if place.target.is_some() {
             place.state = EntryStage::Failed(status);
             self.to_poison += 1;
         }
@@ -529,11 +488,6 @@ impl<M: WordMemory> QueueConsumer<M> {
                 match outcome {
                     JobOutcome::Done(value) => {
                         self.entry_record_mut(index).state = EntryStage::Ended(EntryStatus::Done, value);
-                        if self.mutant.is_planted("devq-counts-out-of-turn") {
-                            let place = *self.entry_record(index);
-                            self.leave_count(index, &place);
-                            self.entry_record_mut(index).counts = None;
-                        }
                     }
                     JobOutcome::Failed { status, reason } => {
                         let status = if status == EntryStatus::Done { EntryStatus::Network } else { status };
@@ -567,12 +521,9 @@ impl<M: WordMemory> QueueConsumer<M> {
             else {
                 break;
             };
-            if self.fault.is_some() && self.mutant.is_planted("devq-stops-at-failure") {
-                break;
-            }
             let status = if self.fault.is_some() { EntryStatus::Flushed } else { ended };
             let is_lost = counts.is_some() && ended == EntryStatus::Done && status != EntryStatus::Done;
-            if is_lost && !self.mutant.is_planted("devq-flushed-counts-are-silent") {
+            if is_lost {
                 // It ended well behind one that had not, and will not be counted: whoever waits for that hears of it first.
                 self.fail_entry(index, status, 0);
                 continue;

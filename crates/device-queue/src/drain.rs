@@ -5,7 +5,6 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled, try_grow};
 use trunkline_proto::table_capacity::try_hold;
 use trunkline_proto::wire::device_queue::CompanionWord;
@@ -52,7 +51,6 @@ pub struct QueueDrain<M> {
     busy: Vec<usize>,
     /// Those whose companion is asked for and not answered.
     asked: Vec<usize>,
-    mutant: Mutant,
 }
 
 #[inline]
@@ -70,13 +68,13 @@ impl<M: WordMemory + Clone> QueueDrain<M> {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn new(page: BellPage<M>, mutant: Mutant) -> Result<Self, OutOfMemory> {
+    pub fn new(page: BellPage<M>) -> Result<Self, OutOfMemory> {
         let by_bell = try_filled(None, page.bell_count() as usize)?;
         let progress = Vec::new();
         let by_number = Vec::new();
         let busy = Vec::new();
         let asked = Vec::new();
-        Ok(Self { page, members: Vec::new(), progress, by_number, by_bell, busy, asked, mutant })
+        Ok(Self { page, members: Vec::new(), progress, by_number, by_bell, busy, asked })
     }
 
     /// Takes a queue on; `false` if its doorbell is another queue's, is not on the page, or its number is taken.
@@ -104,9 +102,7 @@ impl<M: WordMemory + Clone> QueueDrain<M> {
         self.progress.push(consumer.queue_progress());
         self.members.push(DrainedQueue { queue, consumer, is_busy: false });
         // Whoever rang before has set a bit that may have been taken since.
-        if !self.mutant.is_planted("devq-takes-on-blindly") {
-            self.handle_doorbell(bell, self.page.read_bell(bell));
-        }
+        self.handle_doorbell(bell, self.page.read_bell(bell));
         Ok(true)
     }
 
@@ -172,22 +168,16 @@ impl<M: WordMemory + Clone> QueueDrain<M> {
 
     /// Looks at what was rung, and lets begin what can.
     pub fn run_pass(&mut self, port: &mut impl JobExecutor) -> DrainPass {
-        let mut before = Vec::with_capacity(usize::from(self.mutant.is_planted("devq-pass-allocates")));
-        if self.mutant.is_planted("devq-bell-before-bits") {
-            before.extend((0..self.page.bell_count()).map(|bell| self.page.read_bell(bell)));
-        }
         for group in 0..self.page.group_count() {
             let mut bits = self.page.take_group(group);
             while bits != 0 {
                 let bell = self.page.doorbell_layout().bell_of(group, bits.trailing_zeros());
                 bits &= bits - 1;
                 // Whoever writes the bits may set others'.
-                if bell >= self.page.bell_count() && !self.mutant.is_planted("devq-believes-bits") {
+                if bell >= self.page.bell_count() {
                     continue;
                 }
-                let is_early = self.mutant.is_planted("devq-bell-before-bits");
-                let says = before.get(bell as usize).copied().filter(|_| is_early);
-                self.handle_doorbell(bell, says.unwrap_or_else(|| self.page.read_bell(bell)));
+                self.handle_doorbell(bell, self.page.read_bell(bell));
             }
         }
         let mut pass = DrainPass::default();

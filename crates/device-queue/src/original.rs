@@ -3,7 +3,6 @@
 //! Signals and counters are words of 8 bytes side by side; their failures stand in the error table of their window. A signal with a put is an entry of its own behind a
 //! fence, a counter waits for the signal. What the original left to chance ends here: a wait says how it ended.
 
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{EntryFence, EntryWork, InlineBytes, PeerAddress, QueueEntry};
 
 use crate::budget::WaitBudget;
@@ -186,7 +185,7 @@ pub fn wait_signal<M: WordMemory>(
     value: u64,
     budget: &mut impl WaitBudget,
 ) -> Result<u64, WaitError> {
-    slot.wait(memory, SlotCondition::AtLeast(value), budget, Mutant::NONE)
+    slot.wait(memory, SlotCondition::AtLeast(value), budget)
 }
 
 /// What a signal of this process is.

@@ -6,7 +6,6 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{
     AbortWord, CompanionWord, CompletionOwner, EntryCompletion, EntryStatus, FrontierWord, QueueEntry,
     QueueShape, ShapeError, at, is_before,
@@ -24,7 +23,6 @@ pub struct DeviceQueue<M> {
     memory: M,
     shape: QueueShape,
     bell: QueueDoorbell<M>,
-    mutant: Mutant,
 }
 
 /// Names an entry that was published.
@@ -94,13 +92,7 @@ impl<M: WordMemory + Clone> DeviceQueue<M> {
     ///
     /// # Errors
     /// [`ShapeError`], if the memory is too small, or the page has no such doorbell.
-    pub fn create(
-        memory: M,
-        shape: QueueShape,
-        first: u64,
-        page: &BellPage<M>,
-        mutant: Mutant,
-    ) -> Result<Self, ShapeError> {
+    pub fn create(memory: M, shape: QueueShape, first: u64, page: &BellPage<M>) -> Result<Self, ShapeError> {
         let have = memory.byte_len();
         let need = shape.queue_bytes();
         if have < need {
@@ -129,14 +121,14 @@ impl<M: WordMemory + Clone> DeviceQueue<M> {
         }
         page.reset_bell(shape.bell(), first);
         memory.fence(SeqCst);
-        Ok(Self { memory, shape, bell, mutant })
+        Ok(Self { memory, shape, bell })
     }
 
     /// Finds a queue that somebody else has made.
     ///
     /// # Errors
     /// [`ShapeError`], if there is none.
-    pub fn open(memory: M, page: &BellPage<M>, mutant: Mutant) -> Result<Self, ShapeError> {
+    pub fn open(memory: M, page: &BellPage<M>) -> Result<Self, ShapeError> {
         let have = memory.byte_len();
         if have < at::RESERVED {
             return Err(ShapeError::Short { have, need: at::RESERVED });
@@ -147,7 +139,7 @@ impl<M: WordMemory + Clone> DeviceQueue<M> {
         }
         let shape = QueueShape::from_words(&words, have)?;
         let bell = page.doorbell_at(shape.bell()).ok_or(ShapeError::Bells(shape.bell()))?;
-        Ok(Self { memory, shape, bell, mutant })
+        Ok(Self { memory, shape, bell })
     }
 
     /// The memory, for its engine.
@@ -161,10 +153,6 @@ impl<M: WordMemory> DeviceQueue<M> {
     #[must_use]
     pub const fn queue_shape(&self) -> &QueueShape {
         &self.shape
-    }
-
-    pub(crate) const fn planted_mutant(&self) -> Mutant {
-        self.mutant
     }
 
     /// Its words, for those who look at the protocol from outside: tests and tools.
@@ -237,29 +225,21 @@ impl<M: WordMemory> DeviceQueue<M> {
     /// exchange.
     #[inline]
     pub(crate) fn publish_entries(&self, first: u64, end: u64) -> bool {
-        if self.mutant.is_planted("devq-publishes-out-of-order") {
-            self.memory.advance_counter(at::READY, end, AcqRel);
-            return true;
-        }
-        let is_relaxed = self.mutant.is_planted("devq-publishes-relaxed");
-        let (before, after) = if is_relaxed { (Relaxed, Relaxed) } else { (Acquire, Release) };
-        if self.memory.load(at::READY, before) != first {
+        if self.memory.load(at::READY, Acquire) != first {
             return false;
         }
-        self.memory.store(at::READY, end, after);
+        self.memory.store(at::READY, end, Release);
         true
     }
 
     /// Whether the place before `end` is free: what lay there a lap ago has completed. First by what some producer has seen, as
     /// the frontier may be far away.
     fn has_room(&self, end: u64) -> bool {
-        let spare = u64::from(self.mutant.is_planted("devq-room-off-by-one"));
-        let needed = end.wrapping_sub(u64::from(self.shape.depth()) + spare);
-        let order = if self.mutant.is_planted("devq-relaxed-shadow") { Relaxed } else { Acquire };
-        if !is_before(self.memory.load(at::SHADOW, order), needed) {
+        let needed = end.wrapping_sub(u64::from(self.shape.depth()));
+        if !is_before(self.memory.load(at::SHADOW, Acquire), needed) {
             return true;
         }
-        let frontier = FrontierWord(self.memory.load(at::FRONTIER, order)).index_near(needed);
+        let frontier = FrontierWord(self.memory.load(at::FRONTIER, Acquire)).index_near(needed);
         self.memory.advance_counter(at::SHADOW, frontier, AcqRel);
         !is_before(frontier, needed)
     }
@@ -294,7 +274,7 @@ impl<M: WordMemory> DeviceQueue<M> {
             // in the wrong order, the one that did so last looks after the other has raised the counter.
             self.bell.ring(to);
             let now = self.memory.load(at::SUBMITTED, SeqCst);
-            if now == to || self.mutant.is_planted("devq-no-second-look") {
+            if now == to {
                 return;
             }
             to = now;
@@ -317,7 +297,7 @@ impl<M: WordMemory> DeviceQueue<M> {
         self.bell.ring_both(ours, &other.bell, theirs);
         for (queue, to) in [(self, ours), (other, theirs)] {
             let now = queue.memory.load(at::SUBMITTED, SeqCst);
-            if now != to && !self.mutant.is_planted("devq-no-second-look") {
+            if now != to {
                 queue.ring_until_current(now);
             }
         }
@@ -395,9 +375,6 @@ impl<M: WordMemory> DeviceQueue<M> {
         if (ticket.queue, ticket.epoch) != (self.shape.number(), self.shape.epoch()) {
             return Err(WaitError::Stale);
         }
-        if self.mutant.is_planted("devq-looks-at-errors-first") {
-            let _seen = self.memory.load(at::ERROR, Relaxed);
-        }
         let frontier = FrontierWord(self.memory.load(at::FRONTIER, Acquire));
         if !frontier.has_completed(ticket.index) {
             return self.abort_word().map_or(Ok(TicketPoll::Busy), |why| Err(WaitError::Aborted(why)));
@@ -413,11 +390,7 @@ impl<M: WordMemory> DeviceQueue<M> {
     /// # Errors
     /// As [`poll`](Self::poll), and [`WaitError::Timeout`].
     pub fn wait(&self, ticket: EntryTicket, budget: &mut impl WaitBudget) -> Result<(), WaitError> {
-        match self.wait_for(budget, || self.poll(ticket).map(|poll| (poll == TicketPoll::Done).then_some(())))
-        {
-            Err(WaitError::Timeout) if self.mutant.is_planted("devq-timeout-is-success") => Ok(()),
-            result => result,
-        }
+        self.wait_for(budget, || self.poll(ticket).map(|poll| (poll == TicketPoll::Done).then_some(())))
     }
 
     /// Waits until a look finds something.
@@ -439,7 +412,7 @@ impl<M: WordMemory> DeviceQueue<M> {
 
     /// The fault, if a frontier says that there is one.
     fn fault_of(&self, frontier: FrontierWord) -> Option<QueueFault> {
-        if !frontier.has_failed() || self.mutant.is_planted("devq-ignores-errors") {
+        if !frontier.has_failed() {
             return None;
         }
         let error = self.memory.load(at::ERROR, Relaxed);
@@ -465,9 +438,6 @@ impl<M: WordMemory> DeviceQueue<M> {
     }
 
     fn end_error(&self) -> Option<WaitError> {
-        if self.mutant.is_planted("devq-room-ignores-failure") {
-            return None;
-        }
         self.queue_fault().map(WaitError::Failed).or_else(|| self.abort_word().map(WaitError::Aborted))
     }
 

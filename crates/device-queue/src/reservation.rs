@@ -107,7 +107,7 @@ impl<'q, M: WordMemory> QueueReservation<'q, M> {
 
 impl<M: WordMemory> Drop for QueueReservation<'_, M> {
     fn drop(&mut self) {
-        if !self.is_open || self.queue.planted_mutant().is_planted("devq-leaves-a-hole") {
+        if !self.is_open {
             return;
         }
         self.written = 0;
@@ -119,11 +119,7 @@ impl<M: WordMemory> Drop for QueueReservation<'_, M> {
             if self.queue.abort_word().is_some() {
                 return;
             }
-            if self.queue.planted_mutant().is_planted("devq-leaves-in-haste") {
-                self.queue.as_memory().pause();
-            } else {
-                self.queue.as_memory().step_aside(looks);
-            }
+            self.queue.as_memory().step_aside(looks);
         }
         // Those before have left in the middle: nobody gets further than them, so everybody is told.
         self.queue.abort(AbortWord { status: EntryStatus::Abandoned, reason: 0 });

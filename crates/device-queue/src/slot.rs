@@ -3,9 +3,8 @@
 //! What fails before it gets there is told by an error word: behind the value in a slot of 16 bytes, in a table where values of 8 bytes lie side by
 //! side. A slot begins anew by remembering what it had: nothing is written to the value, so no addition is ever lost.
 
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire};
 
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::PoisonWord;
 
 use crate::budget::WaitBudget;
@@ -92,7 +91,6 @@ pub fn poll_sum<M: WordMemory>(
     memory: &M,
     slots: impl Iterator<Item = SignalSlot> + Clone,
     value: u64,
-    mutant: Mutant,
 ) -> Result<Option<u64>, WaitError> {
     let sum = || {
         let sum = slots.clone().fold(0, |sum: u64, slot| sum.wrapping_add(slot.read_value(memory)));
@@ -104,8 +102,7 @@ pub fn poll_sum<M: WordMemory>(
     }
     let Some(poison) = slots.clone().find_map(|slot| slot.read_poison(memory)) else { return Ok(None) };
     // What came before the failure may have come since the look.
-    let again = if mutant.is_planted("devq-sums-once") { None } else { sum() };
-    again.map_or(Err(WaitError::Poisoned(poison)), |found| Ok(Some(found)))
+    sum().map_or(Err(WaitError::Poisoned(poison)), |found| Ok(Some(found)))
 }
 
 impl SlotLayout {
@@ -177,14 +174,8 @@ impl SignalSlot {
 
     /// Begins anew: what has come before counts no more, what comes later does. What it counted, as the number of all that this call has set
     /// aside; `None` without a base, as its value is never written.
-    pub fn reset_base<M: WordMemory>(&self, memory: &M, mutant: Mutant) -> Option<u64> {
+    pub fn reset_base<M: WordMemory>(&self, memory: &M) -> Option<u64> {
         let at = self.base?;
-        if mutant.is_planted("devq-reset-by-store") {
-            let old = self.read_value(memory);
-            memory.store(self.value, 0, Release);
-            memory.store(at, 0, Release);
-            return Some(old);
-        }
         let mut base = memory.load(at, Acquire);
         loop {
             let value = memory.load(self.value, Acquire);
@@ -208,18 +199,15 @@ impl SignalSlot {
         &self,
         memory: &M,
         until: SlotCondition,
-        mutant: Mutant,
     ) -> Result<bool, WaitError> {
         if until.is_met_by(self.read_value(memory)) {
             return Ok(true);
         }
         match self.read_poison(memory) {
             // What came before the failure may have come since the look.
-            Some(_) if until.is_met_by(self.read_value(memory)) && !mutant.is_planted("devq-looks-once") => {
-                Ok(true)
-            }
-            Some(poison) if !mutant.is_planted("devq-ignores-poison") => Err(WaitError::Poisoned(poison)),
-            _ => Ok(false),
+            Some(_) if until.is_met_by(self.read_value(memory)) => Ok(true),
+            Some(poison) => Err(WaitError::Poisoned(poison)),
+            None => Ok(false),
         }
     }
 
@@ -233,13 +221,12 @@ impl SignalSlot {
         memory: &M,
         until: SlotCondition,
         budget: &mut impl WaitBudget,
-        mutant: Mutant,
     ) -> Result<u64, WaitError> {
         let value = self.read_value(memory);
         if until.is_met_by(value) {
             return Ok(value);
         }
-        self.wait_longer(memory, until, budget, mutant)
+        self.wait_longer(memory, until, budget)
     }
 
     /// The same once a look has found that it is not as wanted.
@@ -248,10 +235,9 @@ impl SignalSlot {
         memory: &M,
         until: SlotCondition,
         budget: &mut impl WaitBudget,
-        mutant: Mutant,
     ) -> Result<u64, WaitError> {
         loop {
-            if self.check_condition(memory, until, mutant)? {
+            if self.check_condition(memory, until)? {
                 return Ok(self.read_value(memory));
             }
             if !budget.spend_poll() {
@@ -276,10 +262,9 @@ impl SignalSlot {
         until: SlotCondition,
         queue: &DeviceQueue<impl WordMemory>,
         budget: &mut impl WaitBudget,
-        mutant: Mutant,
     ) -> Result<u64, WaitError> {
         loop {
-            if self.check_condition(memory, until, mutant)? {
+            if self.check_condition(memory, until)? {
                 return Ok(self.read_value(memory));
             }
             if let Some(why) = queue.abort_word() {

@@ -5,7 +5,6 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{
     AtomicChange, EntryFence, EntryWork, InlineBytes, LENGTH_MAX, LocalAddress, PeerAddress, QueueEntry,
 };
@@ -73,7 +72,6 @@ pub struct LaneChannel<'a, M, D> {
     recorded: Recorded<M>,
     memory: M,
     cursor_at: u64,
-    mutant: Mutant,
 }
 
 impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
@@ -85,21 +83,13 @@ impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
         recorded: Recorded<M>,
         memory: M,
         cursor_at: u64,
-        mutant: Mutant,
     ) -> Option<Self> {
-        (!lanes.is_empty()).then_some(Self { lanes, recorded, memory, cursor_at, mutant })
+        (!lanes.is_empty()).then_some(Self { lanes, recorded, memory, cursor_at })
     }
 
     /// The lane whose turn it is, and its number. Of several threads no two have the same turn.
     fn next_lane(&self) -> (u32, &QueueLane<M, D>) {
-        let turn = if self.mutant.is_planted("devq-turns-race") {
-            let turn = self.memory.load(self.cursor_at, Relaxed);
-            self.memory.store(self.cursor_at, turn.wrapping_add(1), Relaxed);
-            turn
-        } else {
-            self.memory.fetch_add(self.cursor_at, 1, Relaxed)
-        };
-        let turn = turn % self.lanes.len() as u64;
+        let turn = self.memory.fetch_add(self.cursor_at, 1, Relaxed) % self.lanes.len() as u64;
         (turn as u32, &self.lanes[turn as usize])
     }
 
@@ -162,7 +152,7 @@ impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
         let published = publish(lane, &WriteExtras { behind: signal, counter: in_entry }, budget, &mut part);
         // What was submitted before the rest was refused is read all the same.
         let Ok([write, last]) = published else {
-            if let Some(part) = part.filter(|_| !self.mutant.is_planted("devq-forgets-what-was-posted")) {
+            if let Some(part) = part {
                 let _ = self.recorded.record_ticket(number, part);
             }
             return published.map(|[write, last]| PostedPut { lane: number, write, last });
@@ -179,7 +169,7 @@ impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
     }
 
     fn of_lane(&self, signal: WordAddition, with: &PutActions, lane: u32) -> WordAddition {
-        if !with.signal_per_lane || self.mutant.is_planted("devq-lanes-share-a-signal") {
+        if !with.signal_per_lane {
             return signal;
         }
         let addr = signal.at.addr.wrapping_add(u64::from(lane) * LANE_STRIDE);

@@ -2,7 +2,6 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{AbortWord, EntryStatus, PoisonWord};
 
 use crate::budget::WaitBudget;
@@ -14,7 +13,6 @@ use crate::memory::WordMemory;
 pub struct GroupVerdict<M> {
     memory: M,
     at: u64,
-    mutant: Mutant,
 }
 
 mod kind {
@@ -29,17 +27,14 @@ mod kind {
 
 impl<M: WordMemory> GroupVerdict<M> {
     /// The words.
-    pub const fn new(memory: M, at: u64, mutant: Mutant) -> Self {
-        Self { memory, at, mutant }
+    pub const fn new(memory: M, at: u64) -> Self {
+        Self { memory, at }
     }
 
     /// Tells the group how a round ended; the leader alone does. Rounds count from 1, wrap past 0, and the group meets between two of them.
     pub fn publish_result(&self, round: u32, result: Result<(), WaitError>) {
         let (kind, status, detail, more) = match result {
             Ok(()) => (kind::GOOD, EntryStatus::Done, 0, 0),
-            Err(_) if self.mutant.is_planted("devq-leader-keeps-errors") => {
-                (kind::GOOD, EntryStatus::Done, 0, 0)
-            }
             Err(WaitError::Failed(fault)) => (kind::FAILED, fault.status, fault.reason, fault.first_bad),
             Err(WaitError::Poisoned(poison)) => (kind::POISONED, poison.status, poison.queue, 0),
             Err(WaitError::Aborted(why)) => (kind::ABORTED, why.status, why.reason, 0),

@@ -18,13 +18,12 @@ use trunkline_device_queue::{
     ReserveError, SignalSlot, SlotCondition, SlotLayout, TicketPoll, WaitError, WordAddition, WordMemory,
     allocate_words,
 };
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{
     AbortWord, AtomicChange, CompanionWord, DoorbellLayout, EntryFence, EntryStatus, EntryWork, FrontierWord,
     LocalAddress, PeerAddress, QueueEntry, QueueShape, at, is_before,
 };
 
-use common::{is_full, planted};
+use common::is_full;
 use world::{Dice, Executor, key};
 
 /// Queues that producers post puts to; each has its companion behind them by number.
@@ -67,7 +66,6 @@ struct Open<'q> {
 }
 
 struct World<'q> {
-    mutant: Mutant,
     dice: Dice,
     page: BellPage<HeapWords>,
     queues: &'q [DeviceQueue<HeapWords>],
@@ -91,20 +89,17 @@ fn rules(dice: &mut Dice, is_ordered: bool) -> ExecutorRules {
     ExecutorRules { is_ordered, me: 0, window: 1 + dice.below(5) as u32 }
 }
 
-fn run(seed: u64, mutant: Mutant) {
+fn run(seed: u64) {
     let mut dice = Dice::new(seed);
-    let page = BellPage::create(
-        allocate_words(DoorbellLayout::new(2 * MAINS).unwrap().page_bytes()),
-        2 * MAINS,
-        mutant,
-    )
-    .unwrap();
+    let page =
+        BellPage::create(allocate_words(DoorbellLayout::new(2 * MAINS).unwrap().page_bytes()), 2 * MAINS)
+            .unwrap();
     let make = |number: u32, dice: &mut Dice| {
         let depth = 2 << dice.below(3);
         let shape = QueueShape::new(depth, number, seed as u32, number).unwrap();
         let shape = if dice.one_in(2) { shape.with_check() } else { shape };
         let first = first_index(dice, depth.into());
-        DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, first, &page, mutant).unwrap()
+        DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, first, &page).unwrap()
     };
     let queues: Vec<_> = (0..2 * MAINS).map(|number| make(number, &mut dice)).collect();
     let is_ordered = dice.one_in(3);
@@ -113,7 +108,7 @@ fn run(seed: u64, mutant: Mutant) {
         _ => SlotLayout::Poisoned { slots: 64, count: 8 },
     };
     let mut executor = Executor::new(is_ordered, slots(&mut dice), slots(&mut dice));
-    let mut drain = QueueDrain::new(page.clone(), mutant).unwrap();
+    let mut drain = QueueDrain::new(page.clone()).unwrap();
     for queue in &queues[..MAINS as usize] {
         assert!(drain.add_queue(queue.clone(), rules(&mut dice, is_ordered)).unwrap());
     }
@@ -125,9 +120,8 @@ fn run(seed: u64, mutant: Mutant) {
         executor.fails.insert((queue, first.wrapping_add(dice.below(12))), status);
     }
     let firsts: Vec<_> = queues[..MAINS as usize].iter().map(frontier).collect();
-    let channel = TicketRecord::create(allocate_words(64), 0, &firsts, mutant).unwrap();
+    let channel = TicketRecord::create(allocate_words(64), 0, &firsts).unwrap();
     let mut world = World {
-        mutant,
         dice,
         page,
         queues: &queues,
@@ -542,7 +536,7 @@ impl<'q> World<'q> {
 
     /// A waiter of a signal or counter gets what it waits for, or an error; unless whoever had to be told is gone.
     fn ends(&self, queue: u32, slot: SignalSlot, memory: &HeapWords, expected: u64, is_gone: bool) {
-        let result = slot.wait(memory, SlotCondition::AtLeast(expected), &mut PollLimit(1), self.mutant);
+        let result = slot.wait(memory, SlotCondition::AtLeast(expected), &mut PollLimit(1));
         match result {
             Ok(value) => assert_eq!(value, expected),
             Err(WaitError::Poisoned(poison)) => {
@@ -575,14 +569,13 @@ fn bell_word(page: &BellPage<HeapWords>, bell: u32) -> (u64, (u64, u64)) {
 
 #[test]
 fn every_seed_holds() {
-    let mutant = planted();
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
     if let Some(seed) = number("TRUNKLINE_SEED") {
-        return run(seed, mutant);
+        return run(seed);
     }
     let seeds = number("TRUNKLINE_SEEDS").unwrap_or(if is_full() { 100_000 } else { 8_000 });
     for seed in 0..seeds {
-        let result = std::panic::catch_unwind(|| run(seed, mutant));
+        let result = std::panic::catch_unwind(|| run(seed));
         if let Err(panic) = result {
             println!("TRUNKLINE_SEED={seed}");
             std::panic::resume_unwind(panic);

@@ -12,7 +12,7 @@ use trunkline_proto::wire::device_queue::{
     AbortWord, DoorbellLayout, EntryStatus, PeerAddress, PoisonWord, QueueEntry, QueueShape,
 };
 
-use common::{planted, write};
+use common::write;
 
 /// What an executor was asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -73,11 +73,10 @@ fn counted(index: u64) -> QueueEntry {
 }
 
 fn world(window: u32, at_once: bool) -> (QueueDrain<HeapWords>, Watching) {
-    let page =
-        BellPage::create(allocate_words(DoorbellLayout::new(1).unwrap().page_bytes()), 1, planted()).unwrap();
+    let page = BellPage::create(allocate_words(DoorbellLayout::new(1).unwrap().page_bytes()), 1).unwrap();
     let shape = QueueShape::new(8, 4, 2, 0).unwrap();
-    let queue = DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, 0, &page, planted()).unwrap();
-    let mut drain = QueueDrain::new(page, planted()).unwrap();
+    let queue = DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, 0, &page).unwrap();
+    let mut drain = QueueDrain::new(page).unwrap();
     assert!(drain.add_queue(queue.clone(), ExecutorRules { is_ordered: false, me: 9, window }).unwrap());
     (drain, Watching { queue, at_once, fails: None, seen: Vec::new() })
 }

@@ -24,7 +24,7 @@ use trunkline_proto::wire::mlx5::{
 };
 
 use common::is_full;
-use fixture::{library, plant, skip, symbol, with_steps};
+use fixture::{library, skip, symbol, with_steps};
 
 /// Memory that the NIC knows by a key.
 struct Region {
@@ -298,7 +298,6 @@ impl Header {
             skip(test, "no C++ compiler (Debian: g++)");
             return None;
         };
-        plant(&library, "nic_plant");
         Some(Self { library, _turn: turn })
     }
 

@@ -14,7 +14,7 @@ use trunkline_device_queue::{
 };
 use trunkline_proto::wire::device_queue::{AtomicChange, DoorbellLayout, EntryWork, QueueShape};
 
-use common::{add, planted};
+use common::add;
 
 /// Queues, each of which does a part of what is waited for.
 const QUEUES: u32 = 64;
@@ -105,13 +105,12 @@ impl JobExecutor for Adds {
 fn a_counter_is_one_line_to_look_at_and_tickets_are_one_each() {
     let lines = Lines::default();
     let bells = Watched::new(DoorbellLayout::new(QUEUES).unwrap().page_bytes(), QUEUES, &lines);
-    let page = BellPage::create(bells, QUEUES, planted()).unwrap();
+    let page = BellPage::create(bells, QUEUES).unwrap();
     let counter = Watched::new(128, QUEUES + 1, &lines);
-    let mut drain = QueueDrain::new(page.clone(), planted()).unwrap();
+    let mut drain = QueueDrain::new(page.clone()).unwrap();
     let queue = |number| {
         let shape = QueueShape::new(4, number, 0, number).unwrap();
-        DeviceQueue::create(Watched::new(shape.queue_bytes(), number, &lines), shape, 0, &page, planted())
-            .unwrap()
+        DeviceQueue::create(Watched::new(shape.queue_bytes(), number, &lines), shape, 0, &page).unwrap()
     };
     let queues: Vec<_> = (0..QUEUES).map(queue).collect();
     for queue in &queues {
@@ -128,11 +127,11 @@ fn a_counter_is_one_line_to_look_at_and_tickets_are_one_each() {
     };
     let (slot, until) = (SignalSlot::with_poison_word(0), SlotCondition::AtLeast(u64::from(QUEUES)));
     let mut counted = false;
-    let mut look = || counted = slot.check_condition(&counter, until, planted()).unwrap();
+    let mut look = || counted = slot.check_condition(&counter, until).unwrap();
     assert_eq!(looked(&mut look), 1, "before any of them has done it");
     assert!(!counted);
     while drain.run_pass(&mut Adds(counter.clone())).busy > 0 {}
-    let mut look = || counted = slot.check_condition(&counter, until, planted()).unwrap();
+    let mut look = || counted = slot.check_condition(&counter, until).unwrap();
     assert_eq!(looked(&mut look), 1, "when all have");
     assert!(counted);
     let by_tickets = looked(&mut || {

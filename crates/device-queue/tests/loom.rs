@@ -23,25 +23,23 @@ use trunkline_device_queue::{
     PutBytes, QueueConsumer, QueueDrain, QueueJob, QueueLane, ReserveError, SignalSlot, SlotCondition,
     TicketPoll, UnlimitedWait, WaitError, WordAddition, WordMemory, poll_sum,
 };
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{
     AbortWord, AtomicChange, EntryStatus, EntryWork, LocalAddress, PeerAddress, PoisonWord, QueueEntry,
     QueueShape, at,
 };
 
-use common::{add, is_full, notify, planted, wait, write};
+use common::{add, is_full, notify, wait, write};
 use loomed::Words;
 
 const RULES: ExecutorRules = ExecutorRules { is_ordered: false, me: 0, window: 2 };
 
 /// Runs a world in every way with at most so many changes of threads that could go on.
-fn check(preemptions: usize, world: impl Fn(Mutant) + Send + Sync + 'static) {
+fn check(preemptions: usize, world: impl Fn() + Send + Sync + 'static) {
     check_within(preemptions + usize::from(is_full()), world);
 }
 
 /// The same, also where `TRUNKLINE_FULL` is set: one more takes too long.
-fn check_within(preemptions: usize, world: impl Fn(Mutant) + Send + Sync + 'static) {
-    let mutant = planted();
+fn check_within(preemptions: usize, world: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 20_000;
@@ -49,7 +47,7 @@ fn check_within(preemptions: usize, world: impl Fn(Mutant) + Send + Sync + 'stat
     let counted = Arc::clone(&runs);
     builder.check(move || {
         counted.fetch_add(1, Relaxed);
-        world(mutant);
+        world();
     });
     println!("{} runs", runs.load(Relaxed));
 }
@@ -58,8 +56,8 @@ fn shape(depth: u32, number: u32, bell: u32) -> QueueShape {
     QueueShape::new(depth, number, 0, bell).unwrap()
 }
 
-fn queue(shape: QueueShape, first: u64, page: &BellPage<Words>, mutant: Mutant) -> DeviceQueue<Words> {
-    DeviceQueue::create(loomed::for_queue(&shape), shape, first, page, mutant).unwrap()
+fn queue(shape: QueueShape, first: u64, page: &BellPage<Words>) -> DeviceQueue<Words> {
+    DeviceQueue::create(loomed::for_queue(&shape), shape, first, page).unwrap()
 }
 
 /// Has everything executed that one queue brings, until it has completed `count`; the numbers that were notified.
@@ -87,9 +85,9 @@ fn serve(page: &BellPage<Words>, consumer: &mut QueueConsumer<Words>, count: u64
 /// doorbell covers all.
 #[test]
 fn producers_of_one_queue() {
-    check_within(1, |mutant| {
-        let page = loomed::page(1, mutant);
-        let queue = queue(shape(2, 7, 0), 0, &page, mutant);
+    check_within(1, || {
+        let page = loomed::page(1);
+        let queue = queue(shape(2, 7, 0), 0, &page);
         let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
         let post =
             |queue: &DeviceQueue<Words>, number| queue.post(&[notify(number)], &mut UnlimitedWait).unwrap();
@@ -122,9 +120,9 @@ fn queue_words(queue: &DeviceQueue<Words>) -> [u64; 3] {
 /// As many entries at once as the queue is deep, and one more.
 #[test]
 fn a_place_is_not_written_before_it_is_free() {
-    check(3, |mutant| {
-        let page = loomed::page(1, mutant);
-        let queue = queue(shape(2, 7, 0), 0, &page, mutant);
+    check(3, || {
+        let page = loomed::page(1);
+        let queue = queue(shape(2, 7, 0), 0, &page);
         let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
         let producer = thread::spawn(move || {
             let all = [notify(0), notify(1)];
@@ -139,9 +137,9 @@ fn a_place_is_not_written_before_it_is_free() {
 /// What one producer has seen of the frontier is good for the other one, too.
 #[test]
 fn room_is_seen_through_another_producer() {
-    check(3, |mutant| {
-        let page = loomed::page(1, mutant);
-        let queue = queue(shape(2, 7, 0), 0, &page, mutant);
+    check(3, || {
+        let page = loomed::page(1);
+        let queue = queue(shape(2, 7, 0), 0, &page);
         let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
         queue.post(&[notify(0), notify(1)], &mut UnlimitedWait).unwrap();
         let post = |queue: DeviceQueue<Words>, number| {
@@ -169,10 +167,10 @@ fn room_is_seen_through_another_producer() {
 /// (b) A producer that flushes, beside another flush: whichever returns, everything that was recorded before has completed.
 #[test]
 fn a_flush_beside_a_flush() {
-    check(2, |mutant| {
-        let page = loomed::page(1, mutant);
-        let queue = queue(shape(2, 7, 0), 0, &page, mutant);
-        let channel = TicketRecord::create(loomed::for_slots(2), 0, &[0], mutant).unwrap();
+    check(2, || {
+        let page = loomed::page(1);
+        let queue = queue(shape(2, 7, 0), 0, &page);
+        let channel = TicketRecord::create(loomed::for_slots(2), 0, &[0]).unwrap();
         let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
         let first = queue.post(&[notify(0)], &mut UnlimitedWait).unwrap();
         assert!(channel.record_ticket(0, first));
@@ -232,12 +230,11 @@ impl JobExecutor for Counters {
 /// companion comes first.
 #[test]
 fn a_companion_counts_what_has_completed() {
-    check(2, |mutant| {
-        let page = loomed::page(2, mutant);
-        let (main, companion) =
-            (queue(shape(2, 7, 0), 0, &page, mutant), queue(shape(2, 8, 1), 0, &page, mutant));
+    check(2, || {
+        let page = loomed::page(2);
+        let (main, companion) = (queue(shape(2, 7, 0), 0, &page), queue(shape(2, 8, 1), 0, &page));
         let counter = loomed::for_slots(2);
-        let mut drain = QueueDrain::new(page, mutant).unwrap();
+        let mut drain = QueueDrain::new(page).unwrap();
         assert!(
             drain.add_queue(main.clone(), RULES).unwrap()
                 && drain.add_queue(companion.clone(), RULES).unwrap()
@@ -247,7 +244,7 @@ fn a_companion_counts_what_has_completed() {
         let counting = thread::spawn(move || {
             companion.post(&[wait(7, 0), add(0, 0, 5, true)], &mut UnlimitedWait).unwrap();
             let slot = SignalSlot::with_poison_word(0);
-            assert_eq!(slot.wait(&at, SlotCondition::AtLeast(1), &mut UnlimitedWait, mutant), Ok(5));
+            assert_eq!(slot.wait(&at, SlotCondition::AtLeast(1), &mut UnlimitedWait), Ok(5));
             assert_eq!(seen.poll(waited), Ok(TicketPoll::Done), "who sees the counter sees the completion");
         });
         let posting = thread::spawn(move || main.post(&[notify(0)], &mut UnlimitedWait).unwrap());
@@ -266,11 +263,11 @@ fn a_companion_counts_what_has_completed() {
 /// The same of a WRITE that raises the counter itself.
 #[test]
 fn a_write_counts_what_has_completed() {
-    check(3, |mutant| {
-        let page = loomed::page(1, mutant);
-        let main = queue(shape(2, 7, 0), 0, &page, mutant);
+    check(3, || {
+        let page = loomed::page(1);
+        let main = queue(shape(2, 7, 0), 0, &page);
         let counter = loomed::for_slots(2);
-        let mut drain = QueueDrain::new(page, mutant).unwrap();
+        let mut drain = QueueDrain::new(page).unwrap();
         assert!(drain.add_queue(main.clone(), RULES).unwrap());
         let addition =
             WordAddition { at: PeerAddress { peer: 0, addr: 0, key: 1 }, value: 5, poisoned: true };
@@ -279,7 +276,7 @@ fn a_write_counts_what_has_completed() {
             let counted = addition.attach_to(write(0, 8)).unwrap();
             let ticket = main.post(&[counted], &mut UnlimitedWait).unwrap();
             let slot = SignalSlot::with_poison_word(0);
-            assert_eq!(slot.wait(&at, SlotCondition::AtLeast(1), &mut UnlimitedWait, mutant), Ok(5));
+            assert_eq!(slot.wait(&at, SlotCondition::AtLeast(1), &mut UnlimitedWait), Ok(5));
             assert_eq!(main.poll(ticket), Ok(TicketPoll::Done), "who sees the counter sees the completion");
         });
         let mut port = Counters { words: Arc::clone(&counter), notified: 0 };
@@ -297,9 +294,9 @@ fn a_write_counts_what_has_completed() {
 /// engine that takes the bits at any time sees both.
 #[test]
 fn two_queues_are_submitted_together() {
-    check(3, |mutant| {
-        let page = loomed::page(2, mutant);
-        let queues = [queue(shape(2, 7, 0), 0, &page, mutant), queue(shape(2, 8, 1), 0, &page, mutant)];
+    check(3, || {
+        let page = loomed::page(2);
+        let queues = [queue(shape(2, 7, 0), 0, &page), queue(shape(2, 8, 1), 0, &page)];
         for (queue, count) in queues.iter().zip([2, 1]) {
             for _ in 0..count {
                 let mut reservation = queue.reserve_entries(1).unwrap();
@@ -332,10 +329,10 @@ fn two_queues_are_submitted_together() {
 /// (d) Bits are taken while others set them: what was rung is seen, at the latest when all have rung.
 #[test]
 fn bits_are_taken_while_others_ring() {
-    check(3, |mutant| {
-        let page = loomed::page(2, mutant);
-        let queues = [queue(shape(2, 7, 0), 0, &page, mutant), queue(shape(2, 8, 1), 0, &page, mutant)];
-        let mut drain = QueueDrain::new(page, mutant).unwrap();
+    check(3, || {
+        let page = loomed::page(2);
+        let queues = [queue(shape(2, 7, 0), 0, &page), queue(shape(2, 8, 1), 0, &page)];
+        let mut drain = QueueDrain::new(page).unwrap();
         for queue in &queues {
             assert!(drain.add_queue(queue.clone(), RULES).unwrap());
         }
@@ -355,9 +352,9 @@ fn bits_are_taken_while_others_ring() {
 /// Two who submit at the same time, in the other order than they have published: the last doorbell covers both.
 #[test]
 fn the_last_doorbell_is_the_greatest() {
-    check(4, |mutant| {
-        let page = loomed::page(1, mutant);
-        let queue = queue(shape(2, 7, 0), 0, &page, mutant);
+    check(4, || {
+        let page = loomed::page(1);
+        let queue = queue(shape(2, 7, 0), 0, &page);
         for _ in 0..2 {
             let mut reservation = queue.reserve_entries(1).unwrap();
             assert!(reservation.write_entry(&notify(0)).is_some());
@@ -375,7 +372,7 @@ fn the_last_doorbell_is_the_greatest() {
 /// (e) A slot begins anew while others add: nothing is lost and nothing counts twice.
 #[test]
 fn a_slot_begins_anew_while_others_add() {
-    check(4, |mutant| {
+    check(4, || {
         let words = loomed::for_slots(3);
         let slot = SignalSlot::with_poison_word(0).with_base(16);
         let adding = Arc::clone(&words);
@@ -384,8 +381,8 @@ fn a_slot_begins_anew_while_others_add() {
             adding.fetch_add(0, 1, AcqRel);
         });
         let resetting = Arc::clone(&words);
-        let other = thread::spawn(move || slot.reset_base(&resetting, mutant).unwrap());
-        let mine = slot.reset_base(&words, mutant).unwrap();
+        let other = thread::spawn(move || slot.reset_base(&resetting).unwrap());
+        let mine = slot.reset_base(&words).unwrap();
         let seen = slot.read_value(&words);
         assert!(seen <= 2, "no base is ahead of a value that is read later: {seen}");
         adder.join().unwrap();
@@ -397,9 +394,9 @@ fn a_slot_begins_anew_while_others_add() {
 /// A completion is read while a later one takes its place: it is the right one, or gone.
 #[test]
 fn a_completion_is_read_while_it_is_overwritten() {
-    check(3, |mutant| {
-        let page = loomed::page(1, mutant);
-        let queue = queue(shape(2, 7, 0), 0, &page, mutant);
+    check(3, || {
+        let page = loomed::page(1);
+        let queue = queue(shape(2, 7, 0), 0, &page);
         let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
         for index in 0..2 {
             queue.post(&[notify(0)], &mut UnlimitedWait).unwrap();
@@ -431,9 +428,9 @@ fn a_completion_is_read_while_it_is_overwritten() {
 /// doorbell.
 #[test]
 fn who_leaves_holds_nobody_up() {
-    check_within(1, |mutant| {
-        let page = loomed::page(1, mutant);
-        let queue = queue(shape(4, 7, 0), 0, &page, mutant);
+    check_within(1, || {
+        let page = loomed::page(1);
+        let queue = queue(shape(4, 7, 0), 0, &page);
         let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
         let reserved = queue.clone();
         let leaving = thread::spawn(move || reserved.reserve_entries(1).unwrap().cancel());
@@ -448,9 +445,9 @@ fn who_leaves_holds_nobody_up() {
 /// waits for one before it does not.
 #[test]
 fn a_failure_is_seen_with_the_frontier() {
-    check(3, |mutant| {
-        let page = loomed::page(1, mutant);
-        let queue = queue(shape(4, 7, 0), 0, &page, mutant);
+    check(3, || {
+        let page = loomed::page(1);
+        let queue = queue(shape(4, 7, 0), 0, &page);
         let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
         queue.post(&[notify(0), notify(1), notify(2)], &mut UnlimitedWait).unwrap();
         let waiter = thread::spawn(move || {
@@ -474,9 +471,9 @@ fn a_failure_is_seen_with_the_frontier() {
 /// The leader of a group waits, and all of it hear the same, twice in a row.
 #[test]
 fn a_group_hears_what_its_leader_learned() {
-    check(3, |mutant| {
+    check(3, || {
         let words = loomed::for_slots(3);
-        let verdict = GroupVerdict::new(words, 0, mutant);
+        let verdict = GroupVerdict::new(words, 0);
         let why = AbortWord { status: EntryStatus::Aborted, reason: 12 };
         let member = verdict.clone();
         let member = thread::spawn(move || member.await_result(1, &mut UnlimitedWait));
@@ -492,17 +489,17 @@ fn a_group_hears_what_its_leader_learned() {
 /// Two threads put on one channel: each has a turn of its own, so lanes are taken one after another.
 #[test]
 fn turns_of_a_channel() {
-    check(2, |mutant| {
-        let page = loomed::page(2, mutant);
+    check(2, || {
+        let page = loomed::page(2);
         let none = |_| None;
         let lanes: Arc<[_]> = [(7, 0), (8, 1)]
-            .map(|(number, bell)| QueueLane::new(queue(shape(2, number, bell), 0, &page, mutant), none))
+            .map(|(number, bell)| QueueLane::new(queue(shape(2, number, bell), 0, &page), none))
             .into();
-        let recorded = TicketRecord::create(loomed::for_slots(4), 0, &[0, 0], mutant).unwrap();
+        let recorded = TicketRecord::create(loomed::for_slots(4), 0, &[0, 0]).unwrap();
         let cursor = loomed::for_slots(1);
         let put = |lanes: Arc<[QueueLane<Words, _>]>, recorded: TicketRecord<Words>, cursor: Words| {
             move || {
-                let channel = successor::LaneChannel::new(&lanes, recorded, cursor, 0, mutant).unwrap();
+                let channel = successor::LaneChannel::new(&lanes, recorded, cursor, 0).unwrap();
                 let (from, to) = (LocalAddress { addr: 0, key: 0 }, PeerAddress { peer: 1, addr: 0, key: 0 });
                 channel
                     .put(&PutBytes { from, to, len: 8 }, &PutActions::default(), &mut UnlimitedWait)
@@ -520,7 +517,7 @@ fn turns_of_a_channel() {
 /// Two slots that are waited for together: what they were raised to before one of them failed is no failure.
 #[test]
 fn a_sum_that_was_reached_before_a_failure_is_reached() {
-    check(2, |mutant| {
+    check(2, || {
         let words = loomed::for_slots(4);
         let raised = Arc::clone(&words);
         let raiser = thread::spawn(move || {
@@ -528,7 +525,7 @@ fn a_sum_that_was_reached_before_a_failure_is_reached() {
             raised.store(24, PoisonWord { status: EntryStatus::Network, queue: 3 }.to_word(), Release);
         });
         let slots = [SignalSlot::with_poison_word(0), SignalSlot::with_poison_word(16)];
-        let look = |value| poll_sum(&words, slots.into_iter(), value, mutant);
+        let look = |value| poll_sum(&words, slots.into_iter(), value);
         match look(2) {
             Ok(found) => assert!(matches!(found, None | Some(2))),
             Err(error) => panic!("{error}"),
@@ -542,7 +539,7 @@ fn a_sum_that_was_reached_before_a_failure_is_reached() {
 /// The same of one slot.
 #[test]
 fn a_value_that_was_reached_before_a_failure_is_reached() {
-    check(2, |mutant| {
+    check(2, || {
         let words = loomed::for_slots(2);
         let raised = Arc::clone(&words);
         let raiser = thread::spawn(move || {
@@ -550,7 +547,7 @@ fn a_value_that_was_reached_before_a_failure_is_reached() {
             raised.store(8, PoisonWord { status: EntryStatus::Network, queue: 3 }.to_word(), Release);
         });
         let slot = SignalSlot::with_poison_word(0);
-        let look = |value| slot.check_condition(&words, SlotCondition::AtLeast(value), mutant);
+        let look = |value| slot.check_condition(&words, SlotCondition::AtLeast(value));
         if let Err(error) = look(2) {
             panic!("{error}");
         }
@@ -563,12 +560,12 @@ fn a_value_that_was_reached_before_a_failure_is_reached() {
 /// What a signal says is there is there: bytes that were written before it was raised are read after it was seen.
 #[test]
 fn who_sees_a_signal_sees_the_bytes() {
-    check(3, |mutant| {
+    check(3, || {
         let (words, data) = (loomed::for_slots(2), loomed::for_data(1));
         let (signal, bytes) = (Arc::clone(&words), Arc::clone(&data));
         let target = thread::spawn(move || {
             let slot = SignalSlot::with_poison_word(0);
-            assert_eq!(slot.wait(&signal, SlotCondition::AtLeast(1), &mut UnlimitedWait, mutant), Ok(1));
+            assert_eq!(slot.wait(&signal, SlotCondition::AtLeast(1), &mut UnlimitedWait), Ok(1));
             assert_eq!(bytes.get(0), 77);
         });
         data.put(0, 77);

@@ -24,7 +24,6 @@ use trunkline_proto::wire::device_queue::{
     PeerAddress, QueueEntry, QueueShape, at,
 };
 
-use common::planted;
 use world::{Dice, Executor, key};
 
 const GIB: u64 = 1 << 30;
@@ -54,14 +53,13 @@ struct Rig {
 fn rig_of(lanes: u32, depth: u32, first: u64, counters: SlotLayout, signals: SlotLayout) -> Rig {
     let count = 2 * lanes;
     let page =
-        BellPage::create(allocate_words(DoorbellLayout::new(count).unwrap().page_bytes()), count, planted())
-            .unwrap();
+        BellPage::create(allocate_words(DoorbellLayout::new(count).unwrap().page_bytes()), count).unwrap();
     let make = |number| {
         let shape = QueueShape::new(depth, number, 0, number).unwrap();
-        DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, first, &page, planted()).unwrap()
+        DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, first, &page).unwrap()
     };
     let queues: Vec<_> = (0..count).map(make).collect();
-    let mut drain = QueueDrain::new(page.clone(), planted()).unwrap();
+    let mut drain = QueueDrain::new(page.clone()).unwrap();
     for queue in &queues {
         assert!(drain.add_queue(queue.clone(), RULES).unwrap());
     }
@@ -90,8 +88,8 @@ fn successor(lanes: u32) -> Rig {
 impl Rig {
     fn channel(&self) -> LaneChannel<'_, HeapWords, Table> {
         let firsts = vec![0; self.lanes.len()];
-        let recorded = Recorded::create(allocate_words(1024), 0, &firsts, planted()).unwrap();
-        LaneChannel::new(&self.lanes, recorded, allocate_words(8), 0, planted()).unwrap()
+        let recorded = Recorded::create(allocate_words(1024), 0, &firsts).unwrap();
+        LaneChannel::new(&self.lanes, recorded, allocate_words(8), 0).unwrap()
     }
 
     /// The rows of a queue from an index on, as far as they are published.
@@ -509,8 +507,8 @@ fn a_flush_covers_all_lanes() {
     let mut rig = successor(2);
     let lanes = rig.lanes.clone();
     let firsts = [0, 0];
-    let recorded = Recorded::create(allocate_words(1024), 0, &firsts, planted()).unwrap();
-    let channel = LaneChannel::new(&lanes, recorded, allocate_words(8), 0, planted()).unwrap();
+    let recorded = Recorded::create(allocate_words(1024), 0, &firsts).unwrap();
+    let channel = LaneChannel::new(&lanes, recorded, allocate_words(8), 0).unwrap();
     let puts: Vec<PostedPut> =
         (0..3).map(|_| channel.put(&bytes(64), &PutActions::default(), &mut PollLimit(1)).unwrap()).collect();
     assert_eq!(channel.pending_lanes(), 0b11);
@@ -571,8 +569,8 @@ fn g2_a_signal_after_a_flush_covers_all_before() {
     worlds(|mut dice| {
         let mut rig = successor(2);
         let lanes = rig.lanes.clone();
-        let recorded = Recorded::create(allocate_words(1024), 0, &[0, 0], planted()).unwrap();
-        let channel = LaneChannel::new(&lanes, recorded, allocate_words(8), 0, planted()).unwrap();
+        let recorded = Recorded::create(allocate_words(1024), 0, &[0, 0]).unwrap();
+        let channel = LaneChannel::new(&lanes, recorded, allocate_words(8), 0).unwrap();
         let put = [0, 64].map(|at| {
             let to = PeerAddress { addr: bytes(64).to.addr + at, ..bytes(64).to };
             channel.put(&PutBytes { to, ..bytes(64) }, &PutActions::default(), &mut PollLimit(1)).unwrap()
@@ -696,7 +694,7 @@ fn in_order(rig: &mut Rig, slots: &SlotLayout, dice: &mut Dice) {
 fn a_failed_put_reaches_every_waiter() {
     let counter = |poisoned| WordAddition { at: COUNTERS, value: 1, poisoned };
     let ends = |memory: &HeapWords, slot: SignalSlot, queue: u32| {
-        let result = slot.wait(memory, SlotCondition::AtLeast(1), &mut PollLimit(1), planted());
+        let result = slot.wait(memory, SlotCondition::AtLeast(1), &mut PollLimit(1));
         assert!(matches!(result, Err(WaitError::Poisoned(poison)) if poison.queue == queue), "{result:?}");
     };
     worlds(|mut dice| {

@@ -20,7 +20,7 @@ use trunkline_proto::wire::device_queue::{
     AbortWord, AtomicChange, EntryStatus, EntryWork, QueueEntry, QueueShape,
 };
 
-use common::{add, notify, planted};
+use common::{add, notify};
 
 /// Where the child finds the memory.
 const DESCRIPTOR: &str = "TRUNKLINE_TEST_DEVQ";
@@ -74,8 +74,8 @@ fn child() {
     // SAFETY: the parent has left it open for this process.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let [bells, words, signal] = parts(file);
-    let page = BellPage::open(bells, planted()).unwrap();
-    let queue = DeviceQueue::open(words, &page, planted()).unwrap();
+    let page = BellPage::open(bells).unwrap();
+    let queue = DeviceQueue::open(words, &page).unwrap();
     for number in 0..POSTS {
         let ticket = queue.post(&[notify(number), add(0, 0, 1, true)], &mut patience()).unwrap();
         if number % 16 == 0 {
@@ -85,7 +85,7 @@ fn child() {
         }
     }
     let until = SlotCondition::AtLeast(POSTS.into());
-    let signalled = SignalSlot::with_poison_word(0).wait(&signal, until, &mut patience(), planted());
+    let signalled = SignalSlot::with_poison_word(0).wait(&signal, until, &mut patience());
     assert_eq!(signalled, Ok(POSTS.into()));
     // What comes now fails, and who waits for it hears of that in the other process.
     let failed = queue.post(&[notify(u32::MAX), add(0, 0, 1, true)], &mut patience()).unwrap();
@@ -93,7 +93,7 @@ fn child() {
         matches!(queue.wait(failed, &mut patience()), Err(WaitError::Failed(fault)) if fault.reason == 11)
     );
     let until = SlotCondition::AtLeast(u64::from(POSTS) + 1);
-    let poisoned = SignalSlot::with_poison_word(0).wait(&signal, until, &mut patience(), planted());
+    let poisoned = SignalSlot::with_poison_word(0).wait(&signal, until, &mut patience());
     assert!(matches!(poisoned, Err(WaitError::Poisoned(poison)) if poison.status == EntryStatus::PeerDead));
     assert!(queue.abort(AbortWord { status: EntryStatus::Other(1000), reason: 1 }));
 }
@@ -136,10 +136,10 @@ fn a_queue_between_two_processes() {
     let file: OwnedFd = rustix::fs::memfd_create("devq", MemfdFlags::empty()).unwrap();
     rustix::fs::ftruncate(&file, BYTES as u64).unwrap();
     let [bells, words, signal] = parts(std::os::fd::AsFd::as_fd(&file));
-    let page = BellPage::create(bells, 4, planted()).unwrap();
+    let page = BellPage::create(bells, 4).unwrap();
     let shape = QueueShape::new(64, 3, 1, 2).unwrap().with_check();
-    let queue = DeviceQueue::create(words, shape, u64::MAX - 100, &page, planted()).unwrap();
-    let mut drain = QueueDrain::new(page, planted()).unwrap();
+    let queue = DeviceQueue::create(words, shape, u64::MAX - 100, &page).unwrap();
+    let mut drain = QueueDrain::new(page).unwrap();
     assert!(drain.add_queue(queue.clone(), ExecutorRules { is_ordered: true, me: 0, window: 16 }).unwrap());
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "child", "--nocapture"]).env(DESCRIPTOR, file.as_raw_fd().to_string());

@@ -19,26 +19,24 @@ use trunkline_device_queue::{
     ReserveError, RingOutcome, SignalSlot, SlotCondition, SlotLayout, TicketPoll, UnlimitedWait, WaitError,
     WordMemory, allocate_words,
 };
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::device_queue::{
     AbortWord, CompanionWord, DoorbellLayout, EntryCompletion, EntryFence, EntryStatus, EntryWork,
     FrontierWord, LocalAddress, PeerAddress, PoisonWord, QueueEntry, QueueShape, ShapeError, at, is_before,
 };
 
-use common::{add, notify, planted, wait, write};
+use common::{add, notify, wait, write};
 
 const RULES: ExecutorRules = ExecutorRules { is_ordered: false, me: 0, window: 64 };
 const FAILED: JobOutcome = JobOutcome::Failed { status: EntryStatus::Network, reason: 4 };
 
 fn page(count: u32) -> BellPage<HeapWords> {
-    BellPage::create(allocate_words(DoorbellLayout::new(count).unwrap().page_bytes()), count, planted())
-        .unwrap()
+    BellPage::create(allocate_words(DoorbellLayout::new(count).unwrap().page_bytes()), count).unwrap()
 }
 
 fn queue_of(depth: u32, first: u64, number: u32, page: &BellPage<HeapWords>) -> DeviceQueue<HeapWords> {
     let shape = QueueShape::new(depth, number, 6, number).unwrap();
-    DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, first, page, planted()).unwrap()
+    DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, first, page).unwrap()
 }
 
 fn queue(depth: u32, first: u64) -> (BellPage<HeapWords>, DeviceQueue<HeapWords>) {
@@ -150,24 +148,23 @@ fn only_memory_that_is_a_queue_is_one() {
         assert_eq!(QueueShape::new(depth, 0, 0, 0), Err(ShapeError::Depth(depth)));
     }
     let shape = QueueShape::new(8, 4, 1, 1).unwrap();
-    let short =
-        DeviceQueue::create(allocate_words(shape.queue_bytes() - 8), shape, 0, &page, planted()).err();
+    let short = DeviceQueue::create(allocate_words(shape.queue_bytes() - 8), shape, 0, &page).err();
     assert_eq!(short, Some(ShapeError::Short { have: shape.queue_bytes() - 8, need: shape.queue_bytes() }));
     let memory = allocate_words(shape.queue_bytes());
-    assert!(matches!(DeviceQueue::open(memory.clone(), &page, planted()).err(), Some(ShapeError::Magic(0))));
-    let made = DeviceQueue::create(memory.clone(), shape, 77, &page, planted()).unwrap();
-    let found = DeviceQueue::open(memory.clone(), &page, planted()).unwrap();
+    assert!(matches!(DeviceQueue::open(memory.clone(), &page).err(), Some(ShapeError::Magic(0))));
+    let made = DeviceQueue::create(memory.clone(), shape, 77, &page).unwrap();
+    let found = DeviceQueue::open(memory.clone(), &page).unwrap();
     assert_eq!(found.queue_shape(), made.queue_shape());
     assert_eq!(post(&found, &[notify(1)]).index, 77, "what one writes the other sees");
     memory.put(16, u64::from(3_u32) | 4 << 32);
-    assert_eq!(DeviceQueue::open(memory, &page, planted()).err(), Some(ShapeError::Depth(3)));
+    assert_eq!(DeviceQueue::open(memory, &page).err(), Some(ShapeError::Depth(3)));
     let far = QueueShape::new(8, 4, 1, 2).unwrap();
-    let error = DeviceQueue::create(allocate_words(far.queue_bytes()), far, 0, &page, planted()).err();
+    let error = DeviceQueue::create(allocate_words(far.queue_bytes()), far, 0, &page).err();
     assert_eq!(error, Some(ShapeError::Bells(2)), "there is no such doorbell");
     let words = allocate_words(DoorbellLayout::new(3).unwrap().page_bytes());
-    assert!(BellPage::open(words.clone(), planted()).is_err());
-    let bells = BellPage::create(words.clone(), 3, planted()).unwrap();
-    assert_eq!(BellPage::open(words, planted()).unwrap().bell_count(), bells.bell_count());
+    assert!(BellPage::open(words.clone()).is_err());
+    let bells = BellPage::create(words.clone(), 3).unwrap();
+    assert_eq!(BellPage::open(words).unwrap().bell_count(), bells.bell_count());
 }
 
 #[test]
@@ -324,7 +321,7 @@ fn every_wait_ends_when_its_time_is_over() {
     assert_eq!(queue.companion_within(&mut PollLimit(3)), Err(WaitError::Timeout));
     let words = allocate_words(16);
     let slot = SignalSlot::with_poison_word(0);
-    let waited = slot.wait(&words, SlotCondition::AtLeast(1), &mut PollLimit(3), planted());
+    let waited = slot.wait(&words, SlotCondition::AtLeast(1), &mut PollLimit(3));
     assert_eq!(waited, Err(WaitError::Timeout));
     let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
     consumer.handle_doorbell(page.read_bell(0));
@@ -348,7 +345,7 @@ fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
     let (_page, queue) = queue(2, 0);
     let ticket = post(&queue, &[notify(0), notify(1)]);
     let waits = |die: Option<fn() -> !>| {
-        let mut budget = OrDie::new(PollLimit(3), die, planted());
+        let mut budget = OrDie::new(PollLimit(3), die);
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| queue.wait(ticket, &mut budget)))
     };
     assert_eq!(waits(None).unwrap(), Err(WaitError::Timeout));
@@ -517,7 +514,7 @@ impl JobExecutor for Recording {
 fn a_wait_holds_its_queue_until_the_entry_has_completed() {
     let page = page(3);
     let (main, companion) = (queue_of(8, u64::MAX, 0, &page), queue_of(8, 5, 1, &page));
-    let mut drain = QueueDrain::new(page.clone(), planted()).unwrap();
+    let mut drain = QueueDrain::new(page.clone()).unwrap();
     assert!(
         drain.add_queue(main.clone(), RULES).unwrap() && drain.add_queue(companion.clone(), RULES).unwrap()
     );
@@ -549,7 +546,7 @@ fn a_wait_holds_its_queue_until_the_entry_has_completed() {
 fn a_failure_goes_over_to_who_waits_for_it() {
     let page = page(2);
     let (main, companion) = (queue_of(8, 0, 0, &page), queue_of(8, 0, 1, &page));
-    let mut drain = QueueDrain::new(page.clone(), planted()).unwrap();
+    let mut drain = QueueDrain::new(page.clone()).unwrap();
     assert!(
         drain.add_queue(main.clone(), RULES).unwrap() && drain.add_queue(companion.clone(), RULES).unwrap()
     );
@@ -623,7 +620,7 @@ fn what_waits_for_what_never_comes_fails() {
 fn what_was_rung_before_counts() {
     let page = page(1);
     let queue = queue_of(4, 3, 0, &page);
-    let mut drain = QueueDrain::new(page.clone(), planted()).unwrap();
+    let mut drain = QueueDrain::new(page.clone()).unwrap();
     let mut port = Recording::default();
     let ticket = post(&queue, &[notify(0)]);
     assert_eq!(drain.run_pass(&mut port).begun, 0, "it is nobody's");
@@ -636,7 +633,7 @@ fn what_was_rung_before_counts() {
 fn a_companion_is_made_when_it_is_first_asked_for() {
     let page = page(2);
     let main = queue_of(8, 0, 0, &page);
-    let mut drain = QueueDrain::new(page.clone(), planted()).unwrap();
+    let mut drain = QueueDrain::new(page.clone()).unwrap();
     assert!(drain.add_queue(main.clone(), RULES).unwrap());
     let mut port = Recording::default();
     drain.run_pass(&mut port);
@@ -658,7 +655,7 @@ fn a_companion_is_made_when_it_is_first_asked_for() {
 fn a_signal_is_read_waited_for_and_begun_anew() {
     let words = allocate_words(256);
     let slot = SignalSlot::with_poison_word(0).with_base(16);
-    let wait = |until| slot.wait(&words, until, &mut PollLimit(1), planted());
+    let wait = |until| slot.wait(&words, until, &mut PollLimit(1));
     words.fetch_add(0, 5, Relaxed);
     let holds = [
         SlotCondition::Equal(5),
@@ -679,11 +676,11 @@ fn a_signal_is_read_waited_for_and_begun_anew() {
     ] {
         assert_eq!(wait(until), Err(WaitError::Timeout));
     }
-    assert_eq!((slot.reset_base(&words, planted()), slot.read_value(&words)), (Some(5), 0));
+    assert_eq!((slot.reset_base(&words), slot.read_value(&words)), (Some(5), 0));
     assert_eq!(words.load(0, Relaxed), 5, "the value is only ever added to");
     words.fetch_add(0, u64::MAX, Relaxed);
     assert_eq!(wait(SlotCondition::AtLeast(u64::MAX)), Ok(u64::MAX));
-    assert_eq!(SignalSlot::with_poison_word(0).reset_base(&words, planted()), None);
+    assert_eq!(SignalSlot::with_poison_word(0).reset_base(&words), None);
     let poison = PoisonWord { status: EntryStatus::PeerDead, queue: 3 };
     words.store(8, poison.to_word(), Release);
     assert_eq!(wait(SlotCondition::AtLeast(7)), Ok(u64::MAX), "what has come has come");
@@ -716,8 +713,7 @@ fn every_slot_has_its_error_word() {
 fn checks_are_as_the_header_says() {
     let page = page(1);
     let shape = QueueShape::new(2, 0, 0, 0).unwrap().with_check();
-    let queue =
-        DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, 0, &page, Mutant::NONE).unwrap();
+    let queue = DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, 0, &page).unwrap();
     let ticket = post(&queue, &[notify(1)]);
     let place = shape.entry_offset(0) + 40;
     queue.as_memory().put(place, 3);
@@ -801,7 +797,7 @@ fn a_queue_that_has_failed_stays_so_under_another_engine() {
 fn bits_of_doorbells_that_there_are_not_are_nobodys() {
     let page = page(1);
     let queue = queue_of(8, 0, 0, &page);
-    let mut drain = QueueDrain::new(page.clone(), planted()).unwrap();
+    let mut drain = QueueDrain::new(page.clone()).unwrap();
     assert!(drain.add_queue(queue.clone(), RULES).unwrap());
     struct Never;
     impl JobExecutor for Never {

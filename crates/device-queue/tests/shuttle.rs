@@ -20,12 +20,11 @@ use trunkline_device_queue::{
     QueueDrain, QueueJob, ReserveError, SignalSlot, SlotCondition, TicketPoll, UnlimitedWait, WaitError,
     WordMemory,
 };
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{
     AbortWord, AtomicChange, CompanionWord, EntryStatus, EntryWork, QueueEntry, QueueShape, at,
 };
 
-use common::{add, is_full, notify, planted, wait};
+use common::{add, is_full, notify, wait};
 use shuttled::Words;
 
 const RULES: ExecutorRules = ExecutorRules { is_ordered: false, me: 0, window: 4 };
@@ -37,13 +36,12 @@ fn schedules() -> usize {
 
 /// Runs a world by so many random schedules, two thirds of them by random choice and one third by few, well placed changes of
 /// thread; and so that none of them goes on for ever.
-fn check(world: impl Fn(Mutant) + Send + Sync + 'static) {
+fn check(world: impl Fn() + Send + Sync + 'static) {
     check_some(schedules(), world);
 }
 
-fn check_some(schedules: usize, world: impl Fn(Mutant) + Send + Sync + 'static) {
-    let mutant = planted();
-    let world = Arc::new(move || world(mutant));
+fn check_some(schedules: usize, world: impl Fn() + Send + Sync + 'static) {
+    let world = Arc::new(world);
     let mut config = shuttle::Config::new();
     config.stack_size = 64 << 10;
     config.max_steps = shuttle::MaxSteps::FailAfter(200_000);
@@ -60,10 +58,9 @@ fn queue(
     number: u32,
     first: u64,
     page: &trunkline_device_queue::BellPage<Words>,
-    mutant: Mutant,
 ) -> DeviceQueue<Words> {
     let shape = QueueShape::new(depth, number, 0, number).unwrap();
-    DeviceQueue::create(shuttled::for_queue(&shape), shape, first, page, mutant).unwrap()
+    DeviceQueue::create(shuttled::for_queue(&shape), shape, first, page).unwrap()
 }
 
 /// Producers that have left: the engine of a test goes on until all have.
@@ -109,11 +106,11 @@ fn produce(queue: &DeviceQueue<Words>, producer: u32) {
 /// Entries of several producers, some of whom leave: every one is executed once, in its producer's order, by a queue that wraps at 64 bits.
 #[test]
 fn producers_post_and_leave() {
-    check(|mutant| {
-        let page = shuttled::page(1, mutant);
+    check(|| {
+        let page = shuttled::page(1);
         let depth = [2, 4][thread_rng().gen_range(0..2)];
         let first = [0, u64::MAX - 3][thread_rng().gen_range(0..2)];
-        let queue = queue(depth, 0, first, &page, mutant);
+        let queue = queue(depth, 0, first, &page);
         let leavers = Leavers::new(3);
         let mut threads = Vec::new();
         for producer in 0..3 {
@@ -187,11 +184,11 @@ impl JobExecutor for Instantly {
 /// may abort. Whoever waits, for a ticket, for the counter or for a flush, comes to an end, and to the same one.
 #[test]
 fn whoever_waits_comes_to_an_end() {
-    check(|mutant| {
-        let page = shuttled::page(2, mutant);
-        let queues = [queue(4, 0, 0, &page, mutant), queue(4, 1, u64::MAX - 1, &page, mutant)];
+    check(|| {
+        let page = shuttled::page(2);
+        let queues = [queue(4, 0, 0, &page), queue(4, 1, u64::MAX - 1, &page)];
         let counters = shuttled::shared(2);
-        let channel = TicketRecord::create(shuttled::shared(2), 0, &[0], mutant).unwrap();
+        let channel = TicketRecord::create(shuttled::shared(2), 0, &[0]).unwrap();
         let trouble = thread_rng().gen_range(0..4);
         let fails_at = (trouble == 0).then(|| thread_rng().gen_range(0..4));
         let leavers = Leavers::new(2);
@@ -200,12 +197,12 @@ fn whoever_waits_comes_to_an_end() {
             let (queues, counters, channel, leavers) =
                 (queues.clone(), Arc::clone(&counters), channel.clone(), leavers.clone());
             threads.push(thread::spawn(move || {
-                let result = put_and_count(&queues, &counters, &channel, mutant, trouble);
+                let result = put_and_count(&queues, &counters, &channel, trouble);
                 leavers.leave();
                 result
             }));
         }
-        let mut drain = QueueDrain::new(page, mutant).unwrap();
+        let mut drain = QueueDrain::new(page).unwrap();
         assert!(drain.add_queue(queues[0].clone(), RULES).unwrap());
         let mut port = Instantly { counters: Arc::clone(&counters), fails_at };
         if trouble == 1 {
@@ -236,7 +233,6 @@ fn put_and_count(
     queues: &[DeviceQueue<Words>; 2],
     counters: &Words,
     channel: &TicketRecord<Words>,
-    mutant: Mutant,
     trouble: u32,
 ) -> bool {
     let [main, companion] = queues;
@@ -261,7 +257,7 @@ fn put_and_count(
             let by_count = companion.wait(count, &mut UnlimitedWait);
             let slot = SignalSlot::with_poison_word(0);
             let until = SlotCondition::AtLeast(if by_count.is_ok() { 1 } else { 2 });
-            assert_eq!(slot.wait(counters, until, &mut UnlimitedWait, mutant).is_ok(), by_count.is_ok());
+            assert_eq!(slot.wait(counters, until, &mut UnlimitedWait).is_ok(), by_count.is_ok());
             by_count
         }
         Err(ReserveError::Over(error)) => Err(error),
@@ -280,7 +276,7 @@ fn put_and_count(
 /// A slot that begins anew while three others add to it: nothing is lost.
 #[test]
 fn a_slot_begins_anew() {
-    check(|mutant| {
+    check(|| {
         let words = shuttled::shared(3);
         let slot = SignalSlot::with_poison_word(0).with_base(16);
         let adders: Vec<_> = (0..3_u64)
@@ -290,8 +286,8 @@ fn a_slot_begins_anew() {
             })
             .collect();
         let resetting = Arc::clone(&words);
-        let other = thread::spawn(move || slot.reset_base(&resetting, mutant).unwrap());
-        let mine = slot.reset_base(&words, mutant).unwrap() + slot.reset_base(&words, mutant).unwrap();
+        let other = thread::spawn(move || slot.reset_base(&resetting).unwrap());
+        let mine = slot.reset_base(&words).unwrap() + slot.reset_base(&words).unwrap();
         adders.into_iter().for_each(|adder| adder.join().unwrap());
         assert_eq!(mine + other.join().unwrap() + slot.read_value(&words), 9);
     });
@@ -301,9 +297,9 @@ fn a_slot_begins_anew() {
 #[test]
 fn a_hole_is_told() {
     // Each of them tries a thousand times to get past the hole.
-    check_some(schedules() / 30, |mutant| {
-        let page = shuttled::page(1, mutant);
-        let queue = queue(4, 0, 0, &page, mutant);
+    check_some(schedules() / 30, || {
+        let page = shuttled::page(1);
+        let queue = queue(4, 0, 0, &page);
         std::mem::forget(queue.reserve_entries(1).unwrap());
         let behind = queue.clone();
         let behind = thread::spawn(move || behind.reserve_entries(1).map(drop));

@@ -14,7 +14,7 @@ use trunkline_device_queue::{
 };
 use trunkline_proto::wire::device_queue::{DoorbellLayout, PeerAddress, QueueShape};
 
-use common::{add, notify, planted, wait, write};
+use common::{add, notify, wait, write};
 
 /// The system's allocator, counted.
 struct Counting;
@@ -51,13 +51,12 @@ impl JobExecutor for Nothing {
 
 #[test]
 fn nothing_is_allocated_for_an_entry() {
-    let page =
-        BellPage::create(allocate_words(DoorbellLayout::new(2).unwrap().page_bytes()), 2, planted()).unwrap();
+    let page = BellPage::create(allocate_words(DoorbellLayout::new(2).unwrap().page_bytes()), 2).unwrap();
     let queues = [0, 1].map(|number| {
         let shape = QueueShape::new(8, number, 0, number).unwrap();
-        DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, 0, &page, planted()).unwrap()
+        DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, 0, &page).unwrap()
     });
-    let mut drain = QueueDrain::new(page, planted()).unwrap();
+    let mut drain = QueueDrain::new(page).unwrap();
     for queue in &queues {
         assert!(
             drain.add_queue(queue.clone(), ExecutorRules { is_ordered: false, me: 0, window: 8 }).unwrap()

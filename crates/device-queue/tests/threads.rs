@@ -13,7 +13,7 @@ use trunkline_device_queue::{
 };
 use trunkline_proto::wire::device_queue::{DoorbellLayout, EntryWork, QueueEntry, QueueShape};
 
-use common::{is_full, notify, planted};
+use common::{is_full, notify};
 
 /// Two cores may have more threads than they can run: whoever waits lets others go on.
 struct Yielding;
@@ -41,13 +41,12 @@ impl JobExecutor for InOrder {
 }
 
 fn run(producers: u32, depth: u32, each: u32) {
-    let page =
-        BellPage::create(allocate_words(DoorbellLayout::new(1).unwrap().page_bytes()), 1, planted()).unwrap();
+    let page = BellPage::create(allocate_words(DoorbellLayout::new(1).unwrap().page_bytes()), 1).unwrap();
     let shape = QueueShape::new(depth, 0, 0, 0).unwrap();
     let first = u64::MAX - u64::from(each);
     let queue: DeviceQueue<HeapWords> =
-        DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, first, &page, planted()).unwrap();
-    let mut drain = QueueDrain::new(page, planted()).unwrap();
+        DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, first, &page).unwrap();
+    let mut drain = QueueDrain::new(page).unwrap();
     assert!(drain.add_queue(queue.clone(), ExecutorRules { is_ordered: true, me: 0, window: 64 }).unwrap());
     let left = AtomicU32::new(producers);
     thread::scope(|scope| {

@@ -23,7 +23,7 @@ use trunkline_device_queue::{
 };
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{HeapRange as Heap, MemberRank, PutSource, RmaJob};
-use trunkline_engine::{CommNics, EngineParams, Mutant};
+use trunkline_engine::{CommNics, EngineParams};
 use trunkline_mem::MemoryRange;
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::{
@@ -97,7 +97,7 @@ fn region(memory: &MemoryRange, heap: u8) -> EntryRegion {
 
 /// An executor, memory of this rank and of the next one, and how entries name both.
 fn near() -> Option<(QueueExecutor<Nobody>, [MemoryRange; 2], LocalAddress, PeerAddress)> {
-    let mut executor = QueueExecutor::new(Nobody, BELLS, Mutant::NONE).ok()?;
+    let mut executor = QueueExecutor::new(Nobody, BELLS).ok()?;
     let memory = [0, 1].map(|_| MemoryRange::heap(BYTES as usize));
     let key = executor.add_region(region(&memory[0], 0))?;
     let near = Some(memory[1].clone());
@@ -174,7 +174,7 @@ fn put_shm(bytes: u64, times: u64) -> Option<()> {
         job.set_members(me as u32, &cards).ok()?;
         heaps[me] = job.add_heap(memory[me].clone()).ok()?;
     }
-    let mut executor = QueueExecutor::new(RmaNetwork::new(Arc::new(mine)).ok()?, BELLS, Mutant::NONE).ok()?;
+    let mut executor = QueueExecutor::new(RmaNetwork::new(Arc::new(mine)).ok()?, BELLS).ok()?;
     let mut other = RmaNetwork::new(Arc::new(theirs)).ok()?;
     let key = executor.add_region(region(&memory[0], heaps[0]))?;
     executor.add_remote_region(1, PeerRegion::of_host(key, BYTES, ErrorTable::default(), None)).ok()?;
@@ -194,7 +194,7 @@ fn put_shm(bytes: u64, times: u64) -> Option<()> {
 }
 
 fn alone(order: &str, bytes: u64, times: u64) -> Option<()> {
-    let queues = DeviceQueues::start(Nobody, 8, ExecutorMode::Inline, Mutant::NONE).ok()?;
+    let queues = DeviceQueues::start(Nobody, 8, ExecutorMode::Inline).ok()?;
     let memory = MemoryRange::heap(BYTES as usize);
     let key = queues.add_region(region(&memory, 0))?;
     let here = LocalAddress { addr: 0, key: key.to_bits() };
@@ -219,7 +219,7 @@ fn alone(order: &str, bytes: u64, times: u64) -> Option<()> {
             "device_alone_added" => _ = post(&queue, &[write, counter.to_entry()])?,
             _ => _ = lane.write_and_count(companion, &bytes, &counter, &mut PollLimit(1)).ok()?,
         }
-        slot.wait(&words, SlotCondition::AtLeast(round), &mut PollLimit(1), Mutant::NONE).ok()?;
+        slot.wait(&words, SlotCondition::AtLeast(round), &mut PollLimit(1)).ok()?;
     }
     Some(())
 }
@@ -243,7 +243,7 @@ fn look(order: &str, count: u64, times: u64) -> Option<()> {
     for _ in 0..times {
         if order == "device_look_counter" {
             let until = SlotCondition::AtLeast(black_box(count));
-            slot.wait(black_box(&words), until, &mut PollLimit(1), Mutant::NONE).ok()?;
+            slot.wait(black_box(&words), until, &mut PollLimit(1)).ok()?;
             continue;
         }
         for (queue, ticket) in black_box(&queues).iter().zip(&tickets) {

@@ -4,25 +4,19 @@
 use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use trunkline_proto::mutant::Mutant;
 
 /// Where the kernel describes devices.
 pub(super) const SYSFS: &str = "/sys";
 
 /// Binds the calling thread to the processors near a PCI device, as many of them as are allowed to it. Whether it is bound.
-pub(super) fn run_near(sysfs: &Path, pci_address: &str, mutant: Mutant) -> bool {
+pub(super) fn run_near(sysfs: &Path, pci_address: &str) -> bool {
     let path = sysfs.join("bus/pci/devices").join(pci_address).join("local_cpulist");
     let Ok(list) = std::fs::read_to_string(path) else { return false };
     let Ok(allowed) = sched_getaffinity(None) else { return false };
     let mut near = CpuSet::new();
-    let is_allowed = |cpu: &usize| {
-        *cpu < CpuSet::MAX_CPU
-            && (allowed.is_set(*cpu) || mutant.is_planted("dev-binds-to-forbidden-processors"))
-    };
+    let is_allowed = |cpu: &usize| *cpu < CpuSet::MAX_CPU && allowed.is_set(*cpu);
     processors_of(&list).filter(is_allowed).for_each(|cpu| near.set(cpu));
-    near.count() > 0
-        && !mutant.is_planted("dev-thread-runs-anywhere")
-        && sched_setaffinity(None, &near).is_ok()
+    near.count() > 0 && sched_setaffinity(None, &near).is_ok()
 }
 
 /// Processors of a list like `0-3,8`. Items that cannot be read are left out.
@@ -37,7 +31,6 @@ fn processors_of(list: &str) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::planted::planted_mutant;
 
     /// The processors of a thread that may use the first `most` ones, and binds itself near a device with this list.
     fn bind(list: &str, most: usize) -> (bool, Vec<usize>) {
@@ -49,7 +42,7 @@ mod tests {
             let mut some = CpuSet::new();
             allowed().into_iter().take(most).for_each(|cpu| some.set(cpu));
             sched_setaffinity(None, &some).unwrap();
-            let is_bound = run_near(sysfs.path(), "0000:3b:00.0", planted_mutant());
+            let is_bound = run_near(sysfs.path(), "0000:3b:00.0");
             (is_bound, allowed())
         });
         bound.join().unwrap()

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use trunkline_device_queue::{DeviceQueue, SlotLayout};
 use trunkline_mem::MemoryRange;
 use trunkline_mem::gpu::GpuDevice;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::OutOfMemory;
 
 use crate::affinity::{SYSFS, run_near};
@@ -74,7 +73,6 @@ struct SharedExecutor<N> {
     asleep: AtomicBool,
     stop: AtomicBool,
     thread: OnceLock<Thread>,
-    mutant: Mutant,
 }
 
 /// An executor and whoever drives it. Dropping it ends the thread, and all queues as an abort does, with the status of a reservation that was abandoned: whoever posts or waits there hears of it.
@@ -141,9 +139,7 @@ impl<N: MemberNetwork> SharedExecutor<N> {
             }
             let since = *idle_since.get_or_insert_with(Instant::now);
             let stays = if pass.busy { BUSY_AWAKE } else { awake };
-            let spins_on = self.mutant.is_planted("dev-never-sleeps")
-                || pass.busy && self.mutant.is_planted("dev-never-naps");
-            if fruitless < SPINS + YIELDS || since.elapsed() < stays || spins_on {
+            if fruitless < SPINS + YIELDS || since.elapsed() < stays {
                 std::thread::yield_now();
                 continue;
             }
@@ -156,19 +152,12 @@ impl<N: MemberNetwork> SharedExecutor<N> {
 
     /// Sleeps until somebody rings or waits, or so long.
     fn sleep_until_rung(&self, longest: Duration) {
-        let blindly = self.mutant.is_planted("dev-sleeps-blindly");
-        if blindly {
-            // As if it were interrupted here.
-            std::thread::sleep(Duration::from_millis(1));
-        }
         self.asleep.store(true, Ordering::SeqCst);
         let stays = self.stop.load(Ordering::SeqCst) || self.turns.is_wanted(Ordering::SeqCst);
         // Who has the executor right now may have changed it.
         let rung = self.turns.try_lock().is_none_or(|executor| executor.is_rung());
-        if !stays && (!rung || blindly) {
-            // What heals a bug of this kind by and by is left out with it.
-            let heals = !blindly && !self.mutant.is_planted("dev-wakes-nobody");
-            std::thread::park_timeout(if heals { longest } else { Duration::from_secs(2) });
+        if !stays && !rung {
+            std::thread::park_timeout(longest);
         }
         self.asleep.store(false, Ordering::SeqCst);
     }
@@ -189,7 +178,6 @@ impl<N: MemberNetwork> DoorbellObserver for SharedExecutor<N> {
             ExecutorMode::Inline => {
                 self.turns.drive_passes(TURNS_MAX, |executor| run_caller_pass(executor, false))
             }
-            ExecutorMode::Thread | ExecutorMode::Device if self.mutant.is_planted("dev-wakes-nobody") => {}
             ExecutorMode::Thread | ExecutorMode::Device => self.wake_thread(),
         }
     }
@@ -216,11 +204,11 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
     ///
     /// # Errors
     /// [`QueuesError`].
-    pub fn start(network: N, queues: u32, mode: ExecutorMode, mutant: Mutant) -> Result<Self, QueuesError> {
+    pub fn start(network: N, queues: u32, mode: ExecutorMode) -> Result<Self, QueuesError> {
         match mode {
             ExecutorMode::Device => Err(QueueError::Device.into()),
             ExecutorMode::Inline | ExecutorMode::Thread => {
-                Self::start_thread(QueueExecutor::new(network, queues, mutant)?, mode, None, mutant)
+                Self::start_thread(QueueExecutor::new(network, queues)?, mode, None)
             }
         }
     }
@@ -229,14 +217,9 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
     ///
     /// # Errors
     /// [`QueuesError`].
-    pub fn for_device(
-        network: N,
-        queues: u32,
-        device: GpuDevice,
-        mutant: Mutant,
-    ) -> Result<Self, QueuesError> {
-        let executor = QueueExecutor::for_device(network, queues, &device, mutant)?;
-        Self::start_thread(executor, ExecutorMode::Device, device.pci_address().ok(), mutant)
+    pub fn for_device(network: N, queues: u32, device: GpuDevice) -> Result<Self, QueuesError> {
+        let executor = QueueExecutor::for_device(network, queues, &device)?;
+        Self::start_thread(executor, ExecutorMode::Device, device.pci_address().ok())
     }
 
     /// Queues whose producers are threads of other processes of the host, executed by a thread ([`ExecutorMode::Device`]): at most so many, none deeper than `deepest`, in a memory file
@@ -244,12 +227,11 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
     ///
     /// # Errors
     /// [`QueuesError`].
-    pub fn for_processes(network: N, queues: u32, deepest: u32, mutant: Mutant) -> Result<Self, QueuesError> {
+    pub fn for_processes(network: N, queues: u32, deepest: u32) -> Result<Self, QueuesError> {
         Self::start_thread(
-            QueueExecutor::for_processes(network, queues, deepest, mutant)?,
+            QueueExecutor::for_processes(network, queues, deepest)?,
             ExecutorMode::Device,
             None,
-            mutant,
         )
     }
 
@@ -258,15 +240,13 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
         executor: QueueExecutor<N>,
         mode: ExecutorMode,
         near: Option<String>,
-        mutant: Mutant,
     ) -> Result<Self, QueuesError> {
         let shared = Arc::new(SharedExecutor {
-            turns: ExecutorLock::new(executor, mutant),
+            turns: ExecutorLock::new(executor),
             mode,
             asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             thread: OnceLock::new(),
-            mutant,
         });
         let thread = match mode {
             ExecutorMode::Inline => None,
@@ -274,7 +254,7 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
                 let run = Arc::clone(&shared);
                 let builder = std::thread::Builder::new().name("trunkline-devq".to_owned());
                 let bind_and_run = move || {
-                    near.iter().for_each(|near| _ = run_near(Path::new(SYSFS), near, mutant));
+                    near.iter().for_each(|near| _ = run_near(Path::new(SYSFS), near));
                     run.run_thread();
                 };
                 Some(builder.spawn(bind_and_run).map_err(QueuesError::Thread)?)
@@ -284,10 +264,6 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
             let _first = shared.thread.set(thread.thread().clone());
         }
         Ok(Self { shared, thread })
-    }
-
-    pub(super) fn planted_mutant(&self) -> Mutant {
-        self.shared.mutant
     }
 
     /// Calls the executor, between two passes.
@@ -451,8 +427,8 @@ fn producer_view<N: MemberNetwork + 'static>(
 ) -> Result<DeviceQueue<QueueWords>, QueueError> {
     let ringer = || Arc::clone(shared) as Arc<dyn DoorbellObserver>;
     let words = shared.with_executor(|executor| executor.bell_page().as_memory().with_observer(ringer()));
-    let page = trunkline_device_queue::BellPage::open(words, shared.mutant)?;
-    Ok(DeviceQueue::open(queue.as_memory().with_observer(ringer()), &page, shared.mutant)?)
+    let page = trunkline_device_queue::BellPage::open(words)?;
+    Ok(DeviceQueue::open(queue.as_memory().with_observer(ringer()), &page)?)
 }
 
 impl<N: MemberNetwork + 'static> Drop for DeviceQueues<N> {

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use trunkline_device_queue::{JobExecutor, JobOutcome, QueueJob};
 use trunkline_mem::gpu::MemoryLocation;
 use trunkline_proto::limits::{DEVICE_PIECE_BYTES, DEVICE_PIECES_MAX};
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_grow};
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::table_capacity::{try_hold, try_hold_queue};
@@ -90,16 +89,15 @@ pub struct EntryOps<N> {
     copied: Vec<(u64, Result<(), u32>)>,
     /// Entries that have ended and were not told of.
     over: Vec<(u32, u64, JobOutcome)>,
-    mutant: Mutant,
 }
 
 impl<N: MemberNetwork> EntryOps<N> {
     /// None yet.
-    pub fn new(network: N, mutant: Mutant) -> Self {
+    pub fn new(network: N) -> Self {
         Self {
             me: network.own_rank(),
             network,
-            regions: EntryRegions::new(mutant),
+            regions: EntryRegions::new(),
             flights: Vec::new(),
             free: Vec::new(),
             waits: VecDeque::new(),
@@ -108,7 +106,6 @@ impl<N: MemberNetwork> EntryOps<N> {
             ended: Vec::new(),
             copied: Vec::new(),
             over: Vec::new(),
-            mutant,
         }
     }
 
@@ -202,9 +199,7 @@ impl<N: MemberNetwork> EntryOps<N> {
             *under_way -= (copied.len() - before).min(*under_way as usize) as u32;
         }
         // A region that has ended gives its stream back.
-        if !self.mutant.is_planted("dev-keeps-streams-of-copies") {
-            self.copiers.retain(|(_, under_way)| *under_way > 0);
-        }
+        self.copiers.retain(|(_, under_way)| *under_way > 0);
         let moved = !copied.is_empty();
         for (cookie, how) in copied.drain(..) {
             let failed = |reason| EntryFailure { status: EntryStatus::Network, reason };
@@ -220,10 +215,6 @@ impl<N: MemberNetwork> EntryOps<N> {
             // There is a place for each entry; what sets error words may come on top.
             self.grow_capacity(64).ok()?;
         }
-        if self.mutant.is_planted("dev-flights-allocate") {
-            self.over = self.over.drain(..).collect();
-            self.over.reserve(self.flights.len());
-        }
         let at = self.free.pop()?;
         let flight = self.flights.get_mut(at as usize)?;
         let generation = flight.generation.wrapping_add(1);
@@ -237,39 +228,32 @@ impl<N: MemberNetwork> EntryOps<N> {
             let (staged, piece) = self.launch_piece(at);
             let Some(flight) = self.flights.get_mut(at as usize) else { return };
             let cookie = u64::from(flight.generation) << 32 | u64::from(at);
-            let (carried, whole) = match &flight.rest {
+            let carried = match &flight.rest {
                 RemainingWork::Nothing => break,
-                RemainingWork::Staged { from: whole, .. } | RemainingWork::Landed { into: whole, .. } => {
-                    (staged, whole.len)
-                }
-                RemainingWork::Put { to, from } => {
-                    (self.network.put(cookie, *to, PutSource::Heap(*from)), from.len)
-                }
+                RemainingWork::Staged { .. } | RemainingWork::Landed { .. } => staged,
+                RemainingWork::Put { to, from } => self.network.put(cookie, *to, PutSource::Heap(*from)),
                 RemainingWork::Inline { to, bytes } => {
-                    (self.network.put(cookie, *to, PutSource::Bytes(bytes.as_bytes())), 0)
+                    self.network.put(cookie, *to, PutSource::Bytes(bytes.as_bytes()))
                 }
-                RemainingWork::Get { from, into } => (self.network.get(cookie, *from, *into), into.len),
+                RemainingWork::Get { from, into } => self.network.get(cookie, *from, *into),
                 RemainingWork::Copy { copies, from, to, len } => {
                     let from = MemoryLocation { memory: &from.0, offset: from.1 };
                     let to = MemoryLocation { memory: &to.0, offset: to.1 };
-                    let begun = copies.begin_copy(cookie, from, to, *len);
-                    if begun {
+                    if copies.begin_copy(cookie, from, to, *len) {
                         note_copier(&mut self.copiers, copies);
+                        BeginOutcome::Begun(*len)
+                    } else {
+                        BeginOutcome::Busy
                     }
-                    (if begun { BeginOutcome::Begun(*len) } else { BeginOutcome::Busy }, *len)
                 }
                 RemainingWork::Atomic { at, action, fetches } => {
-                    (self.network.post_atomic(cookie, *at, *action, *fetches), 0)
+                    self.network.post_atomic(cookie, *at, *action, *fetches)
                 }
             };
             match carried {
                 BeginOutcome::Begun(bytes) => {
                     flight.under_way += 1;
-                    flight.rest.consume_bytes(if self.mutant.is_planted("dev-pieces-repeat") {
-                        whole
-                    } else {
-                        bytes
-                    });
+                    flight.rest.consume_bytes(bytes);
                     if let Some(piece) = piece {
                         let whole = BegunOp(at, flight.generation);
                         self.advance_op(piece);
@@ -315,7 +299,7 @@ impl<N: MemberNetwork> EntryOps<N> {
         let copies = Arc::clone(copies);
         let memory = memory.clone();
         let words = words.clone();
-        let Some((room, mut beside, most)) = self.regions.take_room(self.me, from.heap) else {
+        let Some((room, beside, most)) = self.regions.take_room(self.me, from.heap) else {
             let has_none = !self.regions.has_rooms(from.heap);
             return if has_none {
                 (BeginOutcome::Failed(EntryFailure::from_status(EntryStatus::Access)), None)
@@ -323,21 +307,13 @@ impl<N: MemberNetwork> EntryOps<N> {
                 BUSY
             };
         };
-        let mut len = from.len.min(most);
-        if self.mutant.is_planted("dev-stages-where-puts-land") {
-            (beside, len) = (from.offset, from.len);
-        }
+        let len = from.len.min(most);
         let copy = RemainingWork::Copy { copies, from: (memory, from.offset), to: (words, beside), len };
         let put = RemainingWork::Put { to, from: rma::HeapRange { offset: beside, len, ..from } };
-        let is_wrong = self.mutant.is_planted("dev-sends-before-it-copies");
-        let (first, then) = if is_wrong { (put, copy) } else { (copy, put) };
-        let Some(piece) = self.allocate_op(of, first) else { return BUSY };
+        let Some(piece) = self.allocate_op(of, copy) else { return BUSY };
         if let Some(flight) = self.flights.get_mut(piece as usize) {
-            flight.then = then;
-            flight.room = Some(room).filter(|_| !self.mutant.is_planted("dev-gives-rooms-back-early"));
-        }
-        if self.mutant.is_planted("dev-gives-rooms-back-early") {
-            self.regions.give_room(room);
+            flight.then = put;
+            flight.room = Some(room);
         }
         (BeginOutcome::Begun(len), Some(piece))
     }
@@ -350,18 +326,13 @@ impl<N: MemberNetwork> EntryOps<N> {
         if flight.under_way >= DEVICE_PIECES_MAX {
             return BUSY;
         }
-        let is_whole = self.mutant.is_planted("dev-copies-once-all-has-come");
-        let len = if is_whole { into.len } else { into.len.min(DEVICE_PIECE_BYTES) };
+        let len = into.len.min(DEVICE_PIECE_BYTES);
         let [beside, device] = [words, memory].map(|memory| (memory.clone(), into.offset));
         let copy = RemainingWork::Copy { copies: Arc::clone(copies), from: beside, to: device, len };
         let get = RemainingWork::Get { from: *from, into: rma::HeapRange { len, ..*into } };
         let Some(piece) = self.allocate_op(OpOwner::Piece(at, flight.generation), get) else { return BUSY };
         if let Some(flight) = self.flights.get_mut(piece as usize) {
             flight.then = copy;
-        }
-        if self.mutant.is_planted("dev-begins-pieces-uncounted") {
-            self.advance_op(piece);
-            return (BeginOutcome::Begun(len), None);
         }
         (BeginOutcome::Begun(len), Some(piece))
     }
@@ -398,9 +369,7 @@ impl<N: MemberNetwork> EntryOps<N> {
     /// Tells how an entry ended, once all of its pieces have: until then its bytes may still be read.
     fn finish_op(&mut self, at: u32) {
         let Some(flight) = self.flights.get_mut(at as usize) else { return };
-        let early =
-            self.mutant.is_planted("dev-completes-early") && flight.failed.is_none() && flight.under_way > 0;
-        if flight.under_way > 0 && !early {
+        if flight.under_way > 0 {
             return;
         }
         let poison = flight.poison.take();
@@ -460,10 +429,8 @@ impl<N: MemberNetwork> EntryOps<N> {
         if place.member == self.me {
             return self.set_own_error_word(place.heap, place.offset, word);
         }
-        if !self.mutant.is_planted("dev-poison-needs-a-link") {
-            // Who is gone waits for nothing.
-            let _said = self.network.send_error_word(place, word);
-        }
+        // Who is gone waits for nothing.
+        let _said = self.network.send_error_word(place, word);
     }
 
     /// A link that carries nothing, as its other end is stopped or it is about to fail, does not keep a waiter waiting.
@@ -524,18 +491,12 @@ impl<N: MemberNetwork> JobExecutor for EntryOps<N> {
                 None
             }
             Ok(EntryPlan::Later(rest, steps)) => {
-                let unwaited = self.mutant.is_planted("dev-signal-before-data")
-                    && matches!(
-                        rest,
-                        RemainingWork::Put { .. } | RemainingWork::Copy { .. } | RemainingWork::Staged { .. }
-                    );
-                let of = if unwaited { OpOwner::Nobody } else { OpOwner::Entry(queue, index) };
-                let at = self.allocate_op(of, rest)?;
+                let at = self.allocate_op(OpOwner::Entry(queue, index), rest)?;
                 if let Some(flight) = self.flights.get_mut(at as usize) {
                     flight.steps = steps;
                 }
                 self.advance_op(at);
-                unwaited.then_some(JobOutcome::Done(0))
+                None
             }
         }
     }

@@ -13,7 +13,6 @@ use trunkline_device_queue::{BellPage, DeviceQueue, ExecutorRules, QueueDrain, Q
 use trunkline_mem::gpu::{GpuDevice, PinnedMemory};
 use trunkline_mem::{OutOfMemory, SharedMemory};
 use trunkline_proto::limits::DEVICE_PIECES_MAX;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::table_capacity::try_hold;
 use trunkline_proto::wire::device_queue::{
     AbortWord, CompanionWord, DoorbellLayout, EntryStatus, FrontierWord, POST_PLACES, PostRooms, QueueShape,
@@ -21,7 +20,7 @@ use trunkline_proto::wire::device_queue::{
 };
 
 use crate::entry_ops::{BegunOp, EntryOps};
-use crate::guest_queues::{OwnedQueue, QueueFile, companion_of};
+use crate::guest_queues::{OwnedQueue, QueueFile};
 use crate::network::MemberNetwork;
 use crate::numbers::{QueueNumber, QueueNumberPool};
 use crate::queue_error::QueueError;
@@ -71,7 +70,6 @@ pub struct QueueExecutor<N> {
     companions: BTreeMap<u32, u32>,
     /// It has ended: nothing is made any more.
     leaves: bool,
-    mutant: Mutant,
 }
 
 /// Where queues lie for others.
@@ -88,43 +86,34 @@ impl<N: MemberNetwork> QueueExecutor<N> {
     ///
     /// # Errors
     /// [`QueueError::Shape`].
-    pub fn new(network: N, queues: u32, mutant: Mutant) -> Result<Self, QueueError> {
+    pub fn new(network: N, queues: u32) -> Result<Self, QueueError> {
         let queues = queues.clamp(1, trunkline_proto::wire::device_queue::BELLS_MAX);
-        let page = BellPage::create(
-            QueueWords::try_heap(DoorbellLayout::new(queues)?.page_bytes())?,
-            queues,
-            mutant,
-        )?;
-        Self::with_page(network, page, None, mutant)
+        let page =
+            BellPage::create(QueueWords::try_heap(DoorbellLayout::new(queues)?.page_bytes())?, queues)?;
+        Self::with_page(network, page, None)
     }
 
     /// The same, for queues whose producers are threads of a device: they lie in pinned memory, with a byte for each doorbell.
     ///
     /// # Errors
     /// [`QueueError`].
-    pub fn for_device(
-        network: N,
-        queues: u32,
-        device: &GpuDevice,
-        mutant: Mutant,
-    ) -> Result<Self, QueueError> {
+    pub fn for_device(network: N, queues: u32, device: &GpuDevice) -> Result<Self, QueueError> {
         let queues = queues.clamp(1, trunkline_proto::wire::device_queue::BELLS_MAX);
         let pinned = device.allocate_pinned(DoorbellLayout::new(queues)?.by_bytes().page_bytes() as usize)?;
-        let page =
-            BellPage::create_for_devices(QueueWords::from_memory(pinned.memory().clone()), queues, mutant)?;
+        let page = BellPage::create_for_devices(QueueWords::from_memory(pinned.memory().clone()), queues)?;
         let room = QueueStorage::Device { page: pinned.device_address(), queues: Vec::new() };
-        Self::with_page(network, page, Some(room), mutant)
+        Self::with_page(network, page, Some(room))
     }
 
     /// The same, for queues whose producers are threads of other processes of the host: they lie in a memory file, and none is deeper than `deepest`.
     ///
     /// # Errors
     /// [`QueueError`].
-    pub fn for_processes(network: N, queues: u32, deepest: u32, mutant: Mutant) -> Result<Self, QueueError> {
+    pub fn for_processes(network: N, queues: u32, deepest: u32) -> Result<Self, QueueError> {
         let queues = queues.clamp(1, trunkline_proto::wire::device_queue::BELLS_MAX);
-        let file = QueueFile::new(queues, deepest, mutant)?;
-        let page = BellPage::create(file.file_words().clone(), queues, mutant)?;
-        Self::with_page(network, page, Some(QueueStorage::File(file)), mutant)
+        let file = QueueFile::new(queues, deepest)?;
+        let page = BellPage::create(file.file_words().clone(), queues)?;
+        Self::with_page(network, page, Some(QueueStorage::File(file)))
     }
 
     /// The memory file of [`for_processes`](Self::for_processes), for producers to map, who use it by [`Guest`](super::GuestQueues).
@@ -146,10 +135,9 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         network: N,
         page: BellPage<QueueWords>,
         room: Option<QueueStorage>,
-        mutant: Mutant,
     ) -> Result<Self, QueueError> {
-        let drain = QueueDrain::new(page.clone(), mutant)?;
-        let jobs = EntryOps::new(network, mutant);
+        let drain = QueueDrain::new(page.clone())?;
+        let jobs = EntryOps::new(network);
         let directory = QueueDirectory::default();
         let looked = Instant::now();
         let watched = Vec::new();
@@ -169,7 +157,6 @@ impl<N: MemberNetwork> QueueExecutor<N> {
             looked,
             companions,
             leaves: false,
-            mutant,
         })
     }
 
@@ -214,9 +201,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         let companion = match self.add_queue(depth, first, Some(beside)) {
             Ok(companion) => companion,
             Err(error) => {
-                if !self.mutant.is_planted("dev-keeps-half-a-lane") {
-                    self.end_queue(number);
-                }
+                self.end_queue(number);
                 return Err(error);
             }
         };
@@ -311,7 +296,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
                 (shape, words, Some(at))
             }
         };
-        let queue = DeviceQueue::create(words, shape, first, &self.page, self.mutant)?;
+        let queue = DeviceQueue::create(words, shape, first, &self.page)?;
         if let (Some(at), Some(QueueStorage::File(file))) = (in_file, &self.room) {
             file.publish_offset(number, at);
         }
@@ -329,9 +314,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
                 return true;
             }
             let word = |at| queue.as_memory().load(at, std::sync::atomic::Ordering::Acquire);
-            let by_bell = queue.queue_shape().is_for_device()
-                && !self.mutant.is_planted("dev-settles-by-the-hosts-words");
-            let submitted = if by_bell {
+            let submitted = if queue.queue_shape().is_for_device() {
                 self.page.read_bell(queue.queue_shape().bell())
             } else {
                 word(words_at::SUBMITTED)
@@ -397,7 +380,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
     /// Forgets queues of which nothing is under way any more.
     #[cold]
     fn retire_queues(&mut self) {
-        let Self { ending, retired, drain, directory, companions, owned, numbers, room, mutant, .. } = self;
+        let Self { ending, retired, drain, directory, companions, owned, numbers, room, .. } = self;
         ending.retain(|&number| {
             if !drain.remove(number) {
                 return true;
@@ -410,15 +393,12 @@ impl<N: MemberNetwork> QueueExecutor<N> {
                 file.publish_offset(number, 0);
             }
             let shape = queue.as_ref().map(|queue| *queue.queue_shape());
-            if let Some(QueueStorage::Device { .. }) = room
-                && !mutant.is_planted("dev-frees-queues-itself")
-            {
+            if let Some(QueueStorage::Device { .. }) = room {
                 retired.extend(queue);
             }
-            if let Some(shape) = shape.filter(|_| !mutant.is_planted("dev-keeps-numbers")) {
+            if let Some(shape) = shape {
                 let epoch = shape.epoch().wrapping_add(1);
                 let window = WINDOW.min(shape.depth());
-                let epoch = if mutant.is_planted("dev-epochs-stay") { shape.epoch() } else { epoch };
                 numbers.give_back(QueueNumber { number, epoch, window });
             }
             false
@@ -488,19 +468,16 @@ impl<N: MemberNetwork> QueueExecutor<N> {
     pub fn shut_down(&mut self) {
         let why = AbortWord { status: EntryStatus::Abandoned, reason: 0 };
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
-        for queue in directory.values().filter(|_| !self.mutant.is_planted("dev-leaves-in-silence")) {
+        for queue in directory.values() {
             queue.abort(why);
         }
         let deepest = directory.values().map(|queue| queue.queue_shape().depth()).max();
         drop(directory);
         self.leaves = true;
         // Signals that entries were to raise are poisoned, of those under way and of those that were not begun: so many passes end them all.
-        let passes =
-            if self.mutant.is_planted("dev-leaves-the-rest") { 1 } else { deepest.unwrap_or(0) / BATCH + 2 };
+        let passes = deepest.unwrap_or(0) / BATCH + 2;
         for _ in 0..passes {
-            if !self.mutant.is_planted("dev-leaves-what-is-under-way") {
-                self.jobs.abandon_all();
-            }
+            self.jobs.abandon_all();
             if !self.run_pass().busy {
                 break;
             }
@@ -547,16 +524,13 @@ impl<N: MemberNetwork> QueueExecutor<N> {
     /// A companion is as deep as its queue: a WAIT and what it holds, for half as many entries. Each queue has one, and a companion none: whoever asks again is told
     /// the same.
     fn make_companion(&mut self, of: u32) -> CompanionWord {
-        if !self.mutant.is_planted("dev-makes-companions-again") {
-            if let Some(&made) = self.companions.get(&of) {
-                return CompanionWord::Queue(made);
-            }
-            if self.companions.values().any(|&companion| companion == of) {
-                return CompanionWord::Refused;
-            }
+        if let Some(&made) = self.companions.get(&of) {
+            return CompanionWord::Queue(made);
         }
-        let is_ending = self.leaves || self.ending.contains(&of);
-        if is_ending && !self.mutant.is_planted("dev-makes-companions-at-the-end") {
+        if self.companions.values().any(|&companion| companion == of) {
+            return CompanionWord::Refused;
+        }
+        if self.leaves || self.ending.contains(&of) {
             return CompanionWord::Refused;
         }
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
@@ -575,19 +549,14 @@ impl<N: MemberNetwork> QueueExecutor<N> {
 
     /// Ends the queues of processes that have ended.
     fn check_owners(&mut self) {
-        let Self { owned, directory, page, mutant, companions, .. } = self;
+        let Self { owned, directory, page, companions, .. } = self;
         let directory = directory.lock().unwrap_or_else(PoisonError::into_inner);
         let mut more = Vec::new();
         owned.retain_mut(|owned| {
             let Some(queue) = directory.get(&owned.number) else { return false };
-            let is_over =
-                !mutant.is_planted("dev-outlives-its-owner") && owned.check_owner(queue, page, *mutant);
+            let is_over = owned.check_owner(queue, page);
             // The word by which producers hear of it is also theirs to write.
-            let companion = if mutant.is_planted("dev-believes-the-dead") {
-                companion_of(queue)
-            } else {
-                companions.get(&owned.number).copied()
-            };
+            let companion = companions.get(&owned.number).copied();
             more.extend(companion.filter(|_| is_over));
             !is_over
         });

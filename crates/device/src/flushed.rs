@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_grow};
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::table_capacity::{try_hold, try_hold_queue};
@@ -76,17 +75,16 @@ pub struct FlushedNetwork<N> {
     waiting: VecDeque<u32>,
     over: Vec<NetworkCompletion>,
     mine: Vec<NetworkCompletion>,
-    mutant: Mutant,
 }
 
 impl<N: MemberNetwork> FlushedNetwork<N> {
     /// Around a network, with nothing that needs flushes yet.
-    pub fn new(network: N, mutant: Mutant) -> Self {
+    pub fn new(network: N) -> Self {
         let parts = Vec::new();
         let ops = Vec::new();
         let free = Vec::new();
         let waiting = VecDeque::new();
-        Self { network, parts, ops, free, waiting, over: Vec::new(), mine: Vec::new(), mutant }
+        Self { network, parts, ops, free, waiting, over: Vec::new(), mine: Vec::new() }
     }
 
     /// Takes a window on of which a part needs flushes, before any rank uses it.
@@ -181,9 +179,7 @@ impl<N: MemberNetwork> FlushedNetwork<N> {
             return;
         }
         match (op.stage, one.how) {
-            (FlushStage::Moving, Ok(_)) if !self.mutant.is_planted("dev-flushes-nothing") => {
-                self.begin_flush(at)
-            }
+            (FlushStage::Moving, Ok(_)) => self.begin_flush(at),
             (FlushStage::Moving | FlushStage::Flushing, how) => self.finish_op(at, Some(how)),
             (FlushStage::Free | FlushStage::Waiting, _) => {}
         }

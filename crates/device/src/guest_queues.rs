@@ -8,10 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use trunkline_device_queue::{BellPage, DeviceQueue, QueueView, WaitBudget};
 use trunkline_mem::{MemoryRange, OutOfBounds, SharedMemory};
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{
-    AbortWord, CompanionWord, DoorbellLayout, EntryStatus, FrontierWord, LINE_BYTES, QueueShape, ShapeError,
-    at, is_before,
+    AbortWord, DoorbellLayout, EntryStatus, FrontierWord, LINE_BYTES, QueueShape, ShapeError, at, is_before,
 };
 
 use crate::host_deadline::HostDeadline;
@@ -55,19 +53,18 @@ pub(super) struct QueueFile {
     /// Where the first queue lies, and how far they lie apart.
     first: u64,
     each: u64,
-    mutant: Mutant,
 }
 
 impl QueueFile {
     /// Room for so many queues, none of them deeper.
-    pub(super) fn new(queues: u32, deepest: u32, mutant: Mutant) -> Result<Self, QueueError> {
+    pub(super) fn new(queues: u32, deepest: u32) -> Result<Self, QueueError> {
         let bells = DoorbellLayout::new(queues)?;
         let each = QueueShape::new(deepest, 0, 0, 0)?.queue_bytes().next_multiple_of(ALIGN);
         let first = entry_of(bells, queues).next_multiple_of(ALIGN);
         let bytes = usize::try_from(first + u64::from(queues) * each).unwrap_or(usize::MAX);
         let shared = SharedMemory::new("trunkline-devq", bytes).map_err(QueueError::from_file_error)?;
         let words = QueueWords::from_memory(shared.memory().clone());
-        Ok(Self { shared, words, bells, deepest, first, each, mutant })
+        Ok(Self { shared, words, bells, deepest, first, each })
     }
 
     pub(super) const fn file_words(&self) -> &QueueWords {
@@ -82,7 +79,7 @@ impl QueueFile {
     pub(super) fn queue_words(&self, shape: &QueueShape) -> Result<(u64, QueueWords), QueueError> {
         let at = self.first + u64::from(shape.number()) * self.each;
         // What is deeper would take the room of others.
-        if shape.depth() > self.deepest && !self.mutant.is_planted("dev-takes-room-of-others") {
+        if shape.depth() > self.deepest {
             return Err(ShapeError::Depth(shape.depth()).into());
         }
         let part = self.shared.memory().sub_range(at, shape.queue_bytes());
@@ -123,13 +120,12 @@ impl OwnedQueue {
         &mut self,
         queue: &DeviceQueue<QueueWords>,
         page: &BellPage<QueueWords>,
-        mutant: Mutant,
     ) -> bool {
         if self.ended.is_none() && !has_ended(&self.process) {
             return false;
         }
         let bell = page.read_bell(queue.queue_shape().bell());
-        if self.ended.is_none() && !mutant.is_planted("dev-drops-what-was-not-rung") {
+        if self.ended.is_none() {
             let submitted =
                 trunkline_device_queue::WordMemory::load(queue.as_memory(), at::SUBMITTED, Acquire);
             if is_before(bell, submitted) {
@@ -149,15 +145,6 @@ impl OwnedQueue {
     }
 }
 
-/// The companion of a queue, if it has one.
-pub(super) fn companion_of(queue: &DeviceQueue<QueueWords>) -> Option<u32> {
-    let word = trunkline_device_queue::WordMemory::load(queue.as_memory(), at::COMPANION, Acquire);
-    match CompanionWord::from_word(word) {
-        CompanionWord::Queue(number) => Some(number),
-        _ => None,
-    }
-}
-
 /// What a process of the host uses of another one's executor: queues in a memory file of it, which it has mapped.
 #[derive(Debug)]
 pub struct GuestQueues {
@@ -165,7 +152,6 @@ pub struct GuestQueues {
     page: BellPage<QueueWords>,
     /// The process that executes, if its death is to be heard of.
     host: Option<OwnedFd>,
-    mutant: Mutant,
 }
 
 impl GuestQueues {
@@ -174,9 +160,9 @@ impl GuestQueues {
     ///
     /// # Errors
     /// [`GuestError::Shape`].
-    pub fn open(memory: &MemoryRange, host: Option<OwnedFd>, mutant: Mutant) -> Result<Self, GuestError> {
-        let page = BellPage::open(QueueWords::from_memory(memory.clone()), mutant)?;
-        Ok(Self { memory: memory.clone(), page, host, mutant })
+    pub fn open(memory: &MemoryRange, host: Option<OwnedFd>) -> Result<Self, GuestError> {
+        let page = BellPage::open(QueueWords::from_memory(memory.clone()))?;
+        Ok(Self { memory: memory.clone(), page, host })
     }
 
     fn queue_offset(&self, number: u32) -> Result<u64, GuestError> {
@@ -186,8 +172,7 @@ impl GuestQueues {
         }
         let word = self.memory.atomic_word(entry_of(bells, number))?.load(Acquire);
         // Queues begin where the executor puts them; anything else that stands there is not by it.
-        let is_one =
-            word != 0 && (word.is_multiple_of(ALIGN) || self.mutant.is_planted("dev-guest-goes-anywhere"));
+        let is_one = word != 0 && word.is_multiple_of(ALIGN);
         if is_one { Ok(word) } else { Err(GuestError::NoQueue(number)) }
     }
 
@@ -198,11 +183,7 @@ impl GuestQueues {
     pub fn open_queue(&self, number: u32) -> Result<DeviceQueue<QueueWords>, GuestError> {
         let at = self.queue_offset(number)?;
         let rest = (self.memory.len() as u64).saturating_sub(at);
-        let queue = DeviceQueue::open(
-            QueueWords::from_memory(self.memory.sub_range(at, rest)?),
-            &self.page,
-            self.mutant,
-        )?;
+        let queue = DeviceQueue::open(QueueWords::from_memory(self.memory.sub_range(at, rest)?), &self.page)?;
         if queue.queue_shape().number() == number { Ok(queue) } else { Err(GuestError::NoQueue(number)) }
     }
 
@@ -235,7 +216,7 @@ impl GuestQueues {
     /// Ends all queues if the process that executes has ended; whether it has.
     pub fn check_host(&self) -> bool {
         let is_left = self.host.as_ref().is_some_and(has_ended);
-        if is_left && !self.mutant.is_planted("dev-guest-waits-for-the-dead") {
+        if is_left {
             for queue in (0..self.page.bell_count()).filter_map(|number| self.open_queue(number).ok()) {
                 queue.abort(DEAD);
             }

@@ -30,8 +30,6 @@ pub mod host_deadline;
 pub mod lanes;
 pub mod network;
 mod numbers;
-#[cfg(test)]
-mod planted;
 pub mod proxy;
 pub mod queue_error;
 pub mod region;

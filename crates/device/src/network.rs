@@ -124,19 +124,14 @@ impl<F: Fabric, H: Host, J: Deref<Target = RmaJob<F, H>>> RmaNetwork<J> {
     }
 
     fn give_back(job: &J, id: ContextId) {
-        if !job.mutant().is_planted("dev-keeps-its-context") {
-            // Given back before, it is another's.
-            let _ = job.abandon_context(id);
-        }
+        // Given back before, it is another's.
+        let _ = job.abandon_context(id);
     }
 
     fn begin_request(&self, cookie: u64, member: MemberRank, what: RmaRequest<'_>) -> BeginOutcome {
         match self.job.begin_op(self.id, cookie, member, what) {
             Ok(Some(bytes)) => BeginOutcome::Begun(bytes),
             Ok(None) => BeginOutcome::Busy,
-            Err(RmaError::Lost { .. }) if self.job.mutant().is_planted("dev-waits-for-lost-links") => {
-                BeginOutcome::Busy
-            }
             Err(error) => BeginOutcome::Failed(failure_of_error(&error)),
         }
     }

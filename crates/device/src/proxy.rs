@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 
 use trunkline_proto::limits::DEVICE_PIECE_BYTES;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_deque, try_grow, try_vec};
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::table_capacity::{try_hold, try_hold_queue};
@@ -93,7 +92,6 @@ pub struct ProxyNetwork<N> {
     over: Vec<NetworkCompletion>,
     mine: Vec<NetworkCompletion>,
     deliveries: RequestService,
-    mutant: Mutant,
 }
 
 impl<N: MemberNetwork> ProxyNetwork<N> {
@@ -101,7 +99,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn new(network: N, mutant: Mutant) -> Result<Self, OutOfMemory> {
+    pub fn new(network: N) -> Result<Self, OutOfMemory> {
         Ok(Self {
             me: network.own_rank(),
             network,
@@ -111,8 +109,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
             again: try_deque(ROOM)?,
             over: try_vec(ROOM)?,
             mine: try_vec(ROOM)?,
-            deliveries: RequestService::new(mutant),
-            mutant,
+            deliveries: RequestService::new(),
         })
     }
 
@@ -147,7 +144,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         self.deliveries.close_part(heap);
         for at in 0..self.ops.len() as u32 {
             let is_of_it = self.ops.get(at as usize).is_some_and(|op| op.heap == heap);
-            if is_of_it && !self.mutant.is_planted("post-keeps-what-was-closed") {
+            if is_of_it {
                 self.finish_op(at, Err(EntryFailure::from_status(EntryStatus::Stale)));
             }
         }
@@ -360,14 +357,10 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         if is_get {
             op.stage = ProxyStage::Getting;
             let me = self.me;
-            let unmoved = self.mutant.is_planted("post-shows-where-puts-land");
-            let rooms = self.requests_mut(heap, member).map(|(part, _)| part.rooms).filter(|_| !unmoved);
+            let rooms = self.requests_mut(heap, member).map(|(part, _)| part.rooms);
             let rest = self.ops.get_mut(at as usize).and_then(|op| op.rest.as_mut());
             if let Some(((from, _), rooms)) = rest.zip(rooms) {
                 from.offset = rooms.room_offset(me, number);
-            }
-            if self.mutant.is_planted("post-gives-rooms-back-early") {
-                self.release_place(at);
             }
             return self.post_gets(at);
         }
@@ -443,7 +436,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         for (at, into) in places.into_iter().filter(|at| *at != NONE).zip(&mut found) {
             let Some(op) = self.ops.get_mut(at as usize).filter(|op| op.reply.is_none()) else { continue };
             let Ok(words) = part.memory.load_row(own.reply_offset(op.number)) else { continue };
-            op.reply = PostReply::from_words(&words, op.number, self.mutant);
+            op.reply = PostReply::from_words(&words, op.number);
             if op.reply.is_some() {
                 *into = at;
             }
@@ -467,10 +460,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
             let waits = |asking: &OwnerRequests| asking.under_way > 0 || !asking.waiting.is_empty();
             for member in 0..asking.len() {
                 let open = self.open.get(nth).and_then(|open| open.asking.get(member));
-                if open.is_some_and(waits)
-                    && self.network.is_gone(member as u32)
-                    && !self.mutant.is_planted("post-waits-for-the-dead")
-                {
+                if open.is_some_and(waits) && self.network.is_gone(member as u32) {
                     self.fail_requests(heap, member as u32, EntryFailure::from_status(EntryStatus::PeerDead));
                 }
             }
@@ -494,9 +484,8 @@ impl<N: MemberNetwork> MemberNetwork for ProxyNetwork<N> {
         };
         let heap = open.part.heap;
         // The owner brings each piece as soon as it has come.
-        let is_whole = self.mutant.is_planted("post-brings-once-all-has-come");
         let from = match from {
-            PutSource::Heap(bytes) if !is_whole => {
+            PutSource::Heap(bytes) => {
                 PutSource::Heap(HeapRange { len: bytes.len.min(DEVICE_PIECE_BYTES), ..bytes })
             }
             from => from,
@@ -511,9 +500,6 @@ impl<N: MemberNetwork> MemberNetwork for ProxyNetwork<N> {
         };
         if let Some(op) = self.ops.get_mut(at as usize) {
             op.ask = OwnerAction::Bring { addr: to.offset, len: bytes.min(whole) };
-        }
-        if self.mutant.is_planted("post-asks-before-the-bytes") {
-            self.enqueue_request(at);
         }
         carried
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use trunkline_mem::MemoryRange;
 use trunkline_mem::gpu::MemoryLocation;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::OutOfMemory;
 use trunkline_proto::table_capacity::try_hold;
 use trunkline_proto::wire::device_queue::{EntryStatus, POST_PLACES, PostRooms};
@@ -235,14 +234,13 @@ pub struct EntryRegions {
     own: Vec<OwnedRegion>,
     /// By member, then by number; with words that lie apart.
     far: Vec<Vec<Option<FarRegion>>>,
-    mutant: Mutant,
 }
 
 impl EntryRegions {
     /// None yet.
     #[must_use]
-    pub fn new(mutant: Mutant) -> Self {
-        Self { mutant, ..Self::default() }
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Takes a region on, under the number of its heap; its key. `None` if there is one, its generations are used up, or there is no memory for it.
@@ -366,16 +364,13 @@ impl EntryRegions {
         let key = EntryKey::from_bits(key);
         let own = self.own.get(usize::from(key.region_number())).ok_or(EntryStatus::Access)?;
         let region = own.region.as_ref().ok_or(EntryStatus::Stale)?;
-        self.check_generation(key, own.generation)?;
+        check_generation(key, own.generation)?;
         if let Some((region, at)) = own.words.as_ref().and_then(|words| words.locate_word(addr)) {
-            self.check_range(at, len, region.memory.len() as u64)?;
-            return Ok((
-                region,
-                if self.mutant.is_planted("dev-names-words-by-the-window") { addr } else { at },
-            ));
+            check_range(at, len, region.memory.len() as u64)?;
+            return Ok((region, at));
         }
         let whole = region.memory.len() as u64;
-        self.check_range(addr, len, own.words.as_ref().map_or(whole, |words| whole.min(words.first)))?;
+        check_range(addr, len, own.words.as_ref().map_or(whole, |words| whole.min(words.first)))?;
         Ok((region, addr))
     }
 
@@ -406,10 +401,10 @@ impl EntryRegions {
         let (far, apart) = self.find_remote(member, key)?;
         if let Some(words) = apart.filter(|words| addr >= words.first) {
             let at = addr - words.first;
-            self.check_range(at, len, words.len)?;
+            check_range(at, len, words.len)?;
             return Ok(EntryLocation::There { heap: words.heap, at });
         }
-        self.check_range(addr, len, apart.map_or(far.len, |words| far.len.min(words.first)))?;
+        check_range(addr, len, apart.map_or(far.len, |words| far.len.min(words.first)))?;
         Ok(match &far.near {
             Some(memory) => {
                 let copies = far.copies.as_ref();
@@ -451,7 +446,7 @@ impl EntryRegions {
         let key = EntryKey::from_bits(key);
         let far = self.far.get(member as usize).and_then(|of| of.get(usize::from(key.region_number())));
         let (far, words) = far.and_then(Option::as_ref).ok_or(EntryStatus::Access)?;
-        self.check_generation(key, far.key.key_generation())?;
+        check_generation(key, far.key.key_generation())?;
         Ok((far, *words))
     }
 
@@ -482,21 +477,19 @@ impl EntryRegions {
         let words = || self.own.iter().filter_map(|own| own.words.as_ref()).map(|words| &words.region);
         region.or_else(|| words().find(|region| region.heap == heap))
     }
+}
 
-    fn check_generation(&self, key: EntryKey, generation: u32) -> Result<(), EntryStatus> {
-        let same = key.key_generation() == generation || self.mutant.is_planted("dev-ignores-generations");
-        match same {
-            true => Ok(()),
-            // It was one, or it never was.
-            false if key.key_generation() < generation && key.key_generation() > 0 => Err(EntryStatus::Stale),
-            false => Err(EntryStatus::Access),
-        }
+fn check_generation(key: EntryKey, generation: u32) -> Result<(), EntryStatus> {
+    match key.key_generation() == generation {
+        true => Ok(()),
+        // It was one, or it never was.
+        false if key.key_generation() < generation && key.key_generation() > 0 => Err(EntryStatus::Stale),
+        false => Err(EntryStatus::Access),
     }
+}
 
-    #[inline]
-    fn check_range(&self, addr: u64, len: u64, size: u64) -> Result<(), EntryStatus> {
-        let inside = addr.checked_add(len).is_some_and(|end| end <= size);
-        let inside = inside || self.mutant.is_planted("dev-bounds-unchecked");
-        if inside { Ok(()) } else { Err(EntryStatus::Access) }
-    }
+#[inline]
+fn check_range(addr: u64, len: u64, size: u64) -> Result<(), EntryStatus> {
+    let inside = addr.checked_add(len).is_some_and(|end| end <= size);
+    if inside { Ok(()) } else { Err(EntryStatus::Access) }
 }

@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 
 use trunkline_mem::gpu::MemoryLocation;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled, try_grow};
 use trunkline_proto::rma::atomic::{AtomicType, TypedAtomic};
 use trunkline_proto::table_capacity::{try_hold, try_hold_queue};
@@ -74,15 +73,14 @@ pub(super) struct RequestService {
     /// Those that could not go on.
     todo: VecDeque<u32>,
     copied: Vec<(u64, Result<(), u32>)>,
-    mutant: Mutant,
 }
 
 impl RequestService {
-    pub(super) fn new(mutant: Mutant) -> Self {
+    pub(super) fn new() -> Self {
         let all = Vec::new();
         let free = Vec::new();
         let copied = Vec::new();
-        Self { served: Vec::new(), all, free, todo: VecDeque::new(), copied, mutant }
+        Self { served: Vec::new(), all, free, todo: VecDeque::new(), copied }
     }
 
     pub(super) fn open_part(&mut self, part: &LocalPart) -> Result<(), OutOfMemory> {
@@ -192,10 +190,10 @@ impl RequestService {
                 break;
             };
             let Ok(words) = part.memory.load_row(of.request_offset(*taken)) else { break };
-            let Some(request) = PostRequest::from_words(&words, *taken, self.mutant) else { break };
+            let Some(request) = PostRequest::from_words(&words, *taken) else { break };
             *taken = taken.wrapping_add(1);
             let heap = part.heap;
-            let (at, stage, how) = plan_request(part, member as u32, request, self.mutant);
+            let (at, stage, how) = plan_request(part, member as u32, request);
             let place = self.allocate_request(heap, Some((member as u32, request.number)), at, stage, how);
             self.advance_request(network, me, place);
             moved = true;
@@ -304,9 +302,7 @@ impl RequestService {
         for ServedPart { part, .. } in &self.served {
             for (member, peer) in (0..).zip(&part.peers) {
                 let Some(of) = PostBox::new(part.boxes, member) else { continue };
-                if part.memory.load(of.error_word()) == Ok(0)
-                    || self.mutant.is_planted("post-keeps-what-is-spoiled")
-                {
+                if part.memory.load(of.error_word()) == Ok(0) {
                     continue;
                 }
                 // First this: what is set from here on says so again.
@@ -335,37 +331,26 @@ fn plan_request(
     part: &LocalPart,
     member: MemberRank,
     PostRequest { number, ask }: PostRequest,
-    mutant: Mutant,
 ) -> (PartRange, ServedStage, ReplyResult) {
     let refused = (PartRange { offset: 0, len: 0 }, ServedStage::Reply, Err((EntryStatus::Access, 0)));
     let Some((device, _)) = &part.device else { return refused };
-    let inside =
-        |addr, len| device.checked_address(addr, len).is_ok() || mutant.is_planted("post-bounds-unchecked");
+    let inside = |addr, len| device.checked_address(addr, len).is_ok();
     match ask {
         OwnerAction::Bring { addr, len } if inside(addr, len) => {
             (PartRange { offset: addr, len }, ServedStage::Move { room: None }, Ok(0))
         }
         OwnerAction::Show { addr, len } if inside(addr, len) && len <= part.rooms.room_bytes() => (
             PartRange { offset: addr, len },
-            ServedStage::Move { room: Some(room_of(part, member, number, addr, mutant)) },
+            ServedStage::Move { room: Some(part.rooms.room_offset(member, number)) },
             Ok(0),
         ),
         OwnerAction::Change { addr, action } if inside(addr, 8) => {
             let Some(atomic) = TypedAtomic::new(AtomicType::U64, action, true) else { return refused };
-            match part.memory.fetch_update(addr, |old| atomic.apply_to(old, mutant)) {
+            match part.memory.fetch_update(addr, |old| atomic.apply_to(old)) {
                 Ok(old) => (PartRange { offset: addr, len: 8 }, ServedStage::Move { room: None }, Ok(old)),
                 Err(_) => refused,
             }
         }
         OwnerAction::Bring { .. } | OwnerAction::Show { .. } | OwnerAction::Change { .. } => refused,
-    }
-}
-
-/// Where a request's bytes are shown.
-fn room_of(part: &LocalPart, member: MemberRank, number: u64, addr: u64, mutant: Mutant) -> u64 {
-    if mutant.is_planted("post-shows-where-puts-land") {
-        addr
-    } else {
-        part.rooms.room_offset(member, number)
     }
 }

@@ -13,7 +13,7 @@ use trunkline_device::{
 };
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::RmaJob;
-use trunkline_engine::{CommNics, EngineParams, Mutant};
+use trunkline_engine::{CommNics, EngineParams};
 use trunkline_mem::MemoryRange;
 use trunkline_proto::wire::device_queue::{
     AtomicChange, EntryWork, InlineBytes, LocalAddress, PeerAddress, QueueEntry,
@@ -42,14 +42,6 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::with_name(name.leak());
-    }
-    Mutant::NONE
-}
-
 type Over = Arc<RmaJob<SoftFabric, UnixHost>>;
 
 /// Queues of two ranks, and an entry of each kind but WAIT, which needs another queue's.
@@ -60,7 +52,7 @@ fn rank(
 ) -> (Vec<DeviceQueues<RmaNetwork<Over>>>, [QueueEntry; 10]) {
     let job = |_| {
         let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).unwrap();
-        let params = EngineParams { mutant: planted(), ..EngineParams::default() };
+        let params = EngineParams::default();
         RmaJob::new(fabric, UnixHost::new(|_, _| {}), params, CommNics::from(0)).unwrap()
     };
     let jobs = [0, 1].map(job);
@@ -71,8 +63,7 @@ fn rank(
     for (me, job) in jobs.into_iter().enumerate() {
         job.set_members(me as u32, &cards).unwrap();
         let heap = job.add_heap(memory[me].clone()).unwrap();
-        let started =
-            DeviceQueues::start(RmaNetwork::new(Arc::new(job)).unwrap(), 8, mode, planted()).unwrap();
+        let started = DeviceQueues::start(RmaNetwork::new(Arc::new(job)).unwrap(), 8, mode).unwrap();
         let region = EntryRegion {
             memory: memory[me].clone(),
             heap,

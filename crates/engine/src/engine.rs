@@ -239,9 +239,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Err(fault.into());
         }
         // If the thread then waits elsewhere, records that wait for a poll get one.
-        if !core.params.mutant.is_planted("engine-forgets-who-receives") {
-            slot.set_driving_thread();
-        }
+        slot.set_driving_thread();
         let CommSide::Recv(side) = &mut open.side else {
             return Err(EngineError::Argument("not a receiving comm"));
         };
@@ -362,11 +360,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let slot = core.comm_slot(request.comm_id())?;
         let due = slot.send_due.load(Ordering::Relaxed);
         // Of a request that has ended, the place may be another's.
-        let asks_ended = core.params.mutant.is_planted("engine-asks-ended-requests");
-        if due
-            && (asks_ended || slot.requests.is_outstanding(request.request_ticket()))
-            && !self.send_went(slot, request)?
-        {
+        if due && slot.requests.is_outstanding(request.request_ticket()) && !self.send_went(slot, request)? {
             return Ok(None);
         }
         let mut outcome = slot.requests.take_outcome(request.request_ticket(), sizes);

@@ -3,7 +3,6 @@
 //! Calls of the data path try once and go away; calls that set up, register or close wait their turn, and are let in
 //! first.
 
-use crate::Mutant;
 use crate::sync::{AtomicU32, Guard, Lock, Ordering, yield_now};
 
 /// State that one thread at a time may use.
@@ -12,18 +11,17 @@ pub(crate) struct OwnerLock<T> {
     /// Threads that wait for their turn.
     waiting: AtomicU32,
     state: Lock<T>,
-    mutant: Mutant,
 }
 
 impl<T> OwnerLock<T> {
-    pub(crate) fn new(state: T, mutant: Mutant) -> Self {
-        Self { waiting: AtomicU32::new(0), state: Lock::new(state), mutant }
+    pub(crate) fn new(state: T) -> Self {
+        Self { waiting: AtomicU32::new(0), state: Lock::new(state) }
     }
 
     /// The state, unless somebody has it or waits for it.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        if self.waiting.load(Ordering::Relaxed) != 0 && !self.mutant.is_planted("lane-ignores-waiters") {
+        if self.waiting.load(Ordering::Relaxed) != 0 {
             return None;
         }
         self.state.try_lock()

@@ -2,12 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::Mutant;
 use crate::lane::OwnerLock;
 
 #[test]
 fn a_lane_has_one_owner_and_who_waits_comes_first() {
-    let (lane, served) = (OwnerLock::new(0_u32, Mutant::NONE), AtomicBool::new(false));
+    let (lane, served) = (OwnerLock::new(0_u32), AtomicBool::new(false));
     for round in 0..200 {
         served.store(false, Ordering::Relaxed);
         let guard = lane.lock();

@@ -22,8 +22,6 @@ mod link;
 mod memory;
 mod nics;
 mod params;
-#[cfg(any(test, feature = "fuzzing"))]
-mod planted;
 mod pool;
 pub mod rma;
 mod status;
@@ -46,7 +44,6 @@ pub use params::{
 pub use pool::groups::SharingUsage;
 pub use status::{StatusPageError, read_head, read_status};
 pub use trunkline_proto::counters::Counters;
-pub use trunkline_proto::mutant::Mutant;
 pub use trunkline_proto::pool::config::TrafficHint;
 pub use turns::ExecutorLock;
 pub use wait::{BackoffStep, WaitBackoff};

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 
 use crate::host::LocalUsers;
 use trunkline_proto::limits::EAGER_CREDITS_MAX;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::pool::config::{PoolConfig, PoolConfigError, SharingMode};
 use trunkline_proto::tagged::MethodChoice;
 use trunkline_proto::time::Duration;
@@ -108,8 +107,6 @@ pub struct EngineParams {
     pub soft: SoftParams,
     /// Those of NICs through libfabric.
     pub ofi: OfiParams,
-    /// A planted bug, in test builds.
-    pub mutant: Mutant,
 }
 
 /// Who reaches symmetric memory by loads and stores.
@@ -259,7 +256,6 @@ impl Default for EngineParams {
             sharing: SharingParams::default(),
             soft: SoftParams::default(),
             ofi: OfiParams::default(),
-            mutant: Mutant::NONE,
         }
     }
 }

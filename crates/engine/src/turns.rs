@@ -1,7 +1,6 @@
 //! Who drives an executor that several threads use: one of them at a time, and nobody waits for another. Whoever finds it taken leaves what he came for to whoever has it, who looks
 //! for that once he has given it back. `tests/model.rs` compiles this a second time, over a model that tries every order of events.
 
-use crate::Mutant;
 use crate::lane::OwnerLock;
 use crate::sync::{AtomicBool, Guard, Ordering};
 
@@ -11,13 +10,12 @@ pub struct ExecutorLock<T> {
     state: OwnerLock<T>,
     /// Somebody has left something to whoever has the state, or waits.
     wanted: AtomicBool,
-    mutant: Mutant,
 }
 
 impl<T> ExecutorLock<T> {
-    /// Makes it, with that bug planted.
-    pub fn new(state: T, mutant: Mutant) -> Self {
-        Self { state: OwnerLock::new(state, mutant), wanted: AtomicBool::new(false), mutant }
+    /// Makes the executor of that state, idle at first.
+    pub fn new(state: T) -> Self {
+        Self { state: OwnerLock::new(state), wanted: AtomicBool::new(false) }
     }
 
     /// Set-up, which is let in first. What others leave meanwhile is driven then, as by [`drive_passes`](Self::drive_passes).
@@ -28,7 +26,7 @@ impl<T> ExecutorLock<T> {
         turn: impl FnMut(&mut T) -> bool,
     ) -> R {
         let result = f(&mut self.lock());
-        if self.take_wanted() && !self.mutant.is_planted("dev-sets-up-and-goes") {
+        if self.take_wanted() {
             self.drive_passes(most, turn);
         }
         result
@@ -60,9 +58,6 @@ impl<T> ExecutorLock<T> {
     /// Whether anything was left since the last time. Asked by whoever has given the state back.
     #[inline]
     pub fn take_wanted(&self) -> bool {
-        if self.mutant.is_planted("dev-looks-by-a-load") {
-            return self.wanted.load(Ordering::Acquire) && self.wanted.swap(false, Ordering::AcqRel);
-        }
         // Of two exchanges one is the later one: who comes with that sees the state free, or is seen here.
         self.wanted.swap(false, Ordering::AcqRel)
     }
@@ -78,12 +73,7 @@ impl<T> ExecutorLock<T> {
     /// The same by a thread that looks again anyway: if another one has the state, nothing is left to it.
     #[inline]
     pub fn drive_if_free(&self, most: u32, turn: impl FnMut(&mut T) -> bool) {
-        let state = if self.mutant.is_planted("dev-waits-keep-others-at-it") {
-            self.state.try_lock().or_else(|| self.leave_to_owner())
-        } else {
-            self.state.try_lock()
-        };
-        let Some(state) = state else { return };
+        let Some(state) = self.state.try_lock() else { return };
         self.drive_from(state, most, turn);
     }
 
@@ -96,10 +86,6 @@ impl<T> ExecutorLock<T> {
             drop(state);
             turns += 1;
             let has_more = goes_on && turns < most;
-            if turns >= most && self.mutant.is_planted("dev-drops-what-came-last") {
-                self.take_wanted();
-                return;
-            }
             if !self.take_wanted() && !has_more {
                 return;
             }
@@ -111,11 +97,7 @@ impl<T> ExecutorLock<T> {
     /// Has whoever is at it make another turn, unless he has just ended.
     #[cold]
     fn leave_to_owner(&self) -> Option<Guard<'_, T>> {
-        if self.mutant.is_planted("dev-leaves-by-a-store") {
-            self.wanted.store(true, Ordering::Release);
-        } else {
-            self.wanted.swap(true, Ordering::AcqRel);
-        }
+        self.wanted.swap(true, Ordering::AcqRel);
         let state = self.state.try_lock()?;
         // It is this thread's own turn that serves whoever has left something.
         self.take_wanted();

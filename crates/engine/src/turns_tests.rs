@@ -1,11 +1,10 @@
 //! What keeps who drives an executor at it, and what does not. The orders of events are tried by `tests/model.rs`.
 
 use super::turns::ExecutorLock;
-use crate::planted::planted_mutant;
 
 #[test]
 fn who_waits_keeps_nobody_at_it_and_who_leaves_something_does() {
-    let turns = ExecutorLock::new(0_u32, planted_mutant());
+    let turns = ExecutorLock::new(0_u32);
     turns.drive_passes(3, |made| {
         *made += 1;
         assert!(*made < 100, "it never ends");

@@ -32,18 +32,12 @@ struct BatchPair {
 
 impl BatchPair {
     fn new(wire: WireMode) -> Self {
-        #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-        let mut params = EngineParams::default();
-        #[cfg(feature = "mutants")]
-        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            params.mutant = trunkline_engine::Mutant::with_name(name.leak());
-        }
         let watches: [Arc<NicWatch>; 2] = [Arc::default(), Arc::default()];
         let jobs = watches.each_ref().map(|watch| {
             let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).unwrap();
             let fabric = WatchedFabric(fabric, Arc::clone(watch));
-            RmaJob::new(fabric, UnixHost::new(|_, _| {}), params.clone(), CommNics::new(&[0]).unwrap())
-                .unwrap()
+            let host = UnixHost::new(|_, _| {});
+            RmaJob::new(fabric, host, EngineParams::default(), CommNics::new(&[0]).unwrap()).unwrap()
         });
         let cards: Vec<_> = jobs.iter().map(RmaJob::process_card).collect();
         let heaps = [MemoryRange::heap(1 << 16), MemoryRange::heap(1 << 16)];

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::{
-    CommId, Engine, EngineError, EngineParams, HelperThread, MrId, Mutant, RecvBuf, RequestId,
-};
+use trunkline_engine::{CommId, Engine, EngineError, EngineParams, HelperThread, MrId, RecvBuf, RequestId};
 use trunkline_mem::MemoryRange;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
@@ -24,15 +22,9 @@ const LIMIT: Duration = Duration::from_secs(30);
 const WHILE: Duration = Duration::from_millis(300);
 
 fn engine() -> Arc<Running> {
-    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut mutant = Mutant::NONE;
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        mutant = Mutant::with_name(name.leak());
-    }
     let config = SoftConfig { wire: WireMode::Shm, ..SoftConfig::default() };
     let fabric = SoftFabric::new(config).expect("the software NIC");
-    let params = EngineParams { mutant, status: false, ..EngineParams::default() };
+    let params = EngineParams { status: false, ..EngineParams::default() };
     Arc::new(Engine::new(fabric, UnixHost::new(|_, _| {}), params).expect("an engine"))
 }
 

@@ -33,27 +33,16 @@ struct Member {
     context: ContextId,
 }
 
-fn params() -> EngineParams {
-    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = EngineParams::default();
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
-    }
-    params
-}
-
 /// Members of one job, in one thread: every call goes on with all of them.
 struct Members(Vec<Member>);
 
 impl Members {
     fn new(count: usize, wire: WireMode, nics: &[usize]) -> Self {
-        let params = params();
         let job = |_| {
             let config = SoftConfig { wire, nics: 4, ..SoftConfig::default() };
             let fabric = SoftFabric::new(config).unwrap();
             let host = UnixHost::new(|_, _| {});
-            RmaJob::new(fabric, host, params.clone(), CommNics::new(nics).unwrap()).unwrap()
+            RmaJob::new(fabric, host, EngineParams::default(), CommNics::new(nics).unwrap()).unwrap()
         };
         let jobs: Vec<_> = (0..count).map(job).collect();
         let cards: Vec<_> = jobs.iter().map(RmaJob::process_card).collect();
@@ -558,9 +547,9 @@ fn strangers_are_refused_by_name_and_take_nothing() {
     for wire in WIRES {
         let job = |_| {
             let config = SoftConfig { wire, ..SoftConfig::default() };
+            let fabric = SoftFabric::new(config).unwrap();
             let host = UnixHost::new(|_, _| {});
-            RmaJob::new(SoftFabric::new(config).unwrap(), host, params(), CommNics::new(&[0]).unwrap())
-                .unwrap()
+            RmaJob::new(fabric, host, EngineParams::default(), CommNics::new(&[0]).unwrap()).unwrap()
         };
         let [asked, guesses, uninvited]: [RmaJob<_, _>; 3] = std::array::from_fn(job);
         let cards = [asked.process_card(), guesses.process_card(), uninvited.process_card()];
@@ -606,7 +595,7 @@ fn is_hung_up(stream: &mut impl OobStream, job: &RmaJob<SoftFabric, UnixHost>, l
 fn streams_without_a_nonce_of_the_job_end() {
     let host = UnixHost::new(|_, _| {});
     let fabric = SoftFabric::new(SoftConfig::default()).unwrap();
-    let job = RmaJob::new(fabric, host, params(), CommNics::new(&[0]).unwrap()).unwrap();
+    let job = RmaJob::new(fabric, host, EngineParams::default(), CommNics::new(&[0]).unwrap()).unwrap();
     let card = job.process_card();
     job.set_members(0, &[card]).unwrap();
     job.create_context().unwrap();
@@ -678,9 +667,9 @@ fn a_word_is_spoiled_by_members_only() {
     for wire in WIRES {
         let job = |_| {
             let config = SoftConfig { wire, ..SoftConfig::default() };
+            let fabric = SoftFabric::new(config).unwrap();
             let host = UnixHost::new(|_, _| {});
-            RmaJob::new(SoftFabric::new(config).unwrap(), host, params(), CommNics::new(&[0]).unwrap())
-                .unwrap()
+            RmaJob::new(fabric, host, EngineParams::default(), CommNics::new(&[0]).unwrap()).unwrap()
         };
         let [told, guesses, member]: [RmaJob<_, _>; 3] = std::array::from_fn(job);
         let cards = [told.process_card(), guesses.process_card(), member.process_card()];
@@ -878,7 +867,7 @@ fn words_that_the_cpu_does_not_touch_are_changed_by_who_does() {
 fn meet_over(wires: [WireMode; 2]) -> [Result<(), RmaError>; 2] {
     let jobs = wires.map(|wire| {
         let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).unwrap();
-        RmaJob::new(fabric, UnixHost::new(|_, _| {}), params(), CommNics::from(0)).unwrap()
+        RmaJob::new(fabric, UnixHost::new(|_, _| {}), EngineParams::default(), CommNics::from(0)).unwrap()
     });
     let cards = jobs.each_ref().map(RmaJob::process_card);
     [0, 1].map(|me| jobs[me].set_members(me as u32, &cards))

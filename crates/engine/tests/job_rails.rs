@@ -30,16 +30,6 @@ struct Member {
     context: ContextId,
 }
 
-fn params() -> EngineParams {
-    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = EngineParams::default();
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
-    }
-    params
-}
-
 /// Members of one job, in one thread: every call goes on with all of them.
 struct Members(Vec<Member>);
 
@@ -51,7 +41,8 @@ impl Members {
             let fabric = Mortal(SoftFabric::new(config).unwrap(), Arc::clone(&dead));
             let nics: Vec<usize> = (0..count).collect();
             let host = UnixHost::new(|_, _| {});
-            (RmaJob::new(fabric, host, params(), CommNics::new(&nics).unwrap()).unwrap(), dead)
+            let nics = CommNics::new(&nics).unwrap();
+            (RmaJob::new(fabric, host, EngineParams::default(), nics).unwrap(), dead)
         };
         let jobs: Vec<_> = counts.iter().map(job).collect();
         let cards: Vec<_> = jobs.iter().map(|(job, _)| job.process_card()).collect();

@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use loom::sync::Arc;
 use loom::thread;
-use trunkline_proto::mutant::Mutant;
 use turns::ExecutorLock;
 
 use lane::OwnerLock;
@@ -94,21 +93,12 @@ mod status {
     }
 }
 
-/// The bug that `cargo xtask mutants` asks for, if any.
-fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::with_name(name.leak());
-    }
-    Mutant::NONE
-}
-
 fn requests(slots: usize) -> Arc<RequestTable> {
-    Arc::new(RequestTable::with_slots(slots, status::CommStatusRow, planted()).unwrap())
+    Arc::new(RequestTable::with_slots(slots, status::CommStatusRow).unwrap())
 }
 
 fn lane<T>(state: T) -> Arc<OwnerLock<T>> {
-    Arc::new(OwnerLock::new(state, planted()))
+    Arc::new(OwnerLock::new(state))
 }
 
 /// Tries the orders that loom tells apart. It finds more of them if each party is a thread of its own: the one that
@@ -125,11 +115,10 @@ fn model_of_few(body: impl Fn() + Sync + Send + 'static) {
 }
 
 fn model_of(builder: loom::model::Builder, body: impl Fn() + Sync + Send + 'static) {
-    let (orders, mutant) = (std::sync::Arc::new(AtomicUsize::new(0)), planted());
+    let orders = std::sync::Arc::new(AtomicUsize::new(0));
     let counted = orders.clone();
     builder.check(move || {
         counted.fetch_add(1, Relaxed);
-        assert_eq!(mutant, planted());
         body();
     });
     let orders = orders.load(Relaxed);
@@ -314,7 +303,7 @@ struct Driven {
 
 impl Driven {
     fn new() -> Arc<Self> {
-        Arc::new(Self { turns: ExecutorLock::new(0, planted()), rung: sync::AtomicU64::new(0) })
+        Arc::new(Self { turns: ExecutorLock::new(0), rung: sync::AtomicU64::new(0) })
     }
 
     fn turn(&self, seen: &mut u64) -> bool {

@@ -11,7 +11,6 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use trunkline_proto::intervals::ByteSpan;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::registrations::key::{RegistrationKey, RegistrationScope};
 use trunkline_proto::registrations::{
     EntryId, IdleLimit, PinDownCache, ReadyRegistration, RegistrationConfig, RegistrationCounts,
@@ -26,13 +25,11 @@ pub struct RegistrationCache<M> {
     news: Condvar,
     /// Who closes a registration under others has this, so that the next one finds it closed.
     revoking: Mutex<()>,
-    mutant: Mutant,
 }
 
 struct CacheTables<M> {
     machine: PinDownCache,
     open: HashMap<EntryId, OpenRegistration<M>>,
-    mutant: Mutant,
 }
 
 struct OpenRegistration<M> {
@@ -105,34 +102,23 @@ struct RegisterGuard<'a, M> {
 
 impl<M> Drop for RegisterGuard<'_, M> {
     fn drop(&mut self) {
-        if !self.done && !self.cache.mutant.is_planted("cache-forgets-who-waits-in-vain") {
+        if !self.done {
             let _ = self.cache.lock_tables().machine.on_failed(self.id);
             self.cache.news.notify_all();
         }
     }
 }
 
-/// The bug that is planted in this process, if any.
-fn planted_mutant() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::with_name(String::leak(name));
-    }
-    Mutant::NONE
-}
-
 impl<M> RegistrationCache<M> {
     /// An empty one of at most `entries` registrations, those being made and closed included.
     #[must_use]
     pub fn new(entries: usize) -> Self {
-        let mutant = planted_mutant();
         let config = RegistrationConfig { entries, idle: IdleLimit::NONE, widen: None };
-        let machine = PinDownCache::new(config, mutant);
+        let machine = PinDownCache::new(config);
         Self {
-            held: Mutex::new(CacheTables { machine, open: HashMap::new(), mutant }),
+            held: Mutex::new(CacheTables { machine, open: HashMap::new() }),
             news: Condvar::new(),
             revoking: Mutex::default(),
-            mutant,
         }
     }
 
@@ -252,11 +238,10 @@ impl<M> RegistrationCache<M> {
                 Ok(RegistrationOutcome::NotYet(again)) => wait = again,
             }
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() && !self.mutant.is_planted("cache-waits-for-ever") {
+            if left.is_zero() {
                 let given_up = held.machine.give_up(wait);
                 return (held, given_up.map_err(AcquireError::from).and(Err(AcquireError::Late)));
             }
-            let left = if left.is_zero() { Duration::from_millis(10) } else { left };
             held = self.news.wait_timeout(held, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -270,12 +255,7 @@ impl<M> RegistrationCache<M> {
         look: &impl Fn(&M) -> T,
     ) -> Result<(RegistrationGrant, T), AcquireError<E>> {
         let mut making = RegisterGuard { cache: self, id, done: false };
-        let registration = {
-            let one_by_one = self.mutant.is_planted("cache-makes-one-by-one").then(|| self.revoking.lock());
-            let made = make();
-            drop(one_by_one);
-            made.map_err(AcquireError::Make)?
-        };
+        let registration = make().map_err(AcquireError::Make)?;
         let mut held = self.lock_tables();
         let ReadyRegistration { pin, .. } = held.machine.on_registered(id)?;
         making.done = true;
@@ -350,11 +330,8 @@ impl<M> CacheTables<M> {
         let mut closes = PendingCloses::new();
         if let Some(open) = self.open.get_mut(&id) {
             open.whole -= u32::from(grant.whole);
-            if open.whole == 0 && !self.mutant.is_planted("cache-serves-what-may-be-gone") {
+            if open.whole == 0 {
                 self.machine.hide_entry(id);
-            }
-            if self.mutant.is_planted("cache-closes-for-all") {
-                closes.push((id, open.registration.take()));
             }
         }
         // It is of this cache, as its grant is.

@@ -23,11 +23,6 @@ fn count_free() {
     trunkline_free_count.fetch_add(1, Ordering::Release);
 }
 
-/// Whether the environment chose that planted bug.
-fn planted(name: &str) -> bool {
-    cfg!(feature = "mutants") && std::env::var_os("TRUNKLINE_MUTANT").is_some_and(|chosen| chosen == name)
-}
-
 /// A word for each argument.
 macro_rules! word {
     ($argument:ident) => {
@@ -55,9 +50,6 @@ macro_rules! count_frees {
                 count_free();
                 return $vendor.uninitialized;
             };
-            if planted("freehook-counts-first") {
-                count_free();
-            }
             // SAFETY: the vendor's function of this name takes these words and returns an int.
             let free = unsafe {
                 std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($(word!($argument)),+) -> c_int>(next)
@@ -65,9 +57,7 @@ macro_rules! count_frees {
             // SAFETY: the caller keeps the promises that the vendor's function asks for.
             let status = unsafe { free($($argument),+) };
             // Behind the free: memory that is still there when Trunkline asks the driver stays exported.
-            if !planted("freehook-counts-first") {
-                count_free();
-            }
+            count_free();
             status
         }
     )+ };

@@ -153,9 +153,7 @@ impl MappedMemory {
         } else {
             self.bytes.copy_to(at, bytes);
         }
-        if !crate::gpu::is_planted("mem-publishes-no-copies") {
-            self.fence();
-        }
+        self.fence();
         Ok(())
     }
 
@@ -203,13 +201,9 @@ impl MappedMemory {
 
     /// Makes a store behind all earlier ones, and publishes it.
     fn publish_store(&self, store: impl FnOnce() -> Result<(), OutOfBounds>) -> Result<(), OutOfBounds> {
-        if !crate::gpu::is_planted("mem-updates-before-data") {
-            self.fence();
-        }
+        self.fence();
         store()?;
-        if !crate::gpu::is_planted("mem-publishes-no-updates") {
-            self.fence();
-        }
+        self.fence();
         Ok(())
     }
 

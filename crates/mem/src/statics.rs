@@ -159,14 +159,7 @@ fn copy_statics(statics: &StaticVariables) -> Option<*mut c_void> {
 /// Keeps a copy for the child, which shall not see what the parent's variables become.
 unsafe extern "C" fn before_fork() {
     let Some(statics) = MADE.get() else { return };
-    if !has_none() {
-        COPY.set(copy_statics(statics).map_or(0, <*mut c_void>::expose_provenance));
-    }
-}
-
-/// A planted bug: of threads that fork at once the first one's child alone has a copy.
-fn has_none() -> bool {
-    crate::gpu::is_planted("mem-forks-have-one-copy") && rustix::thread::gettid() != rustix::process::getpid()
+    COPY.set(copy_statics(statics).map_or(0, <*mut c_void>::expose_provenance));
 }
 
 unsafe extern "C" fn after_fork() {
@@ -179,10 +172,6 @@ unsafe extern "C" fn after_fork() {
 
 unsafe extern "C" fn in_child() {
     let (Some(statics), copy) = (MADE.get(), COPY.replace(0)) else { return };
-    let none = copy == 0 && crate::gpu::is_planted("mem-forks-have-one-copy");
-    if none || crate::gpu::is_planted("mem-children-share-statics") {
-        return;
-    }
     // There may be room in the child.
     let from = if copy == 0 { copy_statics(statics) } else { Some(ptr::with_exposed_provenance_mut(copy)) };
     let to = ptr::with_exposed_provenance_mut(statics.addr);
@@ -190,7 +179,7 @@ unsafe extern "C" fn in_child() {
         // SAFETY: moves the copy over the pages of the parent, with the same contents and rights; the child has one thread.
         unsafe { rustix::mm::mremap_fixed(from, statics.len, statics.len, MremapFlags::MAYMOVE, to) }.is_ok()
     });
-    if !moved && !crate::gpu::is_planted("mem-children-share-what-has-no-room") {
+    if !moved {
         // What it changed would be its parent's.
         let line =
             b"trunkline: a child of a fork ends: no memory for static variables of its own (vm.overcommit_memory, ulimit -v)\n";

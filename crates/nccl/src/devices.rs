@@ -11,7 +11,6 @@ use trunkline_engine::CommNics;
 use trunkline_fabric::{DeviceReach, NicPort};
 use trunkline_proto::limits::RAILS_MAX;
 
-use crate::is_planted;
 use crate::status::NetCallError;
 
 /// Most virtual devices of a process.
@@ -142,9 +141,9 @@ impl NetDevices {
 
     /// Fuses physical devices of these numbers; the same ones in the same order are the same device.
     pub(crate) fn fuse_devices(&self, members: &[i32], nics: &[NicPort]) -> Result<i32, NetCallError> {
-        let known =
-            if is_planted("nccl-virtual-members") { KnownDevices::All } else { KnownDevices::Physical };
-        let member = |dev: &i32| usize::try_from(*dev).ok().filter(|_| *dev < self.device_count(known));
+        let member = |dev: &i32| {
+            usize::try_from(*dev).ok().filter(|_| *dev < self.device_count(KnownDevices::Physical))
+        };
         let numbers: Option<Vec<usize>> = members.iter().map(member).collect();
         let Some(numbers) = numbers else {
             return Err(NetCallError::Argument(
@@ -162,7 +161,7 @@ impl NetDevices {
         };
         let mut fused = self.lock_fused();
         let same = fused.made.iter().position(|device| device.nics == chosen);
-        let at = match same.filter(|_| !is_planted("nccl-virtual-again")) {
+        let at = match same {
             Some(at) => at,
             None if fused.made.len() >= VIRTUAL_MAX => return Err(NetCallError::Virtual(VIRTUAL_MAX)),
             None => {
@@ -180,14 +179,11 @@ impl NetDevices {
     pub(crate) fn reset_counted(&self) {
         let mut fused = self.lock_fused();
         fused.counted = 0;
-        if is_planted("nccl-virtual-forgotten") {
-            fused.made.clear();
-        }
     }
 }
 
 fn sees_virtual(known: KnownDevices) -> bool {
-    known == KnownDevices::All || is_planted("nccl-virtual-in-old-tables")
+    known == KnownDevices::All
 }
 
 #[cfg(test)]

@@ -16,8 +16,3 @@ mod plugin;
 mod status;
 mod trace;
 mod world;
-
-/// A planted bug is in force.
-fn is_planted(name: &str) -> bool {
-    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
-}

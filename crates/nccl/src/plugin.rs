@@ -9,7 +9,6 @@ use trunkline_proto::limits::RAILS_MAX;
 use crate::abi::{NET_RECVS_MAX, NET_SIZE_BYTES_MAX, PTR_CUDA, PTR_DMABUF, PTR_HOST};
 use crate::devices::{KnownDevices, NetDevice};
 use crate::fabric_engine::FabricEngine;
-use crate::is_planted;
 use crate::status::NetCallError;
 use crate::world::world;
 
@@ -55,7 +54,7 @@ fn device_properties(device: &NetDevice) -> DeviceProperties {
         pci_path: device.pci_path().map_or(core::ptr::null(), |path| path.as_ptr()),
         guid: device.guid,
         ptr_support: pointer_support(device.reach),
-        reg_is_global: i32::from(is_planted("nccl-says-regions-are-global")),
+        reg_is_global: 0,
         force_flush: i32::from(device.needs_flush),
         speed: int(device.speed_mbps),
         port: int(device.port),

@@ -13,8 +13,6 @@ use trunkline_fabric::NicPort;
 use trunkline_fabric::trace::{EventRecorder, ProcessOrigin, TraceFile};
 use trunkline_proto::time::Instant;
 
-use crate::is_planted;
-
 /// A trace that is being recorded.
 #[derive(Debug)]
 pub(crate) struct ProcessTrace {
@@ -41,10 +39,7 @@ impl ProcessTrace {
     pub(crate) fn begin_recording(params: &EngineParams) -> io::Result<Option<Self>> {
         let Some(directory) = params.trace.clone() else { return Ok(None) };
         fs::create_dir_all(&directory)?;
-        if is_planted("nccl-aborts-without-memory") {
-            drop(vec![1_u64; params.trace_events as usize]);
-        }
-        let recorder = EventRecorder::try_new(params.trace_events as usize, params.mutant, monotonic_now);
+        let recorder = EventRecorder::try_new(params.trace_events as usize, monotonic_now);
         let recorder = Arc::new(recorder.map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?);
         let origin = process_origin(&recorder);
         Ok(Some(Self { recorder, directory, origin, written: Mutex::new(None) }))

@@ -16,7 +16,6 @@ use crate::abi::unload::{ReservedPlace, UnloadCell, watch_for_the_end};
 use crate::contexts::NetContexts;
 use crate::devices::NetDevices;
 use crate::fabric_engine::FabricEngine;
-use crate::is_planted;
 use crate::status::NetCallError;
 use crate::trace::{ProcessTrace, WrittenTrace};
 
@@ -110,7 +109,7 @@ fn make_of(
 ) -> Result<PluginWorld, NetCallError> {
     // NCCL from 2.19 to 2.32 and RCCL go on to their own transports after an init that fails, and as well where `devices` counts none; the second
     // way is no error in their logs. There is an engine all the same, so that each call finds one; it listens nowhere.
-    let offers = !matches!(hardware, HardwareFabric::PassedOver) || is_planted("nccl-offers-software-nic");
+    let offers = !matches!(hardware, HardwareFabric::PassedOver);
     let addresses = if offers { trunkline_runtime::host_addresses(&params)? } else { Vec::new() };
     params.status &= offers;
     let reach = trunkline_runtime::control_reach(&params, &addresses);
@@ -134,13 +133,8 @@ fn make_of(
         HardwareFabric::Verbs(fabric) => {
             let told = trunkline_verbs::ignored_variables(|name| std::env::var(name).ok());
             told.iter().for_each(|line| log.log_line(LogLevel::Warn, line));
-            let fabric = if is_planted("nccl-promises-gpus-without-drivers") {
-                fabric
-            } else {
-                let (fabric, notes) = trunkline_runtime::meet_verbs(fabric, &gpus);
-                front_end.gpu_notes = notes;
-                fabric
-            };
+            let (fabric, notes) = trunkline_runtime::meet_verbs(fabric, &gpus);
+            front_end.gpu_notes = notes;
             FabricEngine::Verbs(Engine::new(
                 TracedFabric::new(SplitFabric::new(fabric, near), recorder),
                 host,

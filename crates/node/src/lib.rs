@@ -12,8 +12,6 @@
 pub mod fuzzing;
 pub mod ipc;
 mod page;
-#[cfg(any(test, feature = "fuzzing"))]
-mod planted;
 pub mod tagged;
 
 pub use page::{NodePage, NodePageError, read_node};

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use trunkline_fabric::HostPage;
 use trunkline_mem::{CounterWords, OutOfBounds, PageView};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::status::Number;
 use trunkline_proto::wire::status::node::{
@@ -37,7 +36,6 @@ pub enum NodePageError {
 #[derive(Debug)]
 pub struct NodePage {
     words: CounterWords<WORDS>,
-    pub(crate) mutant: Mutant,
 }
 
 impl NodePage {
@@ -45,7 +43,7 @@ impl NodePage {
     #[must_use]
     pub fn new(page: &Arc<trunkline_mem::PublishedPage>, owner: &PageOwner) -> Option<Self> {
         let words = CounterWords::of_page(page, 0)?;
-        let made = Self { words, mutant: Mutant::NONE };
+        let made = Self { words };
         made.put_words(1, &[node::version_word()]);
         made.put_words(3, &owner.to_words());
         Some(made)
@@ -64,9 +62,7 @@ impl NodePage {
 
     /// Begins to write: who copies the page from now on takes another copy.
     pub(crate) fn begin_write(&self) {
-        if !self.mutant.is_planted("seen-page-changes-unannounced") {
-            store_word(&self.words[SEQUENCE], load_word(&self.words[SEQUENCE]).wrapping_add(1));
-        }
+        store_word(&self.words[SEQUENCE], load_word(&self.words[SEQUENCE]).wrapping_add(1));
         fence(Ordering::Release);
     }
 
@@ -132,7 +128,6 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::planted::planted_mutant;
 
     /// A page under a name of its own, and how others see it.
     fn page(name: &str) -> (NodePage, PageView) {
@@ -143,8 +138,7 @@ mod tests {
             links.filter(|link| std::fs::read_link(link).is_ok_and(|name| name.to_str() == Some(&*wanted)));
         let view = PageView::open(&File::open(named.next().unwrap()).unwrap()).unwrap();
         let owner = PageOwner { process: ProcessId([1; 16]), pid: 7, rank: None, made_unix: 1, made: 2 };
-        let made = NodePage::new(&page, &owner).unwrap();
-        (NodePage { mutant: planted_mutant(), ..made }, view)
+        (NodePage::new(&page, &owner).unwrap(), view)
     }
 
     #[test]

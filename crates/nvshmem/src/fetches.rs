@@ -115,9 +115,7 @@ impl FetchQueue {
 
 fn reserve_one(all: &mut VecDeque<AwaitedFetch>) -> Result<()> {
     let bytes = (all.len() + 1) * size_of::<AwaitedFetch>();
-    if !crate::is_planted("nvshmem-aborts-without-memory") {
-        all.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
-    }
+    all.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
     Ok(())
 }
 
@@ -131,24 +129,13 @@ impl AwaitedFetch {
 
 /// Writes a value and then the flag behind it, which a kernel waits for: each is visible before later writes. `None` if there is no such place.
 fn write_value_and_flag(to: &RegisteredPlace, value: u64, flag: u64) -> Option<()> {
-    let late = crate::is_planted("nvshmem-flags-before-values");
-    let mut words = [(0, value), (8, flag)];
-    if late {
-        words.reverse();
-    } else if !crate::is_planted("nvshmem-waits-for-each-word")
-        && let Some(stored) = to.store_copied(&words)
-    {
+    let words = [(0, value), (8, flag)];
+    if let Some(stored) = to.store_copied(&words) {
         return stored.then_some(());
     }
     for (at, word) in words {
-        if late && at == 0 {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
         to.store_word(at, WordWidth::Eight, word).then_some(())?;
-        let unfenced = if at == 0 { "nvshmem-publishes-no-values" } else { "nvshmem-publishes-no-flags" };
-        if !crate::is_planted(unfenced) {
-            to.publish_words();
-        }
+        to.publish_words();
     }
     Some(())
 }

@@ -13,15 +13,3 @@ mod own_stack;
 mod plugin;
 mod role_context;
 mod settings;
-
-/// Whether a bug is planted.
-#[inline]
-pub(crate) fn is_planted(name: &str) -> bool {
-    #[cfg(feature = "mutants")]
-    return std::env::var("TRUNKLINE_MUTANT").is_ok_and(|asked| asked == name);
-    #[cfg(not(feature = "mutants"))]
-    {
-        let _ = name;
-        false
-    }
-}

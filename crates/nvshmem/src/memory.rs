@@ -139,7 +139,6 @@ pub(crate) struct MemoryEntry {
 impl MemoryEntry {
     fn is_generation(&self, generation: u32) -> bool {
         self.generation.load(Ordering::Acquire) == generation
-            || crate::is_planted("nvshmem-uses-what-is-released")
     }
 
     fn set_view(&self, generation: u32, view: Option<WordView>) {
@@ -227,9 +226,7 @@ impl MemoryTable {
             }
         };
         let number = job.add_heap(heap).map_err(|error| match error {
-            RmaError::Exhausted { limit, .. } if !crate::is_planted("nvshmem-names-no-way-out") => {
-                CallError::Full(limit - 1)
-            }
+            RmaError::Exhausted { limit, .. } => CallError::Full(limit - 1),
             other => other.into(),
         })?;
         // Wraps after four thousand million registrations of one process.
@@ -264,11 +261,7 @@ impl MemoryTable {
             self.works_on_mappings.store(true, Ordering::Relaxed);
             return Ok((mapped.to_memory().into(), WordView::Mapped(mapped)));
         }
-        if crate::is_planted("nvshmem-writes-where-it-is") {
-            return Ok((memory.clone().into(), WordView::Touched(memory)));
-        }
-        let exports = self.ways.dmabuf && !crate::is_planted("nvshmem-exports-nothing");
-        let exported = if exports { export_dmabuf(gpu, addr, len)? } else { None };
+        let exported = if self.ways.dmabuf { export_dmabuf(gpu, addr, len)? } else { None };
         let (cells, view): (Arc<dyn WordAccess>, _) = match mapped {
             Ok(mapped) => {
                 let view = WordView::Mapped(mapped.clone());
@@ -295,7 +288,7 @@ impl MemoryTable {
 
     /// Logs a warning, of each kind one per process.
     fn warn_once(&self, was_warned: &AtomicBool, text: impl FnOnce() -> String) {
-        if !was_warned.swap(true, Ordering::Relaxed) && !crate::is_planted("nvshmem-falls-back-silently") {
+        if !was_warned.swap(true, Ordering::Relaxed) {
             self.log.log_line(LogLevel::Warn, &text());
         }
     }

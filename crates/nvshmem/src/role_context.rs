@@ -223,9 +223,6 @@ impl RoleContext {
         for at in 0..count {
             puts(at)?;
         }
-        if crate::is_planted("nvshmem-signals-first") {
-            self.wait_until(job, || Ok(job.send_signal(self.id, pe, update)?.then_some(())))?;
-        }
         if count == 1
             && let (to, LocalBytes::Registered(local)) = puts(0)?
             && local.len > 0
@@ -254,9 +251,6 @@ impl RoleContext {
     /// # Errors
     /// The engine says no.
     pub(crate) fn fence(&self, job: &FabricJob) -> Result<()> {
-        if crate::is_planted("nvshmem-fences-nothing") {
-            return Ok(());
-        }
         Ok(job.fence(self.id)?)
     }
 
@@ -265,14 +259,7 @@ impl RoleContext {
     /// # Errors
     /// Something has failed: told once.
     pub(crate) fn quiet(&self, job: &FabricJob, pe: u32) -> Result<()> {
-        if crate::is_planted("nvshmem-quiets-nothing") {
-            return Ok(());
-        }
         self.wait_until(job, || Ok(job.quiet_member(self.id, pe)?.then_some(())))?;
-        if crate::is_planted("nvshmem-quiets-the-first") {
-            while self.fetches.deliver_values(job, self.id)? {}
-            return Ok(());
-        }
         // What others have not answered yet may be before it.
         self.wait_until(job, || Ok(self.fetches.deliver_all_of(job, self.id, pe)?.then_some(())))
     }

@@ -92,9 +92,7 @@ impl TransportSettings {
             set.map(|(name, instead)| format!("{name} does nothing here: {instead}")).collect();
         let most = "NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE";
         let nics_max = number(most)?;
-        if let Some(asked) =
-            nics_max.filter(|&asked| asked > RAILS_MAX && !crate::is_planted("nvshmem-cuts-nics-silently"))
-        {
+        if let Some(asked) = nics_max.filter(|&asked| asked > RAILS_MAX) {
             refused.push(format!(
                 "{most}={asked}: a PE has up to {RAILS_MAX} NICs together here, and more are not used"
             ));

@@ -3,7 +3,6 @@
 
 use std::path::Path;
 
-use crate::mutant::OfiMutant;
 use crate::{NoNic, OfiConfig, OfiFabric};
 
 /// A device that libfabric has a provider for.
@@ -61,10 +60,9 @@ fn list_names(folder: &Path) -> Vec<String> {
 
 fn find_device(root: &Path) -> Option<ProviderDevice> {
     let devices = root.join("sys/class/infiniband");
-    let any = OfiMutant::named("ofi-opens-for-any-device").is_on();
     let is_efa = |name: &String| {
         let driver = std::fs::read_link(devices.join(name).join("device/driver"));
-        driver.is_ok_and(|driver| driver.file_name().is_some_and(|driver| driver == "efa" || any))
+        driver.is_ok_and(|driver| driver.file_name().is_some_and(|driver| driver == "efa"))
     };
     if let Some(name) = list_names(&devices).into_iter().find(is_efa) {
         return Some(ProviderDevice { provider: "efa", sign: format!("the driver of {name} is efa") });

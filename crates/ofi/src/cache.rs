@@ -20,7 +20,6 @@ use trunkline_proto::registrations::key::{
     self, RegistrationKey, RegistrationPurpose, RegistrationRights, RegistrationScope,
 };
 
-use crate::mutant::OfiMutant;
 use crate::nic::OpenNic;
 use crate::region::{LocalSlice, MrEnabled, RKey};
 use crate::role::{EndpointRole, PayloadTraffic};
@@ -101,28 +100,15 @@ pub(crate) struct RegistrationSharing {
     closes: bool,
     /// Links that are not in error.
     live: AtomicU32,
-    revokes_nothing: OfiMutant,
-    tells_any_key: OfiMutant,
-    forgets_insets: OfiMutant,
 }
 
 impl RegistrationSharing {
     /// That of a rail whose registrations are `bound` to an endpoint of its own, or are the domain's. Whether endpoints are
     /// closed with their last link is `closes`; without, nothing of the domain's is shared.
     pub(crate) fn new(nic: &Arc<OpenNic>, bound: bool, closes: bool) -> Self {
-        let own = bound && !OfiMutant::named("ofi-shares-between-endpoints").is_on();
         let of_domain = nic.registrations.domain.filter(|_| closes);
-        let scope = if own { nic.registrations.cache.open_scope().ok() } else { of_domain };
-        Self {
-            nic: Arc::clone(nic),
-            scope,
-            bound,
-            closes: closes && !bound,
-            live: AtomicU32::new(0),
-            revokes_nothing: OfiMutant::named("ofi-leaves-shared-memory-open"),
-            tells_any_key: OfiMutant::named("ofi-tells-keys-of-others"),
-            forgets_insets: OfiMutant::named("ofi-forgets-insets"),
-        }
+        let scope = if bound { nic.registrations.cache.open_scope().ok() } else { of_domain };
+        Self { nic: Arc::clone(nic), scope, bound, closes: closes && !bound, live: AtomicU32::new(0) }
     }
 
     fn nic_cache(&self) -> &RegistrationCache<MrEnabled<PayloadTraffic>> {
@@ -142,12 +128,12 @@ impl RegistrationSharing {
     /// Whether that was the last, and the endpoints of all are to go with it.
     pub(crate) fn is_idle(&self) -> bool {
         let last = self.live.load(Ordering::Acquire) == 0;
-        last && self.closes && !OfiMutant::named("ofi-keeps-endpoints-of-nobody").is_on()
+        last && self.closes
     }
 
     /// The rail ends: nothing of its endpoint is found any more.
     pub(crate) fn end_scope(&self) {
-        if let Some(scope) = self.scope.filter(|_| self.bound && !keeps_scopes()) {
+        if let Some(scope) = self.scope.filter(|_| self.bound) {
             self.nic_cache().end_scope(scope);
         }
     }
@@ -187,8 +173,7 @@ impl RegistrationSharing {
             return Ok(None);
         };
         // Who asked for itself alone is told no key that peers could use.
-        let key = whole.key.filter(|_| access != AccessRights::LOCAL || self.tells_any_key.is_on());
-        let inset = if self.forgets_insets.is_on() { 0 } else { inset };
+        let key = whole.key.filter(|_| access != AccessRights::LOCAL);
         let peers = ForPeers { key, base: whole.base.wrapping_add(inset) };
         Ok(Some((SharedRegistration { grant, local, _memory: memory.clone() }, peers)))
     }
@@ -200,17 +185,13 @@ impl RegistrationSharing {
 
     /// Whether memory whose keys peers have is closed at once, under all who use the same registration.
     pub(crate) fn is_revoking(&self) -> bool {
-        self.bound && self.live.load(Ordering::Acquire) == 0 && !self.revokes_nothing.is_on()
+        self.bound && self.live.load(Ordering::Acquire) == 0
     }
 
     /// Closes a registration under its users, who all name it no more.
     pub(crate) fn revoke_registration(&self, shared: SharedRegistration, table: &OfiRegionTable) {
         self.nic_cache().revoke(shared.grant, |entry| table.withdraw_entry(entry));
     }
-}
-
-fn keeps_scopes() -> bool {
-    OfiMutant::named("ofi-keeps-scopes").is_on()
 }
 
 fn system_error(source: io::Error) -> RegisterError {

@@ -16,7 +16,6 @@ use crate::domain::OfiDomain;
 use crate::heads::HeadBuffers;
 use crate::lingering_ops::{self, LingeringOps};
 use crate::link::{EndpointPair, HelloProgress, OfiLink, OfiLinkStage};
-use crate::mutant::OfiMutant;
 use crate::nic::FoundNic;
 use crate::ops::{LinkOpKind, LinkOps};
 use crate::poll::{LIVES, PLACE_BITS};
@@ -88,7 +87,7 @@ fn proof_target<R: EndpointRole>(mr: &MrEnabled<R>) -> ProofTarget {
 fn negotiate_config(marks: bool, config: &RailConfig, caps: Caps) -> (RailConfig, Caps) {
     let depth = config.depth.clamp(1, caps.depth_max);
     let links = config.links.clamp(1, if marks || config.many { LINKS_MAX } else { 1 });
-    let names = marks || !config.many || OfiMutant::named("ofi-marks-without-room").is_on();
+    let names = marks || !config.many;
     (RailConfig { depth, links, ..*config }, Caps { write_data: caps.write_data && names, ..caps })
 }
 

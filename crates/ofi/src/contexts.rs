@@ -8,8 +8,6 @@ use std::ffi::c_void;
 use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
 use trunkline_sys::ofi::Context2;
 
-use crate::mutant::OfiMutant;
-
 /// Number of a place, from 0. Which operation has which is for the caller to know: a place belongs to one operation until
 /// that has completed, or was not taken.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -18,7 +16,6 @@ pub struct OpSlot(pub u32);
 /// The places.
 pub(crate) struct OpContexts {
     places: Box<[UnsafeCell<Context2>]>,
-    mixes: OfiMutant,
 }
 
 // SAFETY: only addresses of the places are given out, and only libfabric writes there.
@@ -33,12 +30,7 @@ impl OpContexts {
     /// [`OutOfMemory`].
     pub(crate) fn new(count: u32) -> Result<Self, OutOfMemory> {
         let empty = || UnsafeCell::new(Context2 { internal: [std::ptr::null_mut(); 8] });
-        let places = if OfiMutant::named("ofi-aborts-without-memory").is_on() {
-            std::iter::repeat_with(empty).take(count as usize).collect()
-        } else {
-            try_filled_with(count as usize, empty)?
-        };
-        Ok(Self { places, mixes: OfiMutant::named("ofi-mixes-contexts") })
+        Ok(Self { places: try_filled_with(count as usize, empty)? })
     }
 
     /// The address of a place, if there is one of that number.
@@ -53,7 +45,6 @@ impl OpContexts {
         let bytes = at.addr().checked_sub(self.places.as_ptr().addr())?;
         let index = bytes / size_of::<Context2>();
         let rest = bytes % size_of::<Context2>();
-        let index = if self.mixes.is_on() { index ^ 1 } else { index };
         // As many as were asked for by a number of 32 bits.
         (rest == 0 && index < self.places.len()).then_some(OpSlot(index as u32))
     }

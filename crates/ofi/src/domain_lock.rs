@@ -3,7 +3,6 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::mutant::OfiMutant;
 use crate::provider_grant::CallExclusion;
 
 /// A lock, taken only where it must be. It is held during one call of the provider and never while another is waited for.
@@ -16,11 +15,10 @@ pub(crate) struct DomainLock {
 impl DomainLock {
     /// What a domain needs.
     pub(crate) fn new(exclusion: CallExclusion) -> Self {
-        let never = OfiMutant::named("ofi-never-locks").is_on();
         Self {
             lock: Mutex::new(()),
-            posts: exclusion == CallExclusion::All && !never,
-            sets_up: exclusion != CallExclusion::Nothing && !never,
+            posts: exclusion == CallExclusion::All,
+            sets_up: exclusion != CallExclusion::Nothing,
         }
     }
 

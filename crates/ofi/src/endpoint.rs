@@ -11,7 +11,6 @@ use crate::domain::OfiDomain;
 use crate::errno::OfiErrno;
 use crate::fid::OwnedFid;
 use crate::info::OfiInfo;
-use crate::mutant::OfiMutant;
 use crate::queue::{HeldQueue, OfiQueue};
 use crate::region::MrScope;
 use crate::role::{ControlTraffic, EndpointRole, PayloadTraffic};
@@ -144,9 +143,6 @@ pub struct OfiEndpoint<R: EndpointRole> {
     /// Bits of remote CQ data and of tags that there are.
     pub(crate) data_bits: u64,
     pub(crate) tag_bits: u64,
-    pub(crate) sends_long: OfiMutant,
-    pub(crate) cuts: OfiMutant,
-    pub(crate) forgets_to_tell: OfiMutant,
     role: PhantomData<R>,
     one_thread: PhantomData<*mut ()>,
 }
@@ -165,9 +161,6 @@ impl OfiEndpoint<PayloadTraffic> {
             reach: self.reach,
             data_bits: self.data_bits,
             tag_bits: self.tag_bits,
-            sends_long: self.sends_long,
-            cuts: self.cuts,
-            forgets_to_tell: self.forgets_to_tell,
             role: PhantomData,
             one_thread: PhantomData,
         })
@@ -215,12 +208,9 @@ impl<R: EndpointRole> OfiEndpoint<R> {
         Ok(Self {
             held: Arc::new(HeldEndpoint { fid, vector, queue: Arc::clone(queue.held_queue()) }),
             inject: granted.sizes.inject,
-            reach: if OfiMutant::named("ofi-proves-nothing").is_on() { 0 } else { granted.reach },
+            reach: granted.reach,
             data_bits: low_bits(u32::try_from(granted.cq_data_bytes.saturating_mul(8)).unwrap_or(u64::BITS)),
             tag_bits: low_bits(granted.tag_bits),
-            sends_long: OfiMutant::named("ofi-injects-any-length"),
-            cuts: OfiMutant::named("ofi-cuts-data-and-tags"),
-            forgets_to_tell: OfiMutant::named("ofi-forgets-to-tell"),
             role: PhantomData,
             one_thread: PhantomData,
         })

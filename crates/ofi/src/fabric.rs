@@ -11,7 +11,6 @@ use trunkline_sys::ofi::{caps as bits, threading};
 use crate::errno::OfiErrno;
 use crate::gpudirect::DeviceSupport;
 use crate::info::{OfiHints, OfiInfo, query_infos};
-use crate::mutant::OfiMutant;
 use crate::nic::FoundNic;
 use crate::profile::ProviderProfile;
 use crate::provider_grant::ProviderGrant;
@@ -313,12 +312,11 @@ fn select_offers(offers: Vec<OfiInfo>, domain: Option<&str>) -> Vec<OfiInfo> {
         let [_, _, name] = info.names();
         let fits = domain.is_none_or(|wanted| wanted == name);
         let granted = ProviderGrant::from_info(&info);
-        let takes_any = OfiMutant::named("ofi-takes-any-offer").is_on();
         let proves = ProviderProfile::from_provider(&info.names()[0]).arrives
             || granted.reach == bits::DELIVERY_COMPLETE;
         if fits
             && proves
-            && (granted.cq_data_bytes >= DATA_BYTES_MIN || takes_any)
+            && granted.cq_data_bytes >= DATA_BYTES_MIN
             && !taken.iter().any(|other| other.names()[2] == name)
         {
             taken.push(info);

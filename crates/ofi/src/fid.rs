@@ -10,7 +10,6 @@ use trunkline_sys::ofi::{Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr, 
 use crate::domain::CloseFailures;
 use crate::domain_lock::DomainLock;
 use crate::errno::OfiErrno;
-use crate::mutant::OfiMutant;
 
 /// How often an object is to be enabled before its NIC is taken for full.
 const ENABLE_TRIES: u32 = 4096;
@@ -21,20 +20,12 @@ pub(crate) struct DomainShared {
     pub(crate) guard: DomainLock,
     refused: AtomicU64,
     last: AtomicI32,
-    hides_refusals: OfiMutant,
-    forgets_to_close: OfiMutant,
 }
 
 impl DomainShared {
     /// Of a new domain.
     pub(crate) fn new(guard: DomainLock) -> Arc<Self> {
-        Arc::new(Self {
-            guard,
-            refused: AtomicU64::new(0),
-            last: AtomicI32::new(0),
-            hides_refusals: OfiMutant::named("ofi-hides-refused-closes"),
-            forgets_to_close: OfiMutant::named("ofi-forgets-to-close"),
-        })
+        Arc::new(Self { guard, refused: AtomicU64::new(0), last: AtomicI32::new(0) })
     }
 
     /// Objects that could not be closed.
@@ -47,9 +38,6 @@ impl DomainShared {
     }
 
     fn note_failure(&self, errno: OfiErrno) {
-        if self.hides_refusals.is_on() {
-            return;
-        }
         self.last.store(errno.number(), Ordering::Relaxed);
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
@@ -146,8 +134,7 @@ impl<T: FidObject> OwnedFid<T> {
 
     /// Enables it. That takes a place on the NIC, which may have none for a moment: it is asked for again, not for ever.
     pub(crate) fn enable(&self) -> Result<(), OfiErrno> {
-        let tries = if OfiMutant::named("ofi-enables-once").is_on() { 1 } else { ENABLE_TRIES };
-        for _ in 1..tries {
+        for _ in 1..ENABLE_TRIES {
             // SAFETY: the command takes nothing.
             match unsafe { self.control(control::ENABLE, std::ptr::null_mut()) } {
                 Err(OfiErrno::AGAIN) => std::thread::yield_now(),
@@ -166,9 +153,6 @@ impl<T: FidObject> OwnedFid<T> {
 
 impl<T: FidObject> Drop for OwnedFid<T> {
     fn drop(&mut self) {
-        if self.shared.forgets_to_close.is_on() {
-            return;
-        }
         let Some(ops) = self.fid_ops() else { return self.shared.note_failure(OfiErrno::NO_SYS) };
         // SAFETY: the table of an open object.
         let Some(close) = (unsafe { (*ops.as_ptr()).close }) else {

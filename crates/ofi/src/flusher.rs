@@ -15,7 +15,6 @@ use crate::domain::OfiDomain;
 use crate::endpoint::{EndpointOption, EndpointPeer, OfiEndpoint};
 use crate::errno::OfiErrno;
 use crate::info::OfiInfo;
-use crate::mutant::OfiMutant;
 use crate::post::{PostOptions, SubmitOutcome};
 use crate::queue::{CompletionFormat, OfiQueue, QueueRead, QueueWants};
 use crate::rail::OfiRail;
@@ -54,7 +53,6 @@ pub(crate) struct RailFlusher {
     waiting: VecDeque<PendingFlush>,
     /// What has ended, and how.
     ended: VecDeque<(PendingFlush, Option<OfiErrno>)>,
-    skips: OfiMutant,
 }
 
 impl RailFlusher {
@@ -92,7 +90,6 @@ impl RailFlusher {
             free: (0..ROOM).rev().collect(),
             waiting: VecDeque::new(),
             ended: VecDeque::new(),
-            skips: OfiMutant::named("ofi-skips-flushes"),
         })
     }
 
@@ -110,7 +107,6 @@ impl RailFlusher {
     fn submit_waiting(&mut self) {
         while let (Some(&flush), Some(&slot)) = (self.waiting.front(), self.free.last()) {
             let posted = match self.landing.local_slice(slot.into(), 1) {
-                Ok(_) if self.skips.is_on() => SubmitOutcome::Refused(OfiErrno::new(0)),
                 Ok(into) => {
                     let from = Place::new(RKey::new(flush.at.key.0), flush.at.addr);
                     self.endpoint.read(self.target, into, from, OpSlot(slot), PostOptions::TOLD)
@@ -161,8 +157,7 @@ impl RailFlusher {
         let Some(OpSlot(slot)) = slot else { return };
         let Some(flush) = self.out.get_mut(slot as usize).and_then(Option::take) else { return };
         self.free.push(slot);
-        let hides = OfiMutant::named("ofi-hides-failed-flushes").is_on();
-        self.ended.push_back((flush, errno.filter(|_| !hides)));
+        self.ended.push_back((flush, errno));
     }
 }
 
@@ -239,12 +234,9 @@ impl OfiRail {
                 }
                 None => {}
                 Some(errno) => {
-                    let keeps = OfiMutant::named("ofi-keeps-unflushed-links").is_on();
                     let status = OpStatus::Unflushed(errno.number().unsigned_abs());
                     self.stash_completion(flush.link, flush.wr_id, CompletionKind::Posted, status);
-                    if !keeps {
-                        self.break_link(at, None);
-                    }
+                    self.break_link(at, None);
                 }
             }
         }

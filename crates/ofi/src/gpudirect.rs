@@ -11,7 +11,6 @@ use trunkline_sys::ofi::opt;
 use crate::endpoint::{EndpointOption, OfiOpenError, OfiOpenStep};
 use crate::errno::OfiErrno;
 use crate::info::OfiInfo;
-use crate::mutant::OfiMutant;
 use crate::nic::OpenNic;
 use crate::region::{self, MemoryIface, MrEnabled, MrRequest, MrScope, register_memory};
 use crate::rights::MemoryDuty;
@@ -72,8 +71,7 @@ impl DeviceSupport {
             found.vendors.push(gpu.vendor());
         }
         found.reach.dmabuf = all_dmabufs && !found.vendors.is_empty();
-        let never = OfiMutant::named("ofi-needs-no-flush").is_on();
-        found.reach.needs_flush = flushes && found.reach.reaches_any() && !never;
+        found.reach.needs_flush = flushes && found.reach.reaches_any();
         found
     }
 
@@ -85,8 +83,7 @@ impl DeviceSupport {
         let quiet = EndpointOption::from_flag(opt::CUDA_API_PERMITTED, false);
         let mut opened = None;
         let mut blocked = false;
-        let through = OfiMutant::named("ofi-flushes-through-the-host").is_on();
-        for option in [(!through).then_some(apart), cuda.then_some(quiet)].into_iter().flatten() {
+        for option in [Some(apart), cuda.then_some(quiet)].into_iter().flatten() {
             let with = [&self.options[..], &[option]].concat();
             match NicTrial::open(info, &with) {
                 Ok(trial) => (self.options, opened) = (with, Some(trial)),
@@ -99,9 +96,8 @@ impl DeviceSupport {
         if blocked {
             self.refused.push("the provider moves memory of NVIDIA's GPUs by calls of CUDA".to_owned());
         }
-        let ignores = OfiMutant::named("ofi-lets-providers-call-cuda").is_on();
         let trial = opened.map_or_else(|| NicTrial::open(info, &[]), Ok)?;
-        Ok((trial, blocked && !ignores))
+        Ok((trial, blocked))
     }
 
     /// Tries one driver's memory in both ways.
@@ -160,9 +156,6 @@ fn prove_read(
 ) -> Result<(), String> {
     let of_device = trial.register_memory(memory, iface, dmabuf, MemoryDuty::User(AccessRights::READ_WRITE));
     let of_device = of_device.map_err(|error| error.to_string())?;
-    if OfiMutant::named("ofi-reads-no-device-back").is_on() {
-        return Ok(());
-    }
     let place = MemoryRange::try_heap(1).map_err(|error| error.to_string())?;
     let into = trial
         .register_memory(&place, MemoryIface::Host, None, MemoryDuty::Landing)

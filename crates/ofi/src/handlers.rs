@@ -3,8 +3,6 @@
 
 use std::ffi::c_int;
 
-use crate::mutant::OfiMutant;
-
 /// Signals that such libraries handle.
 const SIGNALS: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT, libc::SIGINT, libc::SIGTERM];
@@ -15,10 +13,8 @@ pub(crate) fn with_handlers_kept<T>(what: impl FnOnce() -> T) -> T {
     let done = what();
     for (signal, handler) in before {
         let Some(handler) = handler else { continue };
-        if !OfiMutant::named("ofi-leaves-handlers").is_on() {
-            // SAFETY: the handler is the one that was there.
-            unsafe { libc::sigaction(signal, &raw const handler, std::ptr::null_mut()) };
-        }
+        // SAFETY: the handler is the one that was there.
+        unsafe { libc::sigaction(signal, &raw const handler, std::ptr::null_mut()) };
     }
     done
 }

@@ -10,7 +10,6 @@ use trunkline_sys::ofi::{
 
 use crate::OfiLibrary;
 use crate::errno::OfiErrno;
-use crate::mutant::OfiMutant;
 
 /// Most offers that are taken of one question.
 const OFFERS: usize = 1024;
@@ -378,8 +377,7 @@ pub fn query_infos(hints: &OfiHints, node: Option<&CStr>) -> Result<Vec<OfiInfo>
         other => other?,
     }
     // Version 1.17 gives all domains whatever name is asked for.
-    let domain =
-        text_at(hints.0.domain_attr().name).filter(|_| !OfiMutant::named("ofi-takes-any-domain").is_on());
+    let domain = text_at(hints.0.domain_attr().name);
     let mut offers: Vec<OfiInfo> = Vec::new();
     let mut next = list;
     while !next.is_null() && offers.len() < OFFERS {

@@ -7,8 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::rand::{GetRandomFlags, getrandom};
 use trunkline_sys::ofi::KEY_NOTAVAIL;
 
-use crate::mutant::OfiMutant;
-
 /// Most keys at once in a domain.
 const MOST: usize = 1 << 20;
 /// Keys of so few bits are tried one after another, longer ones by chance.
@@ -40,7 +38,6 @@ pub struct KeyLeases {
     bits: u32,
     most: usize,
     live: Mutex<HashSet<u64>>,
-    gives_twice: OfiMutant,
 }
 
 impl KeyLeases {
@@ -51,8 +48,7 @@ impl KeyLeases {
     }
 
     fn with_limit(bits: u32, most: usize) -> Arc<Self> {
-        let gives_twice = OfiMutant::named("ofi-gives-a-key-twice");
-        Arc::new(Self { bits: bits.min(u64::BITS), most, live: Mutex::default(), gives_twice })
+        Arc::new(Self { bits: bits.min(u64::BITS), most, live: Mutex::default() })
     }
 
     /// Keys in use.
@@ -88,7 +84,7 @@ impl KeyLeases {
             let one = if self.bits <= FEW_BITS { first.wrapping_add(at.into()) } else { random_key()? };
             let key = one & self.key_mask();
             let usable = key != 0 && key != KEY_NOTAVAIL;
-            if usable && (live.insert(key) || self.gives_twice.is_on()) {
+            if usable && live.insert(key) {
                 return Ok(KeyLease { key, leases: Arc::clone(self) });
             }
         }

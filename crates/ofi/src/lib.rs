@@ -28,7 +28,6 @@ mod lease;
 mod library;
 mod lingering_ops;
 mod link;
-mod mutant;
 mod nic;
 mod ops;
 mod pages;

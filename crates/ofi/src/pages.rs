@@ -2,15 +2,10 @@
 
 use trunkline_mem::{MemoryKind, MemoryRange};
 
-use crate::mutant::OfiMutant;
-
 /// Has the system give pages to memory that was never written. Nothing changes in it. Where the system cannot (before Linux
 /// 5.14, or the memory is not for writing) the pages are as they are, and the provider says what it thinks of it.
 pub(crate) fn populate_pages(memory: &MemoryRange) {
-    if memory.kind() != MemoryKind::Host
-        || memory.is_empty()
-        || OfiMutant::named("ofi-leaves-pages-out").is_on()
-    {
+    if memory.kind() != MemoryKind::Host || memory.is_empty() {
         return;
     }
     let page = rustix::param::page_size();

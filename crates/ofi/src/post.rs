@@ -344,12 +344,12 @@ impl<R: EndpointRole> OfiEndpoint<R> {
     #[inline]
     fn has_bits_for(&self, data: Option<u64>, tag: u64) -> bool {
         let data_fits = data.is_none_or(|data| self.data_bits != 0 && data & !self.data_bits == 0);
-        data_fits && tag & !self.tag_bits == 0 || self.cuts.is_on()
+        data_fits && tag & !self.tag_bits == 0
     }
 
     #[inline]
     fn too_long(&self, bytes: &[u8]) -> bool {
-        bytes.len() > self.inject && !self.sends_long.is_on()
+        bytes.len() > self.inject
     }
 
     #[inline]
@@ -370,8 +370,7 @@ impl<R: EndpointRole> OfiEndpoint<R> {
     #[inline]
     fn op_flags(&self, how: PostOptions) -> u64 {
         let bit = |on: bool, bit: u64| if on { bit } else { 0 };
-        let tell = how.tell && !self.forgets_to_tell.is_on();
-        bit(tell, caps::COMPLETION) | bit(how.more, caps::MORE) | bit(how.placed, self.reach)
+        bit(how.tell, caps::COMPLETION) | bit(how.more, caps::MORE) | bit(how.placed, self.reach)
     }
 }
 

@@ -3,7 +3,6 @@
 
 use trunkline_sys::ofi::caps;
 
-use crate::mutant::OfiMutant;
 use crate::provider_grant::{CallExclusion, ProviderGrant};
 
 /// How a provider is used.
@@ -129,8 +128,7 @@ impl ProviderProfile {
     /// threads make and close at once, or crashes; what comes in looks at the same tree.
     #[must_use]
     pub fn call_exclusion(&self, granted: &ProviderGrant) -> CallExclusion {
-        let believes = OfiMutant::named("ofi-believes-in-threads").is_on();
-        if self.domain_each && !believes { CallExclusion::All } else { granted.call_exclusion() }
+        if self.domain_each { CallExclusion::All } else { granted.call_exclusion() }
     }
 
     /// The same with what was granted.
@@ -141,10 +139,7 @@ impl ProviderProfile {
         Self {
             endpoint_each: self.endpoint_each && apart,
             one_stream: self.one_stream && apart && granted.keeps_order(),
-            lingers: self.lingers
-                || !self.hands_over
-                    && !granted.data_auto
-                    && !OfiMutant::named("ofi-believes-what-is-taken").is_on(),
+            lingers: self.lingers || !self.hands_over && !granted.data_auto,
             marks: granted.cq_data_bytes >= 8,
             // With one endpoint for all links, a tag does not tell whose it is.
             matches: self.matches && tagged && self.endpoint_each && apart,

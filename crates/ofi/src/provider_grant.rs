@@ -4,7 +4,6 @@ use trunkline_sys::ofi::{caps, mode, mr_mode, order, progress, threading};
 
 use crate::info::OfiInfo;
 use crate::library;
-use crate::mutant::OfiMutant;
 
 /// Which calls must not happen at the same time, on one domain and by several threads. What one thread at a time owns anyhow,
 /// as a queue and the endpoints on it, is not counted.
@@ -180,8 +179,7 @@ impl ProviderGrant {
     /// What peers add an offset to, for memory that begins at an address: the one place that knows.
     #[must_use]
     pub fn remote_base(&self, addr: usize) -> u64 {
-        let always_virtual = OfiMutant::named("ofi-forgets-offsets").is_on();
-        if self.virt_addr || always_virtual { addr as u64 } else { 0 }
+        if self.virt_addr { addr as u64 } else { 0 }
     }
 
     /// Whether sends and writes of any length arrive as they were posted, whichever they are.

@@ -15,7 +15,6 @@ use crate::domain::OfiDomain;
 use crate::endpoint::{OfiOpenError, OfiOpenStep};
 use crate::errno::OfiErrno;
 use crate::fid::OwnedFid;
-use crate::mutant::OfiMutant;
 
 /// Completions that one read takes at most.
 pub(crate) const BATCH: usize = 32;
@@ -116,7 +115,6 @@ pub struct OfiQueue {
     taken: usize,
     format: CompletionFormat,
     sources: bool,
-    forgets_errors: OfiMutant,
     one_thread: PhantomData<*mut ()>,
 }
 
@@ -168,7 +166,6 @@ impl OfiQueue {
             taken: 0,
             format,
             sources,
-            forgets_errors: OfiMutant::named("ofi-forgets-errors"),
             one_thread: PhantomData,
         }
     }
@@ -220,7 +217,6 @@ impl OfiQueue {
                 self.taken = count.min(BATCH);
                 QueueRead::Entries(self.taken)
             }
-            Err(OfiErrno::AVAILABLE) if self.forgets_errors.is_on() => QueueRead::Nothing,
             Err(OfiErrno::AVAILABLE) => QueueRead::ErrorWaits,
             Err(errno) => QueueRead::Broken(errno),
         }

@@ -14,7 +14,6 @@ use crate::contexts::OpSlot;
 use crate::heads::HeadBuffers;
 use crate::lingering_ops::LingeringOps;
 use crate::link::{EndpointPair, HelloProgress, OfiLink, OfiLinkStage, ProviderOp, StagedSource};
-use crate::mutant::OfiMutant;
 use crate::nic::OpenNic;
 use crate::ops::LinkOpKind;
 use crate::post::{PayloadSource as Given, PostOptions, SubmitOutcome};
@@ -145,7 +144,6 @@ impl LinkSubmission<'_> {
                 let Some(from) = self.source(from, bytes) else {
                     return SubmitOutcome::Refused(crate::errno::OfiErrno::INVALID);
                 };
-                let placed = placed && !OfiMutant::named("ofi-places-nothing").is_on();
                 let how = PostOptions { placed, ..PostOptions::TOLD };
                 pair.data.write(peer, from, to, remote_cq_data(mark, imm), self.slot, how)
             }
@@ -523,7 +521,7 @@ impl OfiRail {
         let waiting = std::mem::take(&mut link.waiting);
         self.waits -= u32::from(!waiting.is_empty());
         waiting.iter().for_each(|(place, _)| self.heads.release_slot(base + place));
-        if link.out == 0 || OfiMutant::named("ofi-gives-back-early").is_on() {
+        if link.out == 0 {
             self.end_rest(at);
         }
     }

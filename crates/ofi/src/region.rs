@@ -18,7 +18,6 @@ use crate::endpoint::EndpointAnchor;
 use crate::errno::OfiErrno;
 use crate::fid::OwnedFid;
 use crate::lease::{KeyLease, LeaseError};
-use crate::mutant::OfiMutant;
 use crate::pages;
 use crate::rights::MemoryDuty;
 use crate::role::{ControlTraffic, EndpointRole, PayloadTraffic};
@@ -144,11 +143,10 @@ pub fn register_memory<R: EndpointRole>(
 struct HeldRegistration {
     // The order of fields is the order in which they end: the key is free, and the memory may go, once it is closed.
     fid: OwnedFid<FidMr>,
-    lease: Option<KeyLease>,
+    _lease: Option<KeyLease>,
     memory: MemoryRange,
     domain: Arc<OfiDomain>,
     duty: MemoryDuty,
-    frees_key_first: OfiMutant,
 }
 
 impl HeldRegistration {
@@ -164,21 +162,12 @@ impl HeldRegistration {
         }
         // SAFETY: the registration is open.
         let key = unsafe { (*self.fid.as_raw()).key };
-        let takes_none = OfiMutant::named("ofi-takes-no-key-for-one").is_on();
-        if key == KEY_NOTAVAIL && !takes_none { Err(OfiErrno::NO_KEY) } else { Ok(Some(key)) }
+        if key == KEY_NOTAVAIL { Err(OfiErrno::NO_KEY) } else { Ok(Some(key)) }
     }
 
     fn read_desc(&self) -> *mut c_void {
         // SAFETY: the registration is open.
         unsafe { (*self.fid.as_raw()).mem_desc }
-    }
-}
-
-impl Drop for HeldRegistration {
-    fn drop(&mut self) {
-        if self.frees_key_first.is_on() {
-            self.lease = None;
-        }
     }
 }
 
@@ -207,11 +196,10 @@ impl MrDisabled {
         let failed = |errno| OfiRegisterError::Provider { step: RegisterStep::Regattr, role, duty, errno };
         Ok(Self(HeldRegistration {
             fid: fid.map_err(failed)?,
-            lease,
+            _lease: lease,
             memory: wanted.memory.clone(),
             domain: Arc::clone(domain),
             duty,
-            frees_key_first: OfiMutant::named("ofi-frees-keys-first"),
         }))
     }
 
@@ -230,8 +218,7 @@ impl MrDisabled {
 
     /// It is enabled by itself, where registrations belong to the domain.
     fn settle_in_domain<R: EndpointRole>(self) -> Result<MrEnabled<R>, OfiRegisterError> {
-        let takes_any = OfiMutant::named("ofi-settles-anything").is_on();
-        if self.0.domain.provider_grant().endpoint_scoped && !takes_any {
+        if self.0.domain.provider_grant().endpoint_scoped {
             return Err(self.0.step_error(RegisterStep::Bind, R::NAME, OfiErrno::INVALID));
         }
         MrEnabled::from_registered(self.0, None)
@@ -251,16 +238,9 @@ impl<R: EndpointRole> MrBound<R> {
     /// # Errors
     /// [`RegisterStep::Enable`], or [`RegisterStep::Key`] if it has no key even now; the registration is gone.
     pub fn enable(self) -> Result<MrEnabled<R>, OfiRegisterError> {
-        if OfiMutant::named("ofi-reads-keys-early").is_on() {
-            let early = self.registered.read_key();
-            early.map_err(|errno| self.registered.step_error(RegisterStep::Key, R::NAME, errno))?;
-        }
-        if !OfiMutant::named("ofi-forgets-to-enable").is_on() {
-            let enabled = self.registered.fid.enable();
-            enabled.map_err(|errno| self.registered.step_error(RegisterStep::Enable, R::NAME, errno))?;
-        }
-        let forgets = OfiMutant::named("ofi-forgets-endpoints").is_on();
-        MrEnabled::from_registered(self.registered, (!forgets).then_some(self.anchor))
+        let enabled = self.registered.fid.enable();
+        enabled.map_err(|errno| self.registered.step_error(RegisterStep::Enable, R::NAME, errno))?;
+        MrEnabled::from_registered(self.registered, Some(self.anchor))
     }
 }
 
@@ -273,7 +253,6 @@ pub struct MrEnabled<R: EndpointRole> {
     key: Option<u64>,
     desc: MrDesc,
     remote_base: u64,
-    skips_bounds: OfiMutant,
 }
 
 /// What local operations are given.
@@ -295,8 +274,7 @@ impl<R: EndpointRole> MrEnabled<R> {
             .map_err(|errno| registered.step_error(RegisterStep::Key, R::NAME, errno))?;
         let desc = MrDesc(registered.read_desc());
         let remote_base = registered.domain.provider_grant().remote_base(registered.memory.addr());
-        let skips_bounds = OfiMutant::named("ofi-skips-local-bounds");
-        Ok(Self { registered, _anchor: anchor, key, desc, remote_base, skips_bounds })
+        Ok(Self { registered, _anchor: anchor, key, desc, remote_base })
     }
 
     /// What lets peers reach it; none if its duty gives them no right.
@@ -330,10 +308,7 @@ impl<R: EndpointRole> MrEnabled<R> {
     #[inline]
     pub fn local_slice(&self, offset: u64, len: u64) -> Result<LocalSlice<'_, R>, OutOfBounds> {
         let memory = &self.registered.memory;
-        let addr = match memory.checked_address(offset, len) {
-            Err(_) if self.skips_bounds.is_on() => memory.addr().wrapping_add(offset as usize),
-            checked => checked?,
-        };
+        let addr = memory.checked_address(offset, len)?;
         Ok(LocalSlice { addr, len: len as usize, desc: self.desc, of: PhantomData })
     }
 }
@@ -448,9 +423,6 @@ const _: fn() = || {
 /// Whether the provider takes such memory.
 fn check_memory(domain: &OfiDomain, wanted: &MrRequest<'_>) -> Result<(), OfiRegisterError> {
     let granted = domain.provider_grant();
-    if OfiMutant::named("ofi-takes-any-memory").is_on() {
-        return Ok(());
-    }
     if granted.raw_keys {
         return Err(OfiRegisterError::RawKeys);
     }
@@ -481,12 +453,10 @@ fn call_regattr(domain: &OfiDomain, wanted: &MrRequest<'_>, key: u64) -> Result<
     let memory = wanted.memory;
     let base: *mut c_void = std::ptr::with_exposed_provenance_mut(memory.addr());
     let iov = Iovec { iov_base: base, iov_len: memory.len() };
-    let widened = OfiMutant::named("ofi-widens-dmabufs").is_on();
-    let page = rustix::param::page_size() as u64;
     let part = wanted.dmabuf.map(|exported| MrDmabuf {
         fd: exported.fd.as_raw_fd(),
-        offset: if widened { exported.offset / page * page } else { exported.offset },
-        len: if widened { memory.len().next_multiple_of(page as usize) } else { memory.len() },
+        offset: exported.offset,
+        len: memory.len(),
         // So that offset and base make the address.
         base_addr: base.wrapping_byte_sub(exported.offset as usize),
     });

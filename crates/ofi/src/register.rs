@@ -12,7 +12,6 @@ use trunkline_mem::{MemoryKind, MemoryRange};
 
 use crate::cache::{ForPeers, RegistrationSharing};
 use crate::gpudirect;
-use crate::mutant::OfiMutant;
 use crate::nic::OpenNic;
 use crate::region::{self, MrEnabled, MrRequest, MrScope, register_memory};
 use crate::rights::MemoryDuty;
@@ -80,9 +79,6 @@ impl OfiRegistrar {
             RegionPurpose::Data | RegionPurpose::Bounce | RegionPurpose::Heap => {
                 let duty = match purpose {
                     RegionPurpose::Bounce if access == AccessRights::LOCAL => MemoryDuty::Bounce,
-                    RegionPurpose::Heap if OfiMutant::named("ofi-heaps-receive-alone").is_on() => {
-                        MemoryDuty::Bounce
-                    }
                     RegionPurpose::Heap => MemoryDuty::Heap(access),
                     _ => MemoryDuty::User(access),
                 };

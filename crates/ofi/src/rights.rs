@@ -5,8 +5,6 @@ use std::fmt;
 use trunkline_fabric::AccessRights;
 use trunkline_sys::ofi::caps;
 
-use crate::mutant::OfiMutant;
-
 /// What this end does with memory.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LocalUse {
@@ -43,13 +41,12 @@ impl MemoryRights {
         let bit = |on: bool, bit: u64| if on { bit } else { 0 };
         let local = self.local;
         let remote = self.remote;
-        let all = OfiMutant::named("ofi-grants-all-rights").is_on();
-        bit(local.send || all, caps::SEND)
-            | bit(local.recv || all, caps::RECV)
-            | bit(local.read || all, caps::READ)
-            | bit(local.write || all, caps::WRITE)
-            | bit(remote.read || remote.atomic || all, caps::REMOTE_READ)
-            | bit(remote.write || remote.atomic || all, caps::REMOTE_WRITE)
+        bit(local.send, caps::SEND)
+            | bit(local.recv, caps::RECV)
+            | bit(local.read, caps::READ)
+            | bit(local.write, caps::WRITE)
+            | bit(remote.read || remote.atomic, caps::REMOTE_READ)
+            | bit(remote.write || remote.atomic, caps::REMOTE_WRITE)
     }
 }
 

@@ -10,7 +10,6 @@ use trunkline_proto::registrations::EntryId;
 use trunkline_proto::reserve::{OutOfMemory, try_filled_with, try_grow};
 
 use crate::cache::SharedRegistration;
-use crate::mutant::OfiMutant;
 use crate::region::{LocalSlice, MrEnabled, MrExtent};
 use crate::role::{ControlTraffic, PayloadTraffic};
 
@@ -75,8 +74,6 @@ struct RegionHold {
 pub(crate) struct OfiRegionTable {
     chunks: Box<[OnceLock<Box<[OfiRegionSlot]>>]>,
     live: Mutex<OfiLiveRegions>,
-    names_the_closed: OfiMutant,
-    holds_nothing: OfiMutant,
 }
 
 impl OfiRegionTable {
@@ -86,9 +83,7 @@ impl OfiRegionTable {
     /// [`OutOfMemory`].
     pub(crate) fn new() -> Result<Self, OutOfMemory> {
         let chunks = try_filled_with(REGIONS_MAX / CHUNK, OnceLock::new)?;
-        let names_the_closed = OfiMutant::named("ofi-names-what-was-closed");
-        let holds_nothing = OfiMutant::named("ofi-holds-nothing");
-        Ok(Self { chunks, live: Mutex::default(), names_the_closed, holds_nothing })
+        Ok(Self { chunks, live: Mutex::default() })
     }
 
     fn lock_live(&self) -> MutexGuard<'_, OfiLiveRegions> {
@@ -168,9 +163,6 @@ impl OfiRegionTable {
 
     /// Nobody names a registration any more that is closed under its users, who still give it back. Looks at all regions.
     pub(crate) fn withdraw_entry(&self, entry: EntryId) {
-        if self.names_the_closed.is_on() {
-            return;
-        }
         for (&key, region) in &self.lock_live().regions {
             if let (OfiRegion::Shared(shared), Some(slot)) = (region, self.find_slot(LocalKey(key)))
                 && shared.entry_id() == entry
@@ -211,7 +203,7 @@ impl OfiRegionTable {
     /// An operation goes on with a region although its link has ended.
     pub(crate) fn hold_region(&self, key: LocalKey) {
         let mut live = self.lock_live();
-        if live.regions.contains_key(&key.0) && !self.holds_nothing.is_on() {
+        if live.regions.contains_key(&key.0) {
             live.held.entry(key.0).or_default().uses += 1;
         }
     }

@@ -12,7 +12,6 @@ use crate::domain::OfiDomain;
 use crate::endpoint::{EndpointOption, EndpointPeer, OfiEndpoint, OfiOpenError, OfiOpenStep};
 use crate::errno::OfiErrno;
 use crate::info::OfiInfo;
-use crate::mutant::OfiMutant;
 use crate::post::{PayloadSource, PostOptions, SubmitOutcome};
 use crate::queue::{CompletionEntry, CompletionFormat, OfiQueue, QueueRead, QueueWants};
 use crate::region::{
@@ -87,7 +86,6 @@ impl NicTrial {
         let bytes = whole_region(from)?;
         let mut sent = false;
         let mut told = false;
-        let one_end = OfiMutant::named("ofi-asks-one-end-of-a-write").is_on();
         let done = self.post_and_wait(
             |this, slot| {
                 this.endpoint.write(
@@ -102,7 +100,7 @@ impl NicTrial {
             |entry| {
                 sent |= entry.slot.is_some();
                 told |= entry.slot.is_none() && entry.data == Some(data);
-                sent && (told || one_end)
+                sent && told
             },
         );
         done.map_err(|errno| given_up(errno, [from, into]))
@@ -192,9 +190,6 @@ impl WriteDataSupport {
 
     /// Tries it. A NIC that cannot be opened, or registers nothing, is left to its first rail, which says more.
     pub(crate) fn probe_nic(info: &OfiInfo) -> Self {
-        if OfiMutant::named("ofi-believes-in-writes").is_on() {
-            return Self::PROMISED;
-        }
         let Ok(trial) = NicTrial::open(info, &[]) else { return Self::PROMISED };
         Self::probe_writes(trial)
     }

@@ -16,7 +16,6 @@ use trunkline_proto::ipc::exporter::{
     ImportingPeerId, MemoryExporter, ShareDecision,
 };
 use trunkline_proto::ipc::importer::{MappingKind, MappingPlace, MemoryImporter, ResolveOutcome};
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::PathId;
 use trunkline_proto::rma::ledger::{OperationLedger, QuietProgress};
 use trunkline_proto::time::Instant;
@@ -35,7 +34,7 @@ const NOW: Instant = Instant(1);
 fn exported(count: usize) -> Option<Exported> {
     let budget = ExportAmount { entries: count, bytes: u64::MAX };
     let config = ExporterConfig { budget, passing: 0, idle: Some(ExporterConfig::IDLE), weightless: false };
-    let mut exporter = MemoryExporter::new(config, Mutant::NONE);
+    let mut exporter = MemoryExporter::new(config);
     let peer = exporter.add_peer().ok()?;
     let mut memory = Vec::new();
     for number in 0..count as u64 {
@@ -93,7 +92,7 @@ fn share(count: usize, times: usize) -> Option<()> {
 
 fn resolve(count: usize, times: usize) -> Option<()> {
     let Exported { exporter, .. } = exported(count)?;
-    let mut importer = MemoryImporter::new(Mutant::NONE);
+    let mut importer = MemoryImporter::new();
     let source = importer.add_source().ok()?;
     let place = MappingPlace { device: 0, way: MappingKind::Device };
     let mut uses = Vec::new();
@@ -120,7 +119,7 @@ fn resolve(count: usize, times: usize) -> Option<()> {
 }
 
 fn quiet(count: usize, times: usize) -> Option<()> {
-    let mut ledger = OperationLedger::new(Mutant::NONE);
+    let mut ledger = OperationLedger::new();
     ledger.grow_capacity(count as u32, 1).unwrap_or_else(|error| panic!("{error}"));
     for peer in 0..count as u32 {
         let op = ledger.begin_operation(peer, PathId::new(0)?, ()).ok()?;

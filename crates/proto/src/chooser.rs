@@ -9,7 +9,6 @@
 use alloc::collections::VecDeque;
 use core::marker::PhantomData;
 
-use crate::mutant::Mutant;
 use crate::time::Instant;
 
 /// Bytes below which nothing is chosen: staging is always right.
@@ -185,7 +184,6 @@ pub struct MethodChooser<T, const N: usize> {
     trials: VecDeque<TimedOperation<N>>,
     /// When the last measured operation completed.
     last: u64,
-    mutant: Mutant,
     of: PhantomData<T>,
 }
 
@@ -199,14 +197,8 @@ impl<T: MethodSet<N>, const N: usize> MethodChooser<T, N> {
     /// Knows nothing yet. All that it will ever have is allocated here.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_mutant(Mutant::NONE)
-    }
-
-    /// The same with a planted bug.
-    #[must_use]
-    pub fn with_mutant(mutant: Mutant) -> Self {
         let trials = VecDeque::with_capacity(TRIALS);
-        Self { classes: [SizeClass::new(); CLASSES], trials, last: 0, mutant, of: PhantomData }
+        Self { classes: [SizeClass::new(); CLASSES], trials, last: 0, of: PhantomData }
     }
 
     /// The method for an operation of at least [`LEAST`] bytes, whose number is `flight`; `allowed` says which of the methods it can use, the
@@ -255,9 +247,6 @@ impl<T: MethodSet<N>, const N: usize> MethodChooser<T, N> {
         if let Some(method) = known {
             (class.current, class.primed) = (method, true);
         }
-        if self.mutant.is_planted("chooser-never-looks-again") {
-            class.period = u32::MAX;
-        }
     }
 
     /// Whether this operation's time is taken, and it is the oldest of those.
@@ -283,9 +272,6 @@ impl<T: MethodSet<N>, const N: usize> MethodChooser<T, N> {
 
     /// It had to go on by another method. Whether its time was taken.
     pub fn record_failure(&mut self, flight: u64, now: Instant) -> bool {
-        if self.mutant.is_planted("chooser-takes-failures-for-good") {
-            return self.record_completion(flight, now);
-        }
         let Some(trial) = self.take_timed(flight) else { return false };
         self.last = now.0;
         let class = &mut self.classes[size_class(trial.bytes)];
@@ -321,7 +307,6 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::{LEAST, MethodSet, TRIALS};
-    use crate::mutant::planted;
     use crate::time::Instant;
 
     /// Those of the software NIC.
@@ -377,7 +362,7 @@ mod tests {
     fn the_fastest_method_gets_nearly_all_messages() {
         for (index, &fast) in METHODS.iter().enumerate() {
             for (bytes, depth) in [(64 << 10, 1), (64 << 10, 8), (1 << 20, 8), (16 << 20, 2)] {
-                let mut chooser = Chooser::with_mutant(planted());
+                let mut chooser = Chooser::new();
                 let cost = |method| if method == fast { 50 } else { 90 };
                 let used = drive(&mut chooser, bytes, depth, 100_000, ALL, cost);
                 assert!(used[index] > 97_000, "{fast:?} {bytes} {used:?}");
@@ -387,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_change_is_noticed() {
-        let mut chooser = Chooser::with_mutant(planted());
+        let mut chooser = Chooser::new();
         drive(&mut chooser, 1 << 20, 8, 20_000, ALL, |method| if method == Method::Pulled { 40 } else { 80 });
         let used =
             drive(
@@ -404,7 +389,7 @@ mod tests {
     /// The best one is as good as it was: nothing but a look at the others tells that one of them is better now.
     #[test]
     fn what_has_become_the_fastest_is_found_though_the_best_is_as_it_was() {
-        let mut chooser = Chooser::with_mutant(planted());
+        let mut chooser = Chooser::new();
         let cost = |method| if method == Method::StagedLong { 80 } else { 120 };
         let used = drive(&mut chooser, 1 << 20, 8, 20_000, ALL, cost);
         assert!(used[1] > 18_000, "{used:?}");
@@ -415,7 +400,7 @@ mod tests {
 
     #[test]
     fn what_is_not_allowed_is_not_used() {
-        let mut chooser = Chooser::with_mutant(planted());
+        let mut chooser = Chooser::new();
         let allowed = [true, true, true, false];
         let used = drive(&mut chooser, 1 << 20, 1, 1000, allowed, |_| 80);
         assert_eq!(used[3], 0, "{used:?}");
@@ -423,7 +408,7 @@ mod tests {
 
     #[test]
     fn sizes_learn_apart() {
-        let mut chooser = Chooser::with_mutant(planted());
+        let mut chooser = Chooser::new();
         let small = |method| if method == Method::Staged { 40 } else { 80 };
         let large = |method| if method == Method::Shared { 40 } else { 80 };
         drive(&mut chooser, LEAST, 1, 5000, ALL, small);
@@ -434,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_new_size_begins_with_what_its_neighbour_found() {
-        let mut chooser = Chooser::with_mutant(planted());
+        let mut chooser = Chooser::new();
         let cost = |method| if method == Method::Pulled { 40 } else { 80 };
         drive(&mut chooser, 64 << 10, 1, 5000, ALL, cost);
         let used = drive(&mut chooser, 1 << 20, 1, 100, ALL, cost);
@@ -445,7 +430,7 @@ mod tests {
 
     #[test]
     fn it_never_grows() {
-        let mut chooser = Chooser::with_mutant(planted());
+        let mut chooser = Chooser::new();
         let room = chooser.trials.capacity();
         for flight in 0..10 * TRIALS as u64 {
             let _ = chooser.choose_method(flight, 1 << 20, ALL, Instant(flight));
@@ -476,7 +461,7 @@ mod tests {
 
     #[test]
     fn what_fails_is_used_no_more_and_looked_at_again() {
-        let mut chooser = Chooser::with_mutant(planted());
+        let mut chooser = Chooser::new();
         // What fails is over at once: by its time alone it would be the best.
         let used = fail(&mut chooser, 20_000, |method| method != Method::StagedLong);
         assert!(used[1] > 19_000 && used.iter().all(|&count| count > 0), "{used:?}");
@@ -486,7 +471,7 @@ mod tests {
 
     #[test]
     fn a_failure_now_and_then_changes_nothing() {
-        let mut chooser = Chooser::with_mutant(planted());
+        let mut chooser = Chooser::new();
         drive(&mut chooser, 1 << 20, 1, 20_000, ALL, |method| if method == Method::Pulled { 40 } else { 80 });
         let now = Instant(chooser.last);
         assert_eq!(chooser.choose_method(7, 1 << 20, ALL, now), Method::Pulled);

@@ -37,7 +37,6 @@ pub mod ipc;
 pub mod limits;
 pub mod link;
 pub mod log_rate;
-pub mod mutant;
 pub mod nics;
 pub mod pool;
 mod queue;

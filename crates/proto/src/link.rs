@@ -13,7 +13,6 @@
 //! Every connection of a link has an epoch; words about another one change nothing.
 
 use crate::control::RepeatTimer;
-use crate::mutant::Mutant;
 use crate::time::{Duration, Instant};
 
 /// First wait before a link that is down is asked for again; it doubles up to [`RETRY_MAX`].
@@ -76,7 +75,6 @@ pub struct LinkLife {
     retry: Duration,
     /// A request for the link is given up, to be made again.
     renews: bool,
-    mutant: Mutant,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -91,24 +89,15 @@ enum LinkStage {
 impl LinkLife {
     /// The link that came with the comm: it is up.
     #[must_use]
-    pub fn new_first(asks: bool, now: Instant, mutant: Mutant) -> Self {
+    pub fn new_first(asks: bool, now: Instant) -> Self {
         let repeat = RepeatTimer::start_at(now);
-        Self {
-            state: LinkStage::Up,
-            epoch: 0,
-            asks,
-            since: now,
-            repeat,
-            retry: RETRY_FIRST,
-            renews: false,
-            mutant,
-        }
+        Self { state: LinkStage::Up, epoch: 0, asks, since: now, repeat, retry: RETRY_FIRST, renews: false }
     }
 
     /// Another link: it is yet to be made, at once.
     #[must_use]
-    pub fn new_further(asks: bool, now: Instant, mutant: Mutant) -> Self {
-        Self { state: LinkStage::Down, retry: Duration(0), ..Self::new_first(asks, now, mutant) }
+    pub fn new_further(asks: bool, now: Instant) -> Self {
+        Self { state: LinkStage::Down, retry: Duration(0), ..Self::new_first(asks, now) }
     }
 
     /// Whether work may be posted on it.
@@ -149,7 +138,7 @@ impl LinkLife {
     /// A path to the peer is whole again, perhaps this link's: a link that is down is asked for at once, and one that has been
     /// made for longer than [`STALE`] is made anew.
     pub fn expedite_retry(&mut self, now: Instant) {
-        if !self.asks || self.is_up() || self.mutant.is_planted("link-keeps-its-pause") {
+        if !self.asks || self.is_up() {
             return;
         }
         self.retry = Duration(0);
@@ -201,17 +190,8 @@ impl LinkLife {
                 LinkStep::Fence
             }
             // Who asks gives up first, unless it is not there any more.
-            LinkStage::Joining if now - self.since > Duration(limit.0.saturating_mul(2)) => {
-                if self.mutant.is_planted("link-waits-to-be-asked") {
-                    LinkStep::Wait
-                } else {
-                    LinkStep::Fence
-                }
-            }
+            LinkStage::Joining if now - self.since > Duration(limit.0.saturating_mul(2)) => LinkStep::Fence,
             LinkStage::Down if self.asks && now - self.since >= self.retry => {
-                if self.mutant.is_planted("link-never-retaken") && self.epoch > 0 {
-                    return LinkStep::Wait;
-                }
                 self.retry = Duration(self.retry.0.saturating_mul(2).clamp(RETRY_FIRST.0, RETRY_MAX.0));
                 self.epoch = self.epoch.wrapping_add(1);
                 self.enter_phase(LinkStage::Asking, now);
@@ -270,17 +250,8 @@ mod tests {
         Instant(0) + Duration::from_millis(ms)
     }
 
-    /// The bug that `cargo xtask mutants` asks for, if any.
-    fn planted() -> Mutant {
-        #[cfg(feature = "mutants")]
-        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            return Mutant::with_name(std::string::String::leak(name));
-        }
-        Mutant::NONE
-    }
-
     fn ends() -> (LinkLife, LinkLife) {
-        let first = |asks| LinkLife::new_first(asks, at(0), Mutant::NONE);
+        let first = |asks| LinkLife::new_first(asks, at(0));
         (first(true), first(false))
     }
 
@@ -343,7 +314,6 @@ mod tests {
     #[test]
     fn a_path_that_is_whole_again_has_its_link_asked_for_at_once() {
         let (mut one, mut other) = ends();
-        one.mutant = planted();
         let mut now = 0;
         // Up to the longest pause.
         for epoch in 1..8 {
@@ -378,7 +348,6 @@ mod tests {
     #[test]
     fn who_joins_does_not_wait_for_ever_for_an_end_that_is_gone() {
         let (_, mut other) = ends();
-        other.mutant = planted();
         other.on_down(0, at(0));
         assert_eq!(other.on_open(1, at(200)), LinkOpenStep::Make);
         assert_eq!(other.on_time(at(2_200), LIMIT), LinkStep::Wait, "the end that asks is first");
@@ -387,7 +356,7 @@ mod tests {
 
     #[test]
     fn a_further_link_is_asked_for_at_once() {
-        let mut one = LinkLife::new_further(true, at(5), Mutant::NONE);
+        let mut one = LinkLife::new_further(true, at(5));
         assert!(one.is_down());
         assert_eq!(one.on_time(at(5), LIMIT), LinkStep::Ask(1));
         assert!(one.is_asking() && one.on_result(1) && !one.is_asking());

@@ -47,10 +47,6 @@ impl LinkedQueue {
         self.front
     }
 
-    pub(crate) const fn back(&self) -> Option<SlotId> {
-        self.back
-    }
-
     /// Puts an entry, which is in no queue, at the end.
     pub(crate) fn push<T: LinkedEntry>(&mut self, entries: &mut SlotTable<T>, id: SlotId) {
         if let Some(entry) = entries.get_mut(id) {

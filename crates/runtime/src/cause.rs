@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use trunkline_verbs::{HcaFilter, VerbsUnavailable};
 
 use crate::inventory::{CgroupLimit, DeviceKind, HostDevice, ProcessLimits, provider_of};
-use crate::is_planted;
 
 /// Least memory that a process has to be allowed to lock: a NIC locks the buffers of each connection, a few MiB for each of NCCL's channels.
 const MEMLOCK_MIN: u64 = 64 << 20;
@@ -100,16 +99,11 @@ fn excluding_variable(device: &HostDevice, about: &HostCircumstances<'_>) -> Opt
     }
     let taken = device.ports.iter().any(|port| about.filter.matches_port(&device.name, port.number));
     let taken = taken || device.ports.is_empty() && about.filter.matches_port(&device.name, 1);
-    (!taken && !is_planted("unused-warns-of-excluded")).then_some("NCCL_IB_HCA leaves it out")
+    (!taken).then_some("NCCL_IB_HCA leaves it out")
 }
 
 /// The first obstacle that keeps rdma-core from using a device.
 fn first_obstacle(device: &HostDevice, about: &HostCircumstances<'_>) -> Option<UnusedCause> {
-    if is_planted("unused-looks-at-limits-first")
-        && let Some(cause) = of_limits(device, about)
-    {
-        return Some(cause);
-    }
     of_library(device, about)
         .or_else(|| of_node(device))
         .or_else(|| of_ports(device, about))

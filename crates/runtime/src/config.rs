@@ -50,7 +50,7 @@ pub fn soft_config(params: &EngineParams, addresses: Vec<IpAddr>) -> SoftConfig 
     let nics = if soft.nics > 0 { soft.nics as usize } else { addresses.len().max(1) };
     SoftConfig {
         nics,
-        speeds_mbps: interface_speeds(params, &addresses, nics),
+        speeds_mbps: interface_speeds(&addresses, nics),
         addresses,
         max_qp: or(soft.max_qp, usual.max_qp),
         pipelines: or(soft.pipelines, usual.pipelines),
@@ -73,10 +73,7 @@ pub fn soft_config(params: &EngineParams, addresses: Vec<IpAddr>) -> SoftConfig 
 }
 
 /// The speeds that software NICs report: those of their interfaces. One that the kernel does not list any more counts as unknown.
-fn interface_speeds(params: &EngineParams, addresses: &[IpAddr], nics: usize) -> Vec<u32> {
-    if params.mutant.is_planted("soft-speed-constant") {
-        return vec![200_000; nics];
-    }
+fn interface_speeds(addresses: &[IpAddr], nics: usize) -> Vec<u32> {
     let all =
         if addresses.is_empty() { Vec::new() } else { trunkline_topo::list_interfaces().unwrap_or_default() };
     trunkline_topo::share_speeds(&all, addresses, nics)

@@ -125,7 +125,7 @@ impl ScriptedJob {
         let wire = [WireMode::Auto, WireMode::Shm, WireMode::Tcp][usize::from(how % 3)];
         let job = || {
             let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).ok()?;
-            RmaJob::new(fabric, UnixHost::new(|_, _| {}), fuzz_params(), CommNics::new(&[0])?).ok()
+            RmaJob::new(fabric, UnixHost::new(|_, _| {}), EngineParams::default(), CommNics::new(&[0])?).ok()
         };
         let jobs = [job()?, job()?];
         let bytes = [jobs[0].process_card(), jobs[1].process_card()];
@@ -310,16 +310,6 @@ impl ScriptedMember {
         assert!(read.is_ok());
         bytes
     }
-}
-
-fn fuzz_params() -> EngineParams {
-    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = EngineParams::default();
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
-    }
-    params
 }
 
 #[cfg(test)]

@@ -46,11 +46,6 @@ use trunkline_verbs::VerbsFabric;
 /// Whether this process has warned of devices that are not used.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
-/// A planted bug is in force.
-pub(crate) fn is_planted(name: &str) -> bool {
-    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
-}
-
 /// A fabric that somebody else's library drives, if one is to be used.
 pub enum HardwareFabric {
     /// None, as this host has no device for one, or as users say: the software NIC is used.
@@ -103,7 +98,7 @@ impl HardwareFabric {
         let nics: Vec<String> = fabric.iter().flat_map(OfiFabric::nics).map(|nic| nic.name.clone()).collect();
         let used = provider.as_deref().map(|name| UsedFabric { name, nics: &nics });
         let unused = UnusedDevices::find_unused(params, used, why.as_deref(), trunkline_verbs::device_names)?;
-        if fabric.is_none() && params.require_nic && !is_planted("auto-forgets-required-nic") {
+        if fabric.is_none() && params.require_nic {
             return Err(ChooseError::NoNic(unused.as_reason()));
         }
         unused.log_unused(&WARNED, log);
@@ -169,13 +164,7 @@ pub fn read_params() -> Result<EngineParams, ChooseError> {
 /// As [`read_params`].
 pub fn params_or(defaults: &[(&str, &str)]) -> Result<EngineParams, ChooseError> {
     let default = |name: &str| defaults.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).into());
-    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = EngineParams::from_lookup(|name| std::env::var_os(name).or_else(|| default(name)))?;
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
-    }
-    Ok(params)
+    Ok(EngineParams::from_lookup(|name| std::env::var_os(name).or_else(|| default(name)))?)
 }
 
 /// The addresses by which other hosts reach this one, if they are to.
@@ -200,6 +189,5 @@ pub fn control_reach(params: &EngineParams, addresses: &[IpAddr]) -> ControlReac
         users: params.local_users,
         addresses: addresses.to_vec(),
         silence: params.peer_time,
-        mutant: params.mutant,
     }
 }

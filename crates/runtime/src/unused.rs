@@ -10,7 +10,7 @@ use trunkline_verbs::VerbsUnavailable;
 
 use crate::cause::{HostCircumstances, diagnose_device};
 use crate::inventory::{DeviceKind, HostDevice, read_devices, read_limits};
-use crate::{ChooseError, is_planted, verbs_config};
+use crate::{ChooseError, verbs_config};
 
 /// A device that is not used.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -109,8 +109,7 @@ impl UnusedDevices {
 
     /// Tells of them: one warning, if `warned` is not set yet, and one line at INFO.
     pub(crate) fn log_unused(&self, warned: &AtomicBool, log: impl Fn(LogLevel, &str)) {
-        if self.is_missed() && (!warned.swap(true, Ordering::Relaxed) || is_planted("unused-warns-each-time"))
-        {
+        if self.is_missed() && !warned.swap(true, Ordering::Relaxed) {
             let missed = format_lines(self.0.iter().filter(|device| !device.is_expected));
             log(
                 LogLevel::Warn,

@@ -81,11 +81,6 @@ impl HeapRequest {
     fn check_request(&self, pe: usize, theirs: [u64; Self::WORDS]) -> Result<()> {
         let ours = self.to_words();
         let differs = |at: usize| theirs[at] != ours[at];
-        if crate::is_planted("shmem-allocates-apart")
-            || crate::is_planted("shmem-compares-sizes") && !differs(1)
-        {
-            return Ok(());
-        }
         if differs(0) {
             let theirs = HeapCall::call_name(theirs[0]);
             let ours = HeapCall::call_name(ours[0]);
@@ -138,10 +133,8 @@ impl SymmetricHeap {
     /// # Errors
     /// [`OutOfMemory`].
     fn reserve_tables(&mut self) -> std::result::Result<(), OutOfMemory> {
-        if !crate::is_planted("shmem-aborts-without-memory") {
-            let bytes = (self.taken.len() + 1) * size_of::<(u64, HeapBlock)>();
-            self.taken.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
-        }
+        let bytes = (self.taken.len() + 1) * size_of::<(u64, HeapBlock)>();
+        self.taken.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
         self.ranges.reserve_gap()
     }
 
@@ -165,9 +158,7 @@ impl SymmetricHeap {
     /// Gives the bytes of an allocation back, and has `locks` forget those in them.
     fn release_bytes(&mut self, offset: u64, locks: &LockTable) -> Result<()> {
         let HeapBlock { begin, total, .. } = self.taken.remove(&offset).ok_or_else(no_allocation)?;
-        if !crate::is_planted("shmem-frees-nothing") {
-            self.ranges.release_range(begin, total);
-        }
+        self.ranges.release_range(begin, total);
         locks.forget_range(begin, total);
         Ok(())
     }
@@ -181,7 +172,7 @@ impl SymmetricHeap {
         else {
             return false;
         };
-        if needs > block.total || crate::is_planted("shmem-moves-what-shrinks") {
+        if needs > block.total {
             return false;
         }
         if keeps < has {
@@ -241,7 +232,7 @@ impl Pe {
         if let Ok(Some(addr)) = taken {
             prepare(addr)?;
         }
-        let lacks = taken.is_err() && !crate::is_planted("shmem-lacks-in-silence");
+        let lacks = taken.is_err();
         let lacking = self.exchange_requests(HeapRequest { call, bytes, align, offset: 0, lacks })?;
         match (taken, lacking) {
             (Ok(Some(addr)), None) => Ok(HeapAllocation::At(addr)),
@@ -271,7 +262,7 @@ impl Pe {
             let zeros = [0; 4096];
             let heap = self.heap_memory();
             let mut at = 0;
-            while at < bytes && !crate::is_planted("shmem-callocs-what-was-there") {
+            while at < bytes {
                 let len = zeros.len().min(bytes - at);
                 map_bounds_error(heap.write((addr - heap.addr() + at) as u64, &zeros[..len]))?;
                 at += len;

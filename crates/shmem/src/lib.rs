@@ -25,9 +25,3 @@ mod process_pe;
 mod settings;
 mod symmetric_segments;
 mod team;
-
-/// Whether a bug is planted; never in a build without the feature.
-#[inline]
-fn is_planted(name: &str) -> bool {
-    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
-}

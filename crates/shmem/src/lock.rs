@@ -40,7 +40,7 @@ impl LockWords {
         let name = memory.own_pe() as u64 + 1;
         change_word(memory, memory.own_pe(), self.node, AtomicAction::Set(WAITS))?;
         let before = change_word(memory, self.home, self.last, AtomicAction::Set(name))?;
-        if before == 0 || crate::is_planted("shmem-locks-are-open") {
+        if before == 0 {
             return change_word(memory, memory.own_pe(), self.node, AtomicAction::Add(NO_MORE)).map(drop);
         }
         let before = queued_pe(memory, before, name)?;
@@ -80,7 +80,7 @@ fn change_word(memory: &SymmetricMemory, pe: usize, at: SymmetricPlace, action: 
 /// [`ShmemError::Argument`] if no PE wrote it.
 fn queued_pe(memory: &SymmetricMemory, word: u64, own: u64) -> Result<usize> {
     let named = (1..=memory.pe_count() as u64).contains(&word) && word != own;
-    if !named && !crate::is_planted("shmem-believes-locks") {
+    if !named {
         return Err(ShmemError::invalid_argument("the lock was not 0 before it was first set"));
     }
     Ok(word as usize - 1)
@@ -126,9 +126,7 @@ impl LockTable {
         let mut held = self.held_locks();
         let other = held.iter().find(|held| held.at == at).map(|held| held.by);
         if other.is_none() {
-            if !crate::is_planted("shmem-locks-abort-without-memory") {
-                try_grow(&mut held, 1)?;
-            }
+            try_grow(&mut held, 1)?;
             held.push(HeldLock { at, by: thread::current().id(), has: false });
         }
         Ok(other)
@@ -146,9 +144,7 @@ impl LockTable {
 
     /// Forgets the locks among bytes of the heap that are freed: another lock may come to be there.
     pub(crate) fn forget_range(&self, offset: u64, len: u64) {
-        if !crate::is_planted("shmem-remembers-freed-locks") {
-            self.held_locks().retain(|held| !held.is_in(offset, len));
-        }
+        self.held_locks().retain(|held| !held.is_in(offset, len));
     }
 
     /// Waits until this PE has a lock.
@@ -159,12 +155,9 @@ impl LockTable {
         let lock = LockWords::find_words(memory, addr)?;
         memory.wait_until(ExpectedPe::Anyone, || match self.acquire_for_thread(lock.last)? {
             None => Ok(Some(())),
-            Some(by) if by == thread::current().id() && !crate::is_planted("shmem-waits-for-itself") => {
-                Err(ShmemError::Argument(
-                    "this PE holds the lock already, by this thread, which would wait for itself",
-                ))
-            }
-            Some(_) if crate::is_planted("shmem-threads-queue-as-one") => Ok(Some(())),
+            Some(by) if by == thread::current().id() => Err(ShmemError::Argument(
+                "this PE holds the lock already, by this thread, which would wait for itself",
+            )),
             Some(_) => Ok(None),
         })?;
         lock.enter_queue(memory)?;
@@ -186,9 +179,7 @@ impl LockTable {
             self.release_for_thread(lock.last);
             queued_pe(memory, before, swap)?;
         }
-        if let Some(far) = memory.find_fabric()
-            && !crate::is_planted("shmem-tests-serve-nobody")
-        {
+        if let Some(far) = memory.find_fabric() {
             // Who has the lock may need this PE to give it up.
             far.progress()?;
         }
@@ -203,7 +194,7 @@ impl LockTable {
         memory.quiet_all()?;
         let lock = LockWords::find_words(memory, addr)?;
         let holds = self.held_locks().iter().any(|held| held.at == lock.last && held.has);
-        if !holds && !crate::is_planted("shmem-clears-what-is-not-held") {
+        if !holds {
             return Err(ShmemError::Argument("this PE does not hold the lock"));
         }
         lock.pass_on(memory)?;

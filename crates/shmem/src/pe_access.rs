@@ -65,7 +65,6 @@ impl PeAccess {
         match said {
             _ if !ended => None,
             0 => Some(pe),
-            said if said >= OF_ANOTHER && crate::is_planted("shmem-names-who-noticed") => Some(pe),
             said => said.checked_sub(OF_ANOTHER).and_then(|first| usize::try_from(first).ok()),
         }
     }

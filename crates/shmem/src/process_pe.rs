@@ -72,9 +72,6 @@ pub(crate) fn with_pe_unless_ending(call: &str, what: impl FnOnce(&'static Pe) -
 /// Makes it known that this thread ends the program. Nobody waits for the other PEs from now on, and other threads that call come no further;
 /// what runs in an exit that has begun, and calls, ends it at once.
 pub(crate) fn begin_end(status: i32) {
-    if crate::is_planted("shmem-leaves-as-it-ends") {
-        return;
-    }
     ends_already();
     if ENDING.set((gettid(), status)).is_err() {
         ends_already();
@@ -105,9 +102,7 @@ fn leave_at_once(status: i32) -> ! {
         flush_all();
         let _ = done.send(());
     };
-    if crate::is_planted("shmem-flushes-for-ever") {
-        flush_all();
-    } else if std::thread::Builder::new().spawn(flush).is_ok() {
+    if std::thread::Builder::new().spawn(flush).is_ok() {
         let _ = flushed.recv_timeout(FLUSHES_WITHIN);
     }
     // SAFETY: ends the process; what its threads do is cut off, as was asked for.
@@ -179,7 +174,7 @@ fn watch_exit(pe: &Pe) {
 /// Ends this process if another PE says so.
 fn end_if_told(pe: &Pe) {
     let word = pe.symmetric_memory().own_segments().0[INNER].load(EXIT).unwrap_or(0);
-    if word & ENDS != 0 && !crate::is_planted("shmem-ends-alone") {
+    if word & ENDS != 0 {
         leave_at_once(word as u32 as i32);
     }
 }

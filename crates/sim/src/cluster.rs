@@ -1,7 +1,7 @@
 //! The simulated processes with their engines, and the loop that lets them act: one call at a time, in an order drawn
 //! from the seed, until everything is closed. Stops at the first violation.
 
-use trunkline_engine::{EngineParams, MatchBy, Mutant as EngineMutant};
+use trunkline_engine::{EngineParams, MatchBy};
 use trunkline_proto::time::Duration;
 
 use crate::checkers::bounded::FailureCause;
@@ -15,7 +15,7 @@ use crate::receiver::ReceiveSchedule;
 use crate::rogue_peer::RoguePeer;
 use crate::scenario::{CommPlan, InjectedFault, RunScenario, nic_set};
 use crate::sender::SendSchedule;
-use crate::{HeldResources, NetworkMutant, ProcessNic, SimFabric, SimHost, SimPid, SimRng, SimWorld};
+use crate::{HeldResources, ProcessNic, SimFabric, SimHost, SimPid, SimRng, SimWorld};
 
 /// The limit the engines are given.
 const PEER_TIME: Duration = Duration::from_secs(10);
@@ -54,7 +54,6 @@ struct EngineProcess {
 pub(crate) struct SimCluster {
     world: SimWorld,
     scenario: RunScenario,
-    mutant: NetworkMutant,
     dice: SimRng,
     processes: Vec<EngineProcess>,
     sides: Vec<SimCommEnd>,
@@ -72,13 +71,7 @@ pub(crate) struct SimCluster {
 }
 
 impl SimCluster {
-    pub(crate) fn new(
-        world: SimWorld,
-        scenario: RunScenario,
-        seed: u64,
-        mutant: NetworkMutant,
-        engine_mutant: EngineMutant,
-    ) -> Result<Self, PropertyViolation> {
+    pub(crate) fn new(world: SimWorld, scenario: RunScenario, seed: u64) -> Result<Self, PropertyViolation> {
         let choice = scenario.engine;
         let params = EngineParams {
             match_by: if choice.by_nic { MatchBy::Nic } else { MatchBy::Mailbox },
@@ -91,7 +84,6 @@ impl SimCluster {
             links_per_rail: choice.links_per_rail,
             stripe_min: choice.stripe_min,
             rail_time: Duration(choice.rail_time),
-            mutant: engine_mutant,
             ..EngineParams::default()
         };
         let mut processes = Vec::new();
@@ -107,7 +99,6 @@ impl SimCluster {
         let outside = world.add_process();
         let mut cluster = Self {
             world,
-            mutant,
             dice: SimRng::new(seed, 3),
             processes,
             sides: Vec::new(),
@@ -204,7 +195,6 @@ impl SimCluster {
             peer_idle,
             peer_closed,
             look_again: self.scenario.look_again,
-            mutant: self.mutant,
         };
         let progress = side.run_step(&mut around)?;
         let rude = side.phase == EndPhase::Closed && side.closed == Some(now) && !plan.settles;

@@ -13,7 +13,7 @@ use crate::close_mode::CloseMode;
 use crate::receiver::ReceiveSchedule;
 use crate::scenario::{CommPlan, PlannedEnd, SidePlan};
 use crate::sender::SendSchedule;
-use crate::{NetworkMutant, SimFabric, SimHost, SimRng, SimWorld};
+use crate::{SimFabric, SimHost, SimRng, SimWorld};
 
 /// Registrations of an end, so that the ends of a process together need no more than a NIC has.
 const OWN_REGIONS_MAX: usize = 16;
@@ -52,7 +52,6 @@ pub(crate) struct StepContext<'a> {
     /// The other end of the comm has closed.
     pub(crate) peer_closed: bool,
     pub(crate) look_again: u32,
-    pub(crate) mutant: NetworkMutant,
 }
 
 /// How far an end is.
@@ -312,9 +311,6 @@ impl SimCommEnd {
             Ok(true) => {
                 let flight = self.flights.swap_remove(at);
                 self.finish_request(around, request)?;
-                if around.mutant == NetworkMutant::DuplicateCompletion && around.dice.chance(100) {
-                    self.finish_request(around, request)?;
-                }
                 match self.role {
                     EndRole::Send(_) => self.finish_send(around, flight.item)?,
                     EndRole::Recv(_) => self.finish_receive(around, &flight, sizes)?,

@@ -3,7 +3,7 @@
 use trunkline_fabric::conformance::{self as suite, ConformanceSetup};
 use trunkline_fabric::{Fabric, RailConfig};
 
-use crate::{NetworkModel, NetworkMutant, SimFabric, SimRail, SimWorld};
+use crate::{NetworkModel, SimFabric, SimRail, SimWorld};
 
 struct Sim(NetworkModel);
 
@@ -11,7 +11,7 @@ impl ConformanceSetup for Sim {
     type Rail = SimRail;
 
     fn open_rails(&self, config: &RailConfig) -> (SimRail, SimRail) {
-        let world = SimWorld::new(5, self.0.clone(), NetworkMutant::None, false);
+        let world = SimWorld::new(5, self.0.clone(), false);
         let open = || SimFabric::new(&world, world.add_process()).open_rail(0, config).unwrap();
         (open(), open())
     }

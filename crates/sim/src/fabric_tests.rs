@@ -7,7 +7,7 @@ use trunkline_fabric::{
 use trunkline_mem::MemoryRange;
 use trunkline_proto::time::Duration;
 
-use crate::{NetworkModel, NetworkMutant, SimFabric, SimRail, SimRng, SimWorld};
+use crate::{NetworkModel, SimFabric, SimRail, SimRng, SimWorld};
 
 const CONFIG: RailConfig = RailConfig {
     depth: 64,
@@ -57,7 +57,7 @@ impl End {
 }
 
 fn pair(weather: NetworkModel, purpose: RegionPurpose) -> (SimWorld, End, End) {
-    let world = SimWorld::new(1, weather, NetworkMutant::None, true);
+    let world = SimWorld::new(1, weather, true);
     let ends: Vec<End> = (0..2)
         .map(|_| {
             let process = world.add_process();

@@ -39,7 +39,6 @@ mod liveness_tests;
 mod matched_ride_tests;
 #[cfg(test)]
 mod member_memory_tests;
-mod mutant;
 mod network_model;
 mod oob;
 #[cfg(test)]
@@ -84,7 +83,6 @@ pub use checkers::PropertyViolation;
 pub use denied::DeniedResource;
 pub use fabric::SimFabric;
 pub use host::SimHost;
-pub use mutant::NetworkMutant;
 pub use network_model::NetworkModel;
 pub use oob::{SimListener, SimOob, SimStream};
 pub use rail::SimRail;

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 
 use trunkline_fabric::{Completion, CompletionKind, LinkId, OpStatus, RegionExtent, RemoteLocation};
 
-use crate::NetworkMutant;
 use crate::rail::QueuedCompletion;
 use crate::region_bytes::ShadowWrite;
 use crate::wire::NetworkEvent;
@@ -276,9 +275,7 @@ impl SimCore {
         entry.next_seq += 1;
         entry.slots += 1;
         self.mark_shadow(link, seq);
-        if self.mutant != NetworkMutant::EmptyFlush {
-            self.reveal_shadow(link, seq);
-        }
+        self.reveal_shadow(link, seq);
         if signalled {
             self.queue_completion(link, wr_id, CompletionKind::Posted, OpStatus::Ok, None, 0, true, None);
         } else {
@@ -287,9 +284,7 @@ impl SimCore {
     }
 
     fn finish_send(&mut self, link: usize, wqe: &SendQueueEntry) {
-        if let PostedWork::Flush = wqe.work
-            && self.mutant != NetworkMutant::EmptyFlush
-        {
+        if let PostedWork::Flush = wqe.work {
             self.reveal_shadow(link, wqe.seq);
         }
         if wqe.told {

@@ -1,32 +1,24 @@
 //! A peer's death is told in time to callers that hardly get a processor: the engine may not count their calls alone.
 
-#[cfg(feature = "mutants")]
-use trunkline_engine::Mutant as EngineMutant;
 use trunkline_engine::{CommFault, EngineError, EngineParams, RecvBuf};
 use trunkline_mem::MemoryRange;
 use trunkline_proto::time::Duration;
 
 use crate::comm_end::SimEngine;
-use crate::{NetworkModel, NetworkMutant, SimFabric, SimHost, SimWorld};
+use crate::{NetworkModel, SimFabric, SimHost, SimWorld};
 
 /// What passes between two calls of a process that yields to many others.
 const PAUSE: u64 = 20_000_000;
 
 fn params() -> EngineParams {
-    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = EngineParams { peer_time: Duration::from_secs(10), ..EngineParams::default() };
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = EngineMutant::with_name(name.leak());
-    }
-    params
+    EngineParams { peer_time: Duration::from_secs(10), ..EngineParams::default() }
 }
 
 #[test]
 fn a_death_is_told_in_time_to_a_caller_that_seldom_runs() {
     // The NIC itself notices nothing for long; the control stream tells after a millisecond.
     let weather = NetworkModel { retry_time: 3_600_000_000_000, poll_time: 0, ..NetworkModel::fault_free() };
-    let world = SimWorld::new(11, weather, NetworkMutant::None, false);
+    let world = SimWorld::new(11, weather, false);
     let pids = [world.add_process(), world.add_process()];
     let engines = pids
         .map(|pid| SimEngine::new(SimFabric::new(&world, pid), SimHost::new(&world, pid), params()).unwrap());

@@ -7,7 +7,7 @@ use trunkline_fabric::{OobAddress, OobError, OobFrame, OobListener, OobStream, O
 
 use crate::wire::NetworkEvent;
 use crate::world::SimCore;
-use crate::{NetworkMutant, SimPid, SimWorld};
+use crate::{SimPid, SimWorld};
 
 /// Every stream and listener of a world.
 #[derive(Default)]
@@ -263,11 +263,6 @@ impl OobStream for SimStream {
 
 impl Drop for SimStream {
     fn drop(&mut self) {
-        let mut state = self.world.lock();
-        if state.mutant != NetworkMutant::HidePeerDeath
-            || state.is_alive(state.streams.ends[self.end].process)
-        {
-            state.close_end(self.end, 0);
-        }
+        self.world.lock().close_end(self.end, 0);
     }
 }

@@ -2,14 +2,14 @@
 
 use trunkline_fabric::{OobAddress, OobError, OobFrame, OobListener, OobStream, OobTransport};
 
-use crate::{NetworkModel, NetworkMutant, SimListener, SimOob, SimPid, SimStream, SimWorld};
+use crate::{NetworkModel, SimListener, SimOob, SimPid, SimStream, SimWorld};
 
 fn frame(bytes: &[u8]) -> OobFrame {
     OobFrame { bytes: bytes.to_vec(), fd: None }
 }
 
 fn streams(weather: NetworkModel) -> (SimWorld, SimListener, SimStream, SimStream) {
-    let world = SimWorld::new(3, weather, NetworkMutant::None, false);
+    let world = SimWorld::new(3, weather, false);
     let (one, two) = (world.add_process(), world.add_process());
     let mut listener = SimOob::for_rogue_peer(&world, one).listen().unwrap();
     let client = SimOob::for_rogue_peer(&world, two).connect(&listener.listen_address()).unwrap();

@@ -14,7 +14,7 @@ pub(crate) struct RegionEntry {
     pub(crate) purpose: RegionPurpose,
     pub(crate) remote: u64,
     pub(crate) base: u64,
-    /// Deregistered, but a copy is under way, or a planted bug keeps it.
+    /// Deregistered, but a copy is under way.
     pub(crate) closed: bool,
     /// When the copy that is under way ends.
     pub(crate) copying: Option<u64>,

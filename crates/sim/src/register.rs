@@ -11,7 +11,7 @@ use trunkline_mem::{MemoryKind, MemoryRange};
 use crate::denied::DeniedResource;
 use crate::region_bytes::RegionEntry;
 use crate::world::SimCore;
-use crate::{NetworkMutant, SimPid, SimWorld};
+use crate::{SimPid, SimWorld};
 
 /// The regions of one rail.
 #[derive(Debug)]
@@ -76,9 +76,7 @@ impl MemoryRegistrar for SimRegistrar {
     fn abandon(&self, key: LocalKey) {
         let ended = self.end_registration(key, false);
         let mut state = self.world.lock();
-        if let Err(DeregisterError::InUse { .. } | DeregisterError::Draining) = ended
-            && state.mutant != NetworkMutant::ForgetAbandoned
-        {
+        if let Err(DeregisterError::InUse { .. } | DeregisterError::Draining) = ended {
             let of = state.nic_of(self.rail);
             state.abandoned.entry(of).or_default().keep_key(key);
         }
@@ -132,24 +130,19 @@ impl SimRegistrar {
             let remote = region.remote;
             state.retired.insert(remote, self.rail);
         }
-        let leak = state.mutant == NetworkMutant::LeakRegion && state.dice.chance(500);
         let now = state.now;
         let known = state.regions.get(&key.0).filter(|region| region.rail == self.rail);
-        let (copying, closed) =
-            known.map(|region| (region.copying, region.closed)).ok_or(DeregisterError::Unknown)?;
+        let copying = known.map(|region| region.copying).ok_or(DeregisterError::Unknown)?;
         // What is with the network is known to have ended by who asks that.
         let seen = if state.weather.drains { state.rails[self.rail].polled } else { now };
         match copying {
             Some(until) if seen < until => return Err(state.in_use_error()),
-            None if closed => return Err(DeregisterError::Unknown),
             None if state.begin_stuck_copy(key.0) => return Err(state.in_use_error()),
             _ => {}
         }
         state.close_region(key.0);
         state.note_trace(format_args!("{} deregisters {:#x}", self.process, key.0));
-        if !leak {
-            state.regions.remove(&key.0);
-        }
+        state.regions.remove(&key.0);
         Ok(())
     }
 }

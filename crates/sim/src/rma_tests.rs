@@ -11,7 +11,7 @@ use trunkline_proto::wire::rma::signal::{SignalUpdate, UpdateOp};
 use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 
 use crate::rules_tests::params;
-use crate::{NetworkModel, NetworkMutant, SimFabric, SimHost, SimPid, SimRng, SimWorld};
+use crate::{NetworkModel, SimFabric, SimHost, SimPid, SimRng, SimWorld};
 
 const MEMBERS: u64 = 3;
 /// Bytes of a heap: an area of [`AREA`] for each initiator, then [`STAGE`] and words.
@@ -76,7 +76,7 @@ impl Trial {
         nics: [&[usize]; MEMBERS as usize],
         params: &EngineParams,
     ) -> Self {
-        let world = SimWorld::new(seed, weather, NetworkMutant::None, false);
+        let world = SimWorld::new(seed, weather, false);
         let job = |nics| {
             let process = world.add_process();
             let (fabric, host) = (SimFabric::new(&world, process), SimHost::new(&world, process));

@@ -14,19 +14,13 @@ use trunkline_proto::wire::handle::{self, ConnectionHandle};
 use trunkline_proto::wire::share::{ShareMode, ShareOffer, ShareRequest};
 
 use crate::comm_end::SimEngine;
-use crate::{NetworkModel, NetworkMutant, SimFabric, SimHost, SimOob, SimPid, SimStream, SimWorld};
+use crate::{NetworkModel, SimFabric, SimHost, SimOob, SimPid, SimStream, SimWorld};
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// The parameters, with the planted bug that the environment asks for.
+/// The parameters of most tests: connecting may take 30 seconds.
 pub(crate) fn params() -> EngineParams {
-    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = EngineParams { connect_time: Duration::from_secs(30), ..EngineParams::default() };
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
-    }
-    params
+    EngineParams { connect_time: Duration::from_secs(30), ..EngineParams::default() }
 }
 
 /// Two processes.
@@ -38,7 +32,7 @@ pub(crate) struct Duo {
 
 impl Duo {
     pub(crate) fn new(seed: u64, weather: NetworkModel, params: EngineParams) -> Self {
-        let world = SimWorld::new(seed, weather, NetworkMutant::None, false);
+        let world = SimWorld::new(seed, weather, false);
         let [a, b] = [world.add_process(), world.add_process()].map(|pid| {
             SimEngine::new(SimFabric::new(&world, pid), SimHost::new(&world, pid), params.clone()).unwrap()
         });

@@ -3,22 +3,16 @@
 
 use std::fmt;
 
-use trunkline_engine::Mutant as EngineMutant;
-
+use crate::SimWorld;
 use crate::checkers::PropertyViolation;
 use crate::cluster::SimCluster;
 use crate::scenario::{CommPlan, RunScenario};
-use crate::{NetworkMutant, SimWorld};
 
 /// How to run a seed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SeedOptions {
     /// Keep a trace.
     pub trace: bool,
-    /// A planted bug of the simulated network.
-    pub mutant: NetworkMutant,
-    /// A planted bug of the protocol or the engine.
-    pub engine_mutant: EngineMutant,
     /// A sweep ends with the first seed that fails.
     pub stop_at_failure: bool,
 }
@@ -58,7 +52,7 @@ impl fmt::Display for SeedOutcome {
 #[must_use]
 pub fn run_seed(seed: u64, options: &SeedOptions) -> SeedOutcome {
     let scenario = RunScenario::from_seed(seed);
-    let world = SimWorld::new(seed, scenario.weather.clone(), options.mutant, options.trace);
+    let world = SimWorld::new(seed, scenario.weather.clone(), options.trace);
     world.note_trace(format_args!("{:?}", scenario.weather));
     world.note_trace(format_args!("{:?}, {} processes", scenario.engine, scenario.processes));
     if scenario.has_sharing() {
@@ -71,7 +65,7 @@ pub fn run_seed(seed: u64, options: &SeedOptions) -> SeedOutcome {
             ));
         }
     }
-    let cluster = SimCluster::new(world.clone(), scenario, seed, options.mutant, options.engine_mutant);
+    let cluster = SimCluster::new(world.clone(), scenario, seed);
     let (violation, steps, requests) = match cluster {
         Ok(mut cluster) => (cluster.run_to_end().err(), cluster.steps, cluster.ended_requests()),
         Err(violation) => (Some(violation), 0, 0),

@@ -4,7 +4,6 @@
 use trunkline_fabric::{CompletionKind, OpStatus, RecvOrder, RegionExtent, RemoteLocation, WriteVisibility};
 use trunkline_mem::MemoryRange;
 
-use crate::NetworkMutant;
 use crate::link::{LinkPhase, PostedWork, QueuedReceive, SendQueueEntry, SourceBytes, WorkProgress};
 use crate::region_bytes::{RequiredRight, WritePiece};
 use crate::world::SimCore;
@@ -27,7 +26,7 @@ pub(crate) enum NetworkEvent {
     Check { link: usize },
     /// The time to find a receive is over.
     Starved { link: usize, seq: u64 },
-    /// Bytes land after their completion: a planted bug, or a copy that was stuck.
+    /// Bytes land after their completion: those of a copy that was stuck.
     Late { memory: MemoryRange, offset: u64, bytes: Vec<u8> },
     /// A NIC writes a word that it kept to itself.
     WriteBack { region: u64, offset: u64 },
@@ -173,12 +172,9 @@ impl SimCore {
     fn land_write(&mut self, link: usize, seq: u64, piece: WritePiece) {
         let Some(peer) = self.target_of(link) else { return };
         let Some(wqe) = self.links[link].send_entry(seq) else { return };
-        let PostedWork::Write { mut from, to, .. } = wqe.work.clone() else { return };
+        let PostedWork::Write { from, to, .. } = wqe.work.clone() else { return };
         if wqe.broken.is_some() {
             return;
-        }
-        if self.mutant == NetworkMutant::SwapMessages {
-            from = self.swapped_bytes(link, seq, from);
         }
         let broken = self.land_piece(link, peer, seq, &from, to, piece).err();
         if let Some(wqe) = self.links[link].send_entry(seq) {
@@ -202,26 +198,14 @@ impl SimCore {
             WritePiece::Bytes { from, len } => (from, len),
             WritePiece::Words(_) => (0, source.len()),
         };
-        let mut bytes = self.source_bytes(link, source, from, len).ok_or(OpStatus::LocalProtection)?;
+        let bytes = self.source_bytes(link, source, from, len).ok_or(OpStatus::LocalProtection)?;
         if let WritePiece::Words(mask) = piece
             && self.place_words(region, offset, &bytes, mask)
         {
             return Ok(());
         }
-        self.apply_write_mutants(region, offset + from, &mut bytes);
         self.place_bytes(peer, region, offset + from, bytes, seq);
         Ok(())
-    }
-
-    /// A planted bug: the bytes of another write under way, equally long, that lie elsewhere.
-    fn swapped_bytes(&self, link: usize, seq: u64, from: SourceBytes) -> SourceBytes {
-        let SourceBytes::Region(own) = from else { return from };
-        let others = self.links[link].sends.iter().filter(|wqe| wqe.seq != seq);
-        let mut others = others.filter_map(|wqe| match &wqe.work {
-            PostedWork::Write { from: SourceBytes::Region(other), imm: Some(_), .. } => Some(*other),
-            _ => None,
-        });
-        SourceBytes::Region(others.find(|other| other.len == own.len && *other != own).unwrap_or(own))
     }
 
     /// A write that is under way gets stuck in the middle of a region whose registration is to end, and ends later.
@@ -262,24 +246,6 @@ impl SimCore {
         region.closed = true;
         let remote = region.remote;
         self.remote_keys.remove(&remote);
-    }
-
-    /// The planted bugs of a write.
-    fn apply_write_mutants(&mut self, region: u64, offset: u64, bytes: &mut Vec<u8>) {
-        match self.mutant {
-            NetworkMutant::LoseByte if self.dice.chance(50) => {
-                bytes.pop();
-            }
-            NetworkMutant::LateWrite if self.dice.chance(300) => {
-                if let Some(region) = self.regions.get(&region) {
-                    let memory = region.memory.clone();
-                    let bytes = bytes.clone();
-                    let after = self.dice.between(1_000, 200_000);
-                    self.schedule_after(after, NetworkEvent::Late { memory, offset, bytes });
-                }
-            }
-            _ => {}
-        }
     }
 
     pub(crate) fn source_bytes(
@@ -581,10 +547,7 @@ impl SimCore {
 
     /// Breaks a link that has waited for its peer for too long.
     fn check_waiting(&mut self, link: usize) {
-        if self.links[link].phase != LinkPhase::Ready
-            || self.reachable_peer(link).is_some()
-            || self.mutant == NetworkMutant::HidePeerDeath
-        {
+        if self.links[link].phase != LinkPhase::Ready || self.reachable_peer(link).is_some() {
             return;
         }
         let flushed = self.links[link].flushed;

@@ -17,7 +17,7 @@ use crate::oob::StreamTable;
 use crate::rail::{QueuedCompletion, RailEntry};
 use crate::region_bytes::RegionEntry;
 use crate::wire::NetworkEvent;
-use crate::{NetworkModel, NetworkMutant, RunTrace, SimRng};
+use crate::{NetworkModel, RunTrace, SimRng};
 
 /// A simulated process, by its number in the world.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -62,7 +62,6 @@ pub struct SimWorld(Arc<Mutex<SimCore>>);
 pub(crate) struct SimCore {
     pub(crate) now: u64,
     pub(crate) weather: NetworkModel,
-    pub(crate) mutant: NetworkMutant,
     pub(crate) dice: SimRng,
     pub(crate) trace: RunTrace,
     events: BinaryHeap<Reverse<ScheduledEvent>>,
@@ -130,11 +129,10 @@ impl Ord for ScheduledEvent {
 impl SimWorld {
     /// A world without processes. `traced` keeps what happens for [`SimWorld::take_trace`].
     #[must_use]
-    pub fn new(seed: u64, weather: NetworkModel, mutant: NetworkMutant, traced: bool) -> Self {
+    pub fn new(seed: u64, weather: NetworkModel, traced: bool) -> Self {
         Self(Arc::new(Mutex::new(SimCore {
             now: 0,
             weather,
-            mutant,
             dice: SimRng::new(seed, 1),
             trace: RunTrace::new(traced),
             events: BinaryHeap::new(),
@@ -206,9 +204,7 @@ impl SimWorld {
             return;
         }
         state.note_trace(format_args!("{process} dies"));
-        if state.mutant != NetworkMutant::HidePeerDeath {
-            state.close_streams_of(process);
-        }
+        state.close_streams_of(process);
         state.kill_links_of(process);
     }
 

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use trunkline_fabric::{LinkAddress, LinkControl, LinkError, LinkId, PassedFd, PeerProcess};
+use trunkline_fabric::{LinkAddress, LinkControl, LinkError, LinkId, PassedFd};
 use trunkline_proto::reserve::try_grow;
 
 use crate::direct::DirectCopier;
@@ -174,10 +174,7 @@ impl SoftRail {
         let word = random_bytes().map_err(system_error("getrandom"))?;
         let names = QpNames {
             token,
-            proof: ProofWord::new(match self.shared.one_proof.is_on() {
-                true => 1,
-                false => u128::from_le_bytes(word) as u64,
-            }),
+            proof: ProofWord::new(u128::from_le_bytes(word) as u64),
             own: self.shared.own_links.add_link(token),
             door: self.open_listener()?,
         };
@@ -210,8 +207,7 @@ impl SoftRail {
 
     /// Whether an address is of a link that this fabric has made, sent by this process itself.
     fn is_own(&self, peer: &SoftLinkAddress, passed: &PassedFd) -> bool {
-        let is_own = passed.is_own() && self.shared.own_links.contains(&peer.token);
-        is_own || self.shared.believes_echoes.is_on()
+        passed.is_own() && self.shared.own_links.contains(&peer.token)
     }
 
     /// The memory of the process that handed an address over, for direct copies. `None` if the kernel does not name that process, or names this
@@ -219,10 +215,6 @@ impl SoftRail {
     fn peer_memory(&self, peer: &SoftLinkAddress, passed: &mut PassedFd) -> Option<PeerMemory> {
         if passed.is_own() && !self.is_own(peer, passed) {
             return None;
-        }
-        if self.shared.believes_numbers.is_on() {
-            // The address names the process in the place of its queue pair.
-            passed.sender = PeerProcess::new(peer.number, None);
         }
         let process = self.shared.peer_process(passed.sender.take()?);
         Some(PeerMemory::new(process, peer.proof))

@@ -8,8 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use trunkline_fabric::{OpStatus, PostError};
 
-use crate::error::PlantedBug;
-
 /// What one rail has produced. Only the owner of the rail writes.
 #[repr(align(128))]
 pub(crate) struct CompletionCounter {
@@ -22,24 +20,6 @@ pub(crate) struct CompletionCounter {
     /// Index of the first completion in error; of no meaning before `failed`.
     failed_at: AtomicU64,
     closed: AtomicBool,
-    bugs: CqBugs,
-}
-
-/// Planted bugs.
-#[derive(Clone, Copy)]
-struct CqBugs {
-    /// A wait ends one completion early.
-    early: PlantedBug,
-    /// A wait does not look for errors.
-    deaf: PlantedBug,
-    /// A wait for the failed completion itself succeeds.
-    blurred: PlantedBug,
-    /// A wait does not see that the rail is gone.
-    faithful: PlantedBug,
-    /// A wait that fails does not let end what was before it.
-    hasty: PlantedBug,
-    /// A destroyed link's completions are not missed.
-    trusting: PlantedBug,
 }
 
 /// What a wait can expect.
@@ -69,9 +49,7 @@ impl CompletionCounter {
 
     /// A link was destroyed that still owed completions: those of others will take their numbers.
     pub(crate) fn abandon_owed(&self) {
-        if !self.bugs.trusting.is_on() {
-            self.mark_failed(0);
-        }
+        self.mark_failed(0);
     }
 
     /// The completion that comes after `skipped` others, not yet counted, is in error; from there on nothing can be
@@ -88,21 +66,17 @@ impl CompletionCounter {
     fn wait_outlook(&self, index: u64) -> WaitOutlook {
         // Looked at before the error, which is told first.
         let produced = self.produced.load(Ordering::Acquire);
-        if self.closed.load(Ordering::Acquire) && !self.bugs.faithful.is_on() {
+        if self.closed.load(Ordering::Acquire) {
             return WaitOutlook::Lost;
         }
-        if self.failed.load(Ordering::Acquire) && !self.bugs.deaf.is_on() {
+        if self.failed.load(Ordering::Acquire) {
             let behind = index.wrapping_sub(self.failed_at.load(Ordering::Relaxed)) as i64;
-            if behind >= i64::from(self.bugs.blurred.is_on()) {
+            if behind >= 0 {
                 return WaitOutlook::Lost;
             }
         }
         let ahead = produced.wrapping_sub(index) as i64;
-        if ahead > 0 || (ahead == 0 && self.bugs.early.is_on()) {
-            WaitOutlook::Reached
-        } else {
-            WaitOutlook::NotYet
-        }
+        if ahead > 0 { WaitOutlook::Reached } else { WaitOutlook::NotYet }
     }
 }
 
@@ -131,14 +105,6 @@ impl CounterTable {
             failed: AtomicBool::new(false),
             failed_at: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-            bugs: CqBugs {
-                early: PlantedBug::named("soft-wait-one-early"),
-                deaf: PlantedBug::named("soft-wait-ignores-errors"),
-                blurred: PlantedBug::named("soft-wait-forgives-its-own"),
-                faithful: PlantedBug::named("soft-wait-outlives-rails"),
-                hasty: PlantedBug::named("soft-wait-flushes-what-was-before"),
-                trusting: PlantedBug::named("soft-wait-trusts-destroyed-links"),
-            },
         });
         self.lock_open().insert(cq.id, Arc::clone(&cq));
         cq
@@ -193,11 +159,6 @@ impl AwaitedCounter {
         }
         let Some(cq) = cqs.find_counter(nic, id) else { return WaitOutlook::Lost };
         self.kept.insert(cq).wait_outlook(index)
-    }
-
-    /// Whether the planted bug that lets a lost wait end the link too early is on.
-    pub(crate) fn is_hasty(&self) -> bool {
-        self.kept.as_ref().is_some_and(|cq| cq.bugs.hasty.is_on())
     }
 }
 

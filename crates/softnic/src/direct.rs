@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::copy_claim::{self, CopyPortion, PullOutcome};
-use crate::error::{NakReason, PlantedBug};
+use crate::error::NakReason;
 use crate::job::JobKind;
 use crate::nic::SharedFabric;
 use crate::pin_registry::LinkPins;
@@ -60,10 +60,6 @@ pub(crate) struct DirectCopier {
     limit: std::time::Duration,
     /// Since when one is waited for.
     ending: Option<std::time::Instant>,
-    /// A planted bug: the owner hears of an error while the peer still writes.
-    tells_early: PlantedBug,
-    /// A planted bug: the kernel is asked to write mapped bytes.
-    reads_to_mappings: PlantedBug,
 }
 
 impl DirectCopier {
@@ -79,20 +75,7 @@ impl DirectCopier {
         shared.nics[nic].book.add_link(&pins);
         let pushes = GrowingQueue::new(PUSHES, 0);
         let shared = Arc::clone(shared);
-        let tells_early = PlantedBug::named("soft-error-before-last-push");
-        Self {
-            pins,
-            shared,
-            nic,
-            reaches,
-            granted: start,
-            executed: 0,
-            pushes,
-            limit,
-            ending: None,
-            tells_early,
-            reads_to_mappings: PlantedBug::named("soft-reads-to-mappings"),
-        }
+        Self { pins, shared, nic, reaches, granted: start, executed: 0, pushes, limit, ending: None }
     }
 
     /// Notes a record about to be published, of region `key`; whether both sides will copy it.
@@ -137,7 +120,7 @@ impl DirectCopier {
     /// # Safety
     /// The place was looked up for `len` bytes, inside a guard.
     unsafe fn read_to(&self, place: CheckedPlace, from: u64, len: usize) -> io::Result<()> {
-        if place.rights & right::MAPPED == 0 || self.reads_to_mappings.is_on() {
+        if place.rights & right::MAPPED == 0 {
             // SAFETY: the caller's promise.
             return unsafe { self.pins.peer_memory().read_bytes(place.at, from, len) };
         }
@@ -341,7 +324,7 @@ impl DirectCopier {
     /// In error: forbids the peer further copies; whether it is still inside one from or to memory of this side. The owner of that memory is
     /// notified of the error only after that, as with a NIC, so that it can use the memory for something else.
     pub(crate) fn end_copies(&mut self) -> bool {
-        if self.tells_early.is_on() || !self.pins.close_all() {
+        if !self.pins.close_all() {
             return false;
         }
         let since = *self.ending.get_or_insert_with(std::time::Instant::now);

@@ -1,4 +1,4 @@
-//! Why a record was refused, as a number on the wire and as a status; and the planted bugs.
+//! Why a record was refused, as a number on the wire and as a status.
 
 use trunkline_fabric::OpStatus;
 use trunkline_proto::reserve::OutOfMemory;
@@ -67,20 +67,3 @@ pub(crate) const UNKNOWN: u32 = 3;
 pub(crate) const TARGET: u32 = 4;
 /// [`OpStatus::Other`]: the process that was to execute a record had no memory for it.
 pub(crate) const MEMORY: u32 = 5;
-
-/// A planted bug. Without the feature `mutants` it is never on, and costs nothing.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PlantedBug(bool);
-
-impl PlantedBug {
-    /// The bug with a name; asked for when things are made.
-    pub(crate) fn named(name: &str) -> Self {
-        Self(cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name))
-    }
-
-    /// Whether it is switched on.
-    #[inline(always)]
-    pub(crate) fn is_on(self) -> bool {
-        cfg!(feature = "mutants") && self.0
-    }
-}

@@ -9,8 +9,6 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{MembarrierCommand, membarrier, membarrier_query};
 
-use crate::error::PlantedBug;
-
 /// How long a rail's store may take to be seen by another processor. Processors need microseconds, and a thread that is switched out or
 /// interrupted passes a barrier; waited for once, when the kernel begins to refuse barriers.
 const STORE_VISIBLE: Duration = Duration::from_millis(20);
@@ -56,7 +54,6 @@ pub(crate) struct RailGuards {
     list: Mutex<GuardList>,
     /// All guards are fenced, and stores of rails before that have been seen.
     fenced: AtomicBool,
-    ignores_refusals: PlantedBug,
 }
 
 impl RailGuards {
@@ -64,9 +61,8 @@ impl RailGuards {
     pub(crate) fn new() -> Self {
         let has_barriers = membarrier_query().contains_command(MembarrierCommand::PrivateExpedited)
             && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
-        let ignores_refusals = PlantedBug::named("soft-ignores-refused-barriers");
         let list = Mutex::new(GuardList { guards: Vec::new(), fenced: !has_barriers });
-        Self { list, fenced: AtomicBool::new(!has_barriers), ignores_refusals }
+        Self { list, fenced: AtomicBool::new(!has_barriers) }
     }
 
     /// A guard for a new rail.
@@ -88,10 +84,7 @@ impl RailGuards {
 
     /// The rails but `own` that may have seen what the caller just changed, and have not left their guards since.
     pub(crate) fn rails_inside(&self, own: &RailGuard) -> GuardSnapshot {
-        if !self.fenced.load(Ordering::Acquire)
-            && membarrier(MembarrierCommand::PrivateExpedited).is_err()
-            && !self.ignores_refusals.is_on()
-        {
+        if !self.fenced.load(Ordering::Acquire) && membarrier(MembarrierCommand::PrivateExpedited).is_err() {
             self.fence_all();
         }
         fence(Ordering::SeqCst);

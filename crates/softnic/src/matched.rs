@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use trunkline_fabric::RegionExtent;
 use trunkline_proto::table_capacity::try_hold_queue;
 
-use crate::error::{NakReason, PlantedBug};
+use crate::error::NakReason;
 use crate::job::TransmitJob;
 
 /// A posted matched receive.
@@ -63,16 +63,6 @@ pub(crate) struct LinkMatcher {
     revoked: VecDeque<(u64, u64)>,
     /// Some receive was taken back.
     takes_back: bool,
-    planted: MatcherBugs,
-}
-
-/// Planted bugs of this module.
-#[derive(Clone, Copy)]
-struct MatcherBugs {
-    untold: PlantedBug,
-    stranger: PlantedBug,
-    anyway: PlantedBug,
-    blames: PlantedBug,
 }
 
 impl LinkMatcher {
@@ -88,12 +78,6 @@ impl LinkMatcher {
             ungranted: VecDeque::new(),
             revoked: VecDeque::new(),
             takes_back: false,
-            planted: MatcherBugs {
-                untold: PlantedBug::named("soft-takes-back-untold"),
-                stranger: PlantedBug::named("soft-refuses-bytes-taken-back"),
-                anyway: PlantedBug::named("soft-sends-what-is-too-long"),
-                blames: PlantedBug::named("soft-blames-peer-for-lack-of-memory"),
-            },
         }
     }
 
@@ -166,7 +150,6 @@ impl LinkMatcher {
                 self.ungranted.remove(at);
                 self.free.push(id as u32);
             }
-            None if self.planted.untold.is_on() => self.free.push(id as u32),
             None => self.revoked.push_back((key, id)),
         }
         true
@@ -201,7 +184,7 @@ impl LinkMatcher {
     pub(crate) fn was_taken_back(&self, id: u64) -> bool {
         let slot = (id & 0xffff_ffff) as usize;
         let earlier = |&(now, _): &(u32, _)| (now.wrapping_sub((id >> 32) as u32) as i32) > 0;
-        self.takes_back && !self.planted.stranger.is_on() && self.receives.get(slot).is_some_and(earlier)
+        self.takes_back && self.receives.get(slot).is_some_and(earlier)
     }
 
     /// The peer takes a grant back; nothing, if a send has it.
@@ -229,15 +212,10 @@ impl LinkMatcher {
             return Err(NakReason::Protocol);
         }
         if let Err(refused) = try_hold_queue(&mut self.grants, held + 1) {
-            return Err(if self.planted.blames.is_on() { NakReason::Protocol } else { refused.into() });
+            return Err(refused.into());
         }
         self.grants.push_back(grant);
         Ok(None)
-    }
-
-    /// Whether a receive has room for a send.
-    pub(crate) fn has_room(&self, send: &UnmatchedSend, grant: ReceiveGrant) -> bool {
-        send.job.total <= grant.len || self.planted.anyway.is_on()
     }
 
     /// A send is posted: the oldest grant with its key, if one waits.

@@ -13,7 +13,6 @@ use trunkline_proto::reserve::{OutOfMemory, try_filled, try_vec};
 
 use crate::SoftConfig;
 use crate::cq::CounterTable;
-use crate::error::PlantedBug;
 use crate::guard::RailGuards;
 use crate::own_links::OwnLinks;
 use crate::pin_registry::PinRegistry;
@@ -31,10 +30,6 @@ pub(crate) struct SoftNic {
     pub(crate) abandoned: AbandonedKeys,
     /// Queue pairs of each pipeline.
     placed: Mutex<Box<[u32]>>,
-    /// A planted bug: the first pipeline with room is taken.
-    first_fit: PlantedBug,
-    /// A planted bug: places are not given back.
-    keeps: PlantedBug,
     numbers: AtomicU32,
     /// Completion queues.
     pub(crate) queues: AtomicU32,
@@ -62,11 +57,7 @@ impl SoftNic {
             Some(pipeline) => LinkError::PipelineExhausted { pipeline, limit: most },
             None => LinkError::Exhausted(most * pipelines),
         };
-        let load = |pipeline: u32| {
-            let used = placed.get(pipeline as usize).copied();
-            if self.first_fit.is_on() { used.map(|used| u32::from(used >= most)) } else { used }
-        };
-        let emptiest = || (0..pipelines).min_by_key(|&pipeline| load(pipeline));
+        let emptiest = || (0..pipelines).min_by_key(|&pipeline| placed.get(pipeline as usize).copied());
         let pipeline = asked.or_else(emptiest).unwrap_or(0);
         let Some(used) = placed.get_mut(pipeline as usize) else {
             return Err(LinkError::NoSuchPipeline { asked: pipeline, pipelines });
@@ -102,9 +93,7 @@ impl SoftNic {
     /// Gives one back.
     pub(crate) fn give_queue_pair(&self, pipeline: u32) {
         let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(used) = placed.get_mut(pipeline as usize)
-            && !self.keeps.is_on()
-        {
+        if let Some(used) = placed.get_mut(pipeline as usize) {
             *used -= 1;
         }
     }
@@ -132,19 +121,6 @@ pub(crate) struct SharedFabric {
     pub(crate) itself: HostProcess,
     /// Those at the other ends of links, by number.
     peers: Mutex<HashMap<u32, Weak<HostProcess>>>,
-    /// A planted bug: deregistration does not wait.
-    pub(crate) no_wait: PlantedBug,
-    /// A planted bug: retired keys are forgotten at once.
-    pub(crate) no_retired: PlantedBug,
-    pub(crate) reads_after_errors: PlantedBug,
-    /// A planted bug: all links have the same proof.
-    pub(crate) one_proof: PlantedBug,
-    /// A planted bug: an address of this process is believed from any process that repeats it.
-    pub(crate) believes_echoes: PlantedBug,
-    /// A planted bug: the process that an address names is believed to be the link's, whatever the kernel says.
-    pub(crate) believes_numbers: PlantedBug,
-    /// A planted bug: all memory is taken for reachable by others.
-    pub(crate) any_reachable: PlantedBug,
 }
 
 impl SharedFabric {
@@ -159,8 +135,6 @@ impl SharedFabric {
                 book: PinRegistry::new(),
                 abandoned: AbandonedKeys::default(),
                 placed: Mutex::new(try_filled(0, config.pipelines as usize)?),
-                first_fit: PlantedBug::named("soft-pipelines-first-fit"),
-                keeps: PlantedBug::named("soft-pipelines-keep-places"),
                 numbers: AtomicU32::new(1),
                 queues: AtomicU32::new(0),
                 door: Mutex::default(),
@@ -180,13 +154,6 @@ impl SharedFabric {
             started: Instant::now(),
             itself: HostProcess::this_process(),
             peers: Mutex::default(),
-            no_wait: PlantedBug::named("soft-dereg-no-wait"),
-            no_retired: PlantedBug::named("soft-forgets-retired-keys"),
-            reads_after_errors: PlantedBug::named("soft-reads-after-errors"),
-            one_proof: PlantedBug::named("soft-one-proof-for-all"),
-            believes_echoes: PlantedBug::named("soft-believes-echoes"),
-            believes_numbers: PlantedBug::named("soft-believes-numbers"),
-            any_reachable: PlantedBug::named("soft-any-memory-reachable"),
             config,
             pipeline_qps,
         })

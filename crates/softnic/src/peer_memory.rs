@@ -7,7 +7,6 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::error::PlantedBug;
 use crate::process::HostProcess;
 
 /// The address at which a link's process keeps a word that no other process can know, and the word. The peer of the link receives both.
@@ -38,17 +37,12 @@ impl ProofWord {
 pub(crate) struct PeerMemory {
     process: Arc<HostProcess>,
     proof: LinkProof,
-    /// A planted bug: bytes are taken from whatever process has the number now.
-    skips_proof: PlantedBug,
-    /// A planted bug: a process is taken for the right one if its memory can be read at all.
-    takes_any: PlantedBug,
 }
 
 impl PeerMemory {
     /// The memory of `process`, in which the link of `proof` is to be.
     pub(crate) fn new(process: Arc<HostProcess>, proof: LinkProof) -> Self {
-        let skips_proof = PlantedBug::named("soft-copies-without-proof");
-        Self { process, proof, skips_proof, takes_any: PlantedBug::named("soft-takes-any-proof") }
+        Self { process, proof }
     }
 
     /// The process.
@@ -58,9 +52,6 @@ impl PeerMemory {
 
     /// Whether this process can read that one's memory, and the link is in it.
     pub(crate) fn is_proven(&self) -> bool {
-        if self.takes_any.is_on() {
-            return true;
-        }
         let mut word = [0u8; 8];
         // SAFETY: eight writable bytes.
         let read = unsafe { self.process.read_bytes(word.as_mut_ptr(), self.proof.addr, 8) };
@@ -91,7 +82,7 @@ impl PeerMemory {
                     len - done,
                 )
             }?;
-            if word != self.proof.word && !self.skips_proof.is_on() {
+            if word != self.proof.word {
                 return Err(io::ErrorKind::NotFound.into());
             }
         }
@@ -106,7 +97,7 @@ impl PeerMemory {
     /// # Safety
     /// `from` is readable for `len` bytes.
     pub(crate) unsafe fn write_bytes(&self, to: u64, from: *const u8, len: usize) -> io::Result<()> {
-        if !self.is_proven() && !self.skips_proof.is_on() {
+        if !self.is_proven() {
             return Err(io::ErrorKind::NotFound.into());
         }
         // SAFETY: the caller's promise.

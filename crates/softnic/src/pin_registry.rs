@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use trunkline_proto::reserve::{OutOfMemory, try_deque};
 
-use crate::error::PlantedBug;
 use crate::peer_memory::PeerMemory;
 use crate::process::HostProcess;
 use crate::segment::RingSegment;
@@ -157,13 +156,12 @@ impl LinkPins {
 /// All pins of one NIC.
 pub(crate) struct PinRegistry {
     links: Mutex<Vec<Arc<LinkPins>>>,
-    no_wait: PlantedBug,
 }
 
 impl PinRegistry {
     /// Without any.
     pub(crate) fn new() -> Self {
-        Self { links: Mutex::default(), no_wait: PlantedBug::named("soft-pins-no-wait") }
+        Self { links: Mutex::default() }
     }
 
     fn lock_links(&self) -> MutexGuard<'_, Vec<Arc<LinkPins>>> {
@@ -196,7 +194,7 @@ impl PinRegistry {
                     inside = Some(pins.peer_process().pid());
                 }
             }
-            inside.filter(|_| !self.no_wait.is_on())
+            inside
         })
     }
 }

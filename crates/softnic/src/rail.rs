@@ -12,7 +12,7 @@ use trunkline_fabric::{
 use trunkline_proto::time::Duration;
 
 use crate::cq::CompletionCounter;
-use crate::error::{PROTOCOL, PlantedBug};
+use crate::error::PROTOCOL;
 use crate::guard::RailGuard;
 use crate::job::{JobBody, JobKind, TransmitJob};
 use crate::matched;
@@ -179,12 +179,7 @@ impl SoftRail {
                 check_extent(table, into)?;
                 qp.post_matched_receive(matched::MatchedReceive { wr_id, into, key: key.0, got: 0 })?;
             }
-            Op::Flush => {
-                if PlantedBug::named("soft-takes-a-queue-pair-to-flush").is_on() {
-                    let _ = self.shared.nics[self.nic].take_queue_pair(None, u32::MAX);
-                }
-                qp.post_flush(wr_id, signalled)?;
-            }
+            Op::Flush => qp.post_flush(wr_id, signalled)?,
             // No memory of devices is registered here.
             Op::FlushAt { .. } | Op::PlacedWrite { .. } => {
                 return Err(PostError::Refused(OpStatus::Other(PROTOCOL)));

@@ -3,7 +3,7 @@
 
 use trunkline_fabric::{CompletionKind, OpStatus};
 
-use crate::error::{NakReason, PlantedBug};
+use crate::error::NakReason;
 use crate::hold::HeldTarget;
 use crate::job::{OwedReply, ReplyBytes};
 use crate::matched::ReceiveGrant;
@@ -42,11 +42,7 @@ impl From<NakReason> for RecordRefusal {
 /// Adds the bytes of a record to those of its operation. Where the operation's region was retired, no region bounds either.
 #[inline(always)]
 fn add_written_bytes(written: u64, len: u64) -> Result<u64, NakReason> {
-    match written.checked_add(len) {
-        Some(sum) => Ok(sum),
-        None if PlantedBug::named("soft-written-bytes-wrap").is_on() => Ok(written.wrapping_add(len)),
-        None => Err(NakReason::Garbled),
-    }
+    written.checked_add(len).ok_or(NakReason::Garbled)
 }
 
 impl SoftQp {
@@ -357,14 +353,13 @@ impl SoftQp {
         &mut self,
         env: &RailContext<'_>,
         record: &RingRecord,
-        write: u32,
     ) -> Option<CheckedPlace> {
         let left = record.payload.len();
         if env.shared.config.delayed_visibility {
             return None;
         }
         match record.verb {
-            RecordVerb::Write { key, addr } => env.region_table().find_remote(key, addr, left, write),
+            RecordVerb::Write { key, addr } => env.region_table().find_remote(key, addr, left, right::WRITE),
             RecordVerb::Send { offset } => {
                 let (receive, got) = self.receives.find_arriving()?;
                 let room = receive.into.len.checked_sub(got)?;
@@ -463,7 +458,7 @@ impl SoftQp {
             }
             RecordPayload::Placed { nic, key, offset, len } if self.wire == LinkWire::Mem => {
                 // Its owner has it back, or will have it once this rail has left its guard.
-                if self.rx.peer_state() == side::ERROR && !env.shared.reads_after_errors.is_on() {
+                if self.rx.peer_state() == side::ERROR {
                     return Err(NakReason::Source.into());
                 }
                 let nic = env.shared.nics.get(nic as usize).ok_or(NakReason::Garbled)?;

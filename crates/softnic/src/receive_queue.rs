@@ -3,7 +3,6 @@
 
 use trunkline_fabric::{RailConfig, RecvOrder, RegionExtent};
 
-use crate::error::PlantedBug;
 use crate::queue::GrowingQueue;
 
 /// A posted receive.
@@ -35,7 +34,7 @@ impl ReceiveQueue {
     pub(crate) fn new(rail: &RailConfig, start: u64) -> Self {
         Self {
             queue: GrowingQueue::new(rail.recv_depth, 0),
-            newest_first: newest_first(rail.recv_order),
+            newest_first: rail.recv_order == RecvOrder::Any,
             posted: start,
             arriving: None,
         }
@@ -100,13 +99,6 @@ impl ReceiveQueue {
     pub(crate) fn has_arriving(&self) -> bool {
         self.arriving.is_some()
     }
-}
-
-/// Whether the receive posted last takes the next send.
-fn newest_first(order: RecvOrder) -> bool {
-    let always = PlantedBug::named("soft-receives-newest-first").is_on();
-    let never = PlantedBug::named("soft-receives-oldest-first").is_on();
-    (order == RecvOrder::Any || always) && !never
 }
 
 /// How many sends of this side the peer has receives for. The requester asks before it begins a send, and counts each one that it began;

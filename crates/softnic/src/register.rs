@@ -15,7 +15,6 @@ use trunkline_fabric::{
 use trunkline_mem::{MappedMemory, MemoryKind, MemoryRange, OutOfMemory, copy_shared, copy_shared_words};
 use trunkline_proto::reserve::{try_filled, try_filled_with};
 
-use crate::error::PlantedBug;
 use crate::nic::{SharedFabric, SoftNic};
 
 /// Rights of a region, as bits.
@@ -68,9 +67,7 @@ pub(crate) struct RegionTable {
     max: u32,
     live: Mutex<LiveRegions>,
     retired: Mutex<RetiredKeys>,
-    keep_all_retired: PlantedBug,
     virtual_addresses: bool,
-    skip_key_check: PlantedBug,
 }
 
 /// Remote keys of regions that took writes and were retired, oldest first. Looked at only when a key leads nowhere.
@@ -81,9 +78,8 @@ struct RetiredKeys {
 }
 
 impl RetiredKeys {
-    fn add_key(&mut self, key: u64, keeps_all: PlantedBug) {
+    fn add_key(&mut self, key: u64) {
         if self.order.len() == RETIRED_MAX
-            && !keeps_all.is_on()
             && let Some(oldest) = self.order.pop_front()
         {
             self.keys.remove(&oldest);
@@ -122,9 +118,7 @@ impl RegionTable {
             max,
             live: Mutex::new(LiveRegions { regions: HashMap::new(), taken: try_filled(false, count)? }),
             retired: Mutex::default(),
-            keep_all_retired: PlantedBug::named("soft-keeps-all-retired-keys"),
             virtual_addresses,
-            skip_key_check: PlantedBug::named("soft-skip-rkey-check"),
         })
     }
 
@@ -138,7 +132,7 @@ impl RegionTable {
     pub(crate) fn find_remote(&self, key: u64, addr: u64, len: u64, need: u32) -> Option<CheckedPlace> {
         let slot = self.slot_of(key);
         let found = slot.remote.load(Ordering::Acquire);
-        if found == 0 || (found != key && !self.skip_key_check.is_on()) {
+        if found == 0 || found != key {
             return None;
         }
         let rights = slot.rights.load(Ordering::Relaxed);
@@ -310,7 +304,7 @@ impl RegionTable {
         // Known before it leads nowhere. A call that is repeated finds it withdrawn.
         if retire && remote != 0 && slot.rights.load(Ordering::Relaxed) & right::WRITE != 0 {
             let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-            retired.add_key(remote, self.keep_all_retired);
+            retired.add_key(remote);
         }
         slot.remote.store(0, Ordering::SeqCst);
         slot.local.store(0, Ordering::SeqCst);
@@ -357,25 +351,19 @@ pub(crate) struct SoftRegistrar {
     shared: Arc<SharedFabric>,
     nic: usize,
     peer_time: Duration,
-    forgets_abandoned: PlantedBug,
 }
 
 impl SoftRegistrar {
     /// A registrar for NIC number `nic`.
     pub(crate) fn new(shared: Arc<SharedFabric>, nic: usize, peer_time: Duration) -> Self {
-        Self {
-            shared,
-            nic,
-            peer_time,
-            forgets_abandoned: PlantedBug::named("soft-forgets-abandoned-regions"),
-        }
+        Self { shared, nic, peer_time }
     }
 }
 
 impl SoftRegistrar {
     /// Whether direct copies can use the memory.
     fn is_reachable(&self, memory: &MemoryRange) -> bool {
-        self.shared.any_reachable.is_on() || self.shared.itself.can_reach(memory.addr(), memory.len())
+        self.shared.itself.can_reach(memory.addr(), memory.len())
     }
 
     /// Registers bytes that the CPU touches, or has mapped.
@@ -386,8 +374,7 @@ impl SoftRegistrar {
         access: AccessRights,
         purpose: RegionPurpose,
     ) -> Result<RegionKeys, RegisterError> {
-        let is_mapped =
-            memory.kind() == MemoryKind::Mapped && !PlantedBug::named("soft-touches-mappings").is_on();
+        let is_mapped = memory.kind() == MemoryKind::Mapped;
         self.shared.end_abandoned(self.nic);
         let bit = |on: bool, bit: u32| if on { bit } else { 0 };
         let rights = bit(access.write, right::WRITE)
@@ -423,19 +410,12 @@ impl MemoryRegistrar for SoftRegistrar {
         if !self.shared.config.takes_dmabufs {
             return Err(RegisterError::Kind(memory.kind()));
         }
-        let offset =
-            if PlantedBug::named("soft-maps-dmabufs-from-their-start").is_on() { 0 } else { exported.offset };
-        let mapped = trunkline_mem::map_exported(memory, &exported.fd, offset);
+        let mapped = trunkline_mem::map_exported(memory, &exported.fd, exported.offset);
         let mapped = mapped.map_err(|cause| RegisterError::Device {
             how: "as a dma-buf",
             why: cause.to_string(),
             remedy: "a NIC that is software reaches only dma-bufs that the CPU can map; unset TRUNKLINE_SOFT_DMABUF",
         })?;
-        let mapped = if PlantedBug::named("soft-takes-dmabufs-by-their-address").is_on() {
-            memory.clone()
-        } else {
-            mapped
-        };
         // Bytes written to a device may be invisible until a flush, for any purpose.
         let _ = purpose;
         self.insert(&mapped, memory.addr(), access, RegionPurpose::Data)
@@ -448,13 +428,11 @@ impl MemoryRegistrar for SoftRegistrar {
 
     fn retire(&self, key: LocalKey) -> Result<(), DeregisterError> {
         self.shared.end_abandoned(self.nic);
-        self.shared.end_region(self.nic, key, !self.shared.no_retired.is_on(), self.peer_time)
+        self.shared.end_region(self.nic, key, true, self.peer_time)
     }
 
     fn abandon(&self, key: LocalKey) {
-        if let Err(DeregisterError::InUse { .. }) = self.deregister(key)
-            && !self.forgets_abandoned.is_on()
-        {
+        if let Err(DeregisterError::InUse { .. }) = self.deregister(key) {
             // Of too many, those that find no place stay in the table.
             self.shared.nics[self.nic].abandoned.keep_key(key);
         }
@@ -474,7 +452,7 @@ impl SharedFabric {
         if !table.withdraw_keys(key.0, retire) {
             return Err(DeregisterError::Unknown);
         }
-        if !self.no_wait.is_on() && !self.guards.wait_until_left(limit) {
+        if !self.guards.wait_until_left(limit) {
             return Err(DeregisterError::InUse { peer: std::process::id() });
         }
         book.end_region(key.0, limit).map_err(|peer| DeregisterError::InUse { peer })?;

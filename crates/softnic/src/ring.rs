@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_mem::copy_shared;
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 
-use crate::error::PlantedBug;
 use crate::pin_registry::LinkPins;
 use crate::record::{INLINE, INLINE_AT, RingRecord, WORDS};
 use crate::segment::{RingSegment, SLOT, reader, writer};
@@ -60,17 +59,6 @@ pub(crate) struct RingProducer {
     farthest: u64,
     emptied: u64,
     ends: Box<[u64]>,
-    bugs: ProducerBugs,
-}
-
-/// The bugs that can be planted in a producer.
-struct ProducerBugs {
-    early: PlantedBug,
-    drop_last: PlantedBug,
-    too_soon: PlantedBug,
-    round: PlantedBug,
-    rests_full: PlantedBug,
-    rests_at_zero: PlantedBug,
 }
 
 impl RingProducer {
@@ -94,14 +82,6 @@ impl RingProducer {
             farthest: 0,
             emptied: start,
             ends,
-            bugs: ProducerBugs {
-                early: PlantedBug::named("soft-publish-before-payload"),
-                drop_last: PlantedBug::named("soft-drop-last-segment"),
-                too_soon: PlantedBug::named("soft-begins-again-too-soon"),
-                round: PlantedBug::named("soft-never-begins-again"),
-                rests_full: PlantedBug::named("soft-rests-with-records"),
-                rests_at_zero: PlantedBug::named("soft-rests-at-position-zero"),
-            },
         })
     }
 
@@ -201,7 +181,7 @@ impl RingProducer {
         let _ = self.refresh_acked();
         let size = u64::from(self.segment.geometry().payload_bytes());
         self.farthest = self.farthest.max(self.staged & (size - 1));
-        if (self.acked != self.head && !self.bugs.too_soon.is_on()) || self.bugs.round.is_on() {
+        if self.acked != self.head {
             self.unlooked = BUSY;
             return;
         }
@@ -218,9 +198,9 @@ impl RingProducer {
         let payload = u64::from(self.segment.geometry().payload_bytes());
         let farthest = self.farthest.max(self.staged & (payload - 1));
         let many = farthest > TOGETHER || self.head.wrapping_sub(self.emptied) > MANY;
-        let full = self.acked != self.head && !self.bugs.rests_full.is_on();
+        let full = self.acked != self.head;
         // There, zero is a stamp.
-        let zero = ZERO_AT.wrapping_sub(self.head) < slots && !self.bugs.rests_at_zero.is_on();
+        let zero = ZERO_AT.wrapping_sub(self.head) < slots;
         if !many || full || zero || self.pinned {
             return;
         }
@@ -255,10 +235,6 @@ impl RingProducer {
         let slot = self.segment.slot_at(self.head).as_ptr();
         let stamp = self.segment.stamp_at(self.head);
         let next = self.head.wrapping_add(1);
-        if self.bugs.early.is_on() {
-            stamp.store(next.to_le(), Ordering::Release);
-            std::thread::sleep(std::time::Duration::from_micros(50));
-        }
         let words = record.to_words();
         let count = if len == 0 { 7 } else { 3 };
         for (index, word) in words.iter().enumerate().take(count) {
@@ -275,16 +251,8 @@ impl RingProducer {
         }
         let index = self.index(self.head);
         self.ends[index] = self.staged;
-        if !self.bugs.early.is_on() {
-            stamp.store(next.to_le(), Ordering::Release);
-        }
+        stamp.store(next.to_le(), Ordering::Release);
         self.head = next;
-    }
-
-    /// Whether the planted bug that loses the last part of a staged operation is on.
-    #[inline]
-    pub(crate) fn drops_last(&self) -> bool {
-        self.bugs.drop_last.is_on()
     }
 
     /// Receives the peer has posted so far.

@@ -6,11 +6,10 @@ use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU64;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::SealFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::copy_claim::CopyClaim;
-use crate::error::PlantedBug;
 
 /// Bytes of one descriptor.
 pub(crate) const SLOT: usize = 128;
@@ -100,11 +99,7 @@ unsafe impl Sync for RingSegment {}
 impl RingSegment {
     /// Makes a segment to read from, all zero, and its memory file, to hand to the writer.
     pub(crate) fn create_shared(geometry: SegmentGeometry) -> io::Result<(Self, OwnedFd)> {
-        let fd = if PlantedBug::named("soft-executable-segments").is_on() {
-            rustix::fs::memfd_create("trunkline", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?
-        } else {
-            trunkline_mem::create_memory_file("trunkline")?
-        };
+        let fd = trunkline_mem::create_memory_file("trunkline")?;
         rustix::fs::ftruncate(&fd, geometry.total_bytes() as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok((Self::map_file(&fd, geometry)?, fd))
@@ -222,6 +217,7 @@ impl Drop for RingSegment {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::MemfdFlags;
     use rustix::io::Errno;
 
     use super::*;

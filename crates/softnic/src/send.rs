@@ -156,10 +156,8 @@ fn stage_segment(
     let (offset, len) = tx.stage_payload(want).ok_or(TransmitStep::Full)?;
     let from = source(env, job, u64::from(len)).ok_or(TransmitStep::Bad)?;
     let last = u64::from(len) == left;
-    if !(last && tx.drops_last()) {
-        // SAFETY: `source` found the bytes registered, and the caller holds the guard; there is room for as many.
-        tx.fill_by(offset, len, |to| unsafe { env.region_table().copy_out(from, to, len as usize) });
-    }
+    // SAFETY: `source` found the bytes registered, and the caller holds the guard; there is room for as many.
+    tx.fill_by(offset, len, |to| unsafe { env.region_table().copy_out(from, to, len as usize) });
     tx.push(&payload_record(job, RecordPayload::Staged { offset, len }, last));
     advance_job(job, u64::from(len));
     Ok(u64::from(len))
@@ -470,7 +468,7 @@ impl SoftQp {
         send: UnmatchedSend,
         grant: ReceiveGrant,
     ) {
-        if !self.matcher.has_room(&send, grant) {
+        if send.job.total > grant.len {
             return self.decline_send(&send, grant);
         }
         let mut job = send.job;
@@ -663,11 +661,10 @@ impl SoftQp {
     #[inline(never)]
     fn end_wait(&mut self, env: &RailContext<'_>, id: u64, index: u64) -> bool {
         let outlook = self.awaited.find_outlook(&env.shared.cqs, env.nic, id, index);
-        let hasty = self.awaited.is_hasty();
         let oldest = self.flights.first_number();
         match (outlook, self.pending.front_mut()) {
             (WaitOutlook::Reached, Some(job)) => job.kind = JobKind::Nop,
-            (WaitOutlook::Lost, Some(job)) if job.flight == oldest || hasty => {
+            (WaitOutlook::Lost, Some(job)) if job.flight == oldest => {
                 self.fail_with(OpStatus::Flushed, false, None);
             }
             _ => {}

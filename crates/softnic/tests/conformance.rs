@@ -11,7 +11,6 @@ use trunkline_fabric::{
     AccessRights, ExportedDmaBuf, Fabric, Rail as _, RailConfig, RegionPurpose, RegisterError,
 };
 use trunkline_mem::MemoryRange;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Instant;
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};
 
@@ -56,7 +55,7 @@ struct Recorded(Soft);
 
 impl Recorded {
     fn fabric(&self) -> TracedFabric<SoftFabric> {
-        let recorder = EventRecorder::new(64, Mutant::NONE, Instant::default);
+        let recorder = EventRecorder::new(64, Instant::default);
         TracedFabric::new(self.0.fabric(), Some(Arc::new(recorder)))
     }
 }

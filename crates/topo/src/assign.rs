@@ -6,7 +6,6 @@
 //! by order alone: rows are GPUs by address, columns NICs by address and name. Unlike there, no GPU gets a NIC twice.
 
 use crate::distance::{DeviceLocation, Distance, DistanceClass};
-use crate::mutant::is_planted;
 
 /// Most NICs of one GPU.
 pub const PER_GPU_MAX: usize = 16;
@@ -85,9 +84,7 @@ pub fn assign_nics(gpus: &[DeviceLocation], nics: &[DeviceLocation], most: usize
     let mut result = NicAssignment { per_gpu, rows: vec![Vec::new(); gpus.len()], used: vec![0; nics.len()] };
     let pairs = sorted_pairs(gpus, nics);
     take_nearest(&pairs, &mut result);
-    if !is_planted("topo-no-balance") {
-        balance_nics(&pairs, &mut result);
-    }
+    balance_nics(&pairs, &mut result);
     result
 }
 
@@ -107,11 +104,7 @@ fn sorted_pairs(gpus: &[DeviceLocation], nics: &[DeviceLocation]) -> Vec<GpuNicP
             .collect::<Vec<_>>()
     };
     let mut all: Vec<GpuNicPair> = gpus.iter().enumerate().flat_map(of_row).collect();
-    if is_planted("topo-last-column-first") {
-        all.sort_by_key(|pair| (pair.distance, pair.row, usize::MAX - pair.nic));
-    } else {
-        all.sort_by_key(|pair| (pair.distance, pair.row, pair.nic));
-    }
+    all.sort_by_key(|pair| (pair.distance, pair.row, pair.nic));
     all
 }
 
@@ -122,8 +115,7 @@ fn take_nearest(pairs: &[GpuNicPair], result: &mut NicAssignment) {
         let taken = &mut result.rows[row];
         let first = taken.first().map(|first| first.distance.distance_class());
         // What is worse than the first stays unused: the list is sorted, so nothing better comes after it.
-        let worse = first.is_some_and(|first| distance.distance_class() < first)
-            && !is_planted("topo-fills-up-with-far-ones");
+        let worse = first.is_some_and(|first| distance.distance_class() < first);
         if taken.len() < result.per_gpu && !worse {
             taken.push(AssignedNic { nic, distance });
             result.used[nic] += 1;
@@ -139,10 +131,9 @@ fn balance_nics(pairs: &[GpuNicPair], result: &mut NicAssignment) {
     for &pair in pairs {
         of_row[pair.row].push(pair);
     }
-    for at in 0..rows {
-        let row = if is_planted("topo-last-row-first") { rows - 1 - at } else { at };
+    for (row, row_pairs) in of_row.iter().enumerate() {
         for slot in 0..result.rows[row].len() {
-            move_slot(&of_row[row], row, slot, result);
+            move_slot(row_pairs, row, slot, result);
         }
     }
 }
@@ -150,22 +141,17 @@ fn balance_nics(pairs: &[GpuNicPair], result: &mut NicAssignment) {
 /// One slot of the second pass. `pairs` are those of its row.
 fn move_slot(pairs: &[GpuNicPair], row: usize, slot: usize, result: &mut NicAssignment) {
     let class = result.rows[row][slot].distance.distance_class();
-    let fewer = if is_planted("topo-moves-for-nothing") { 1 } else { 2 };
     for &GpuNicPair { nic, distance, .. } in pairs {
         let now = result.rows[row][slot].nic;
-        let is_worse = distance.distance_class() < class && !is_planted("topo-balances-to-far-ones");
+        let is_worse = distance.distance_class() < class;
         if is_worse || result.used[now] < 2 {
             return;
         }
-        let has_it =
-            result.rows[row].iter().any(|pick| pick.nic == nic) && !is_planted("topo-same-nic-twice");
-        if !has_it && result.used[now] >= result.used[nic] + fewer {
+        let has_it = result.rows[row].iter().any(|pick| pick.nic == nic);
+        if !has_it && result.used[now] >= result.used[nic] + 2 {
             result.used[now] -= 1;
             result.used[nic] += 1;
             result.rows[row][slot] = AssignedNic { nic, distance };
-            if is_planted("topo-stops-after-one-move") {
-                return;
-            }
         }
     }
 }

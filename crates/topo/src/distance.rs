@@ -3,7 +3,6 @@
 
 use std::fmt;
 
-use crate::mutant::is_planted;
 use crate::pci::PciPath;
 
 /// Most NUMA nodes that Linux is built for.
@@ -19,9 +18,6 @@ impl NumaNode {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
-        if is_planted("topo-unknown-node-is-zero") && text == "-1" {
-            return Some(Self(0));
-        }
         text.parse().ok().filter(|&node| node < NODES_MAX).map(Self)
     }
 
@@ -102,7 +98,6 @@ impl Distance {
     #[must_use]
     pub fn distance_class(self) -> DistanceClass {
         match self {
-            Self::Pxb if is_planted("topo-pxb-is-worse-than-pix") => DistanceClass::Bridge,
             Self::Pix | Self::Pxb => DistanceClass::Switch,
             Self::Phb => DistanceClass::Bridge,
             Self::Node => DistanceClass::Node,

@@ -8,7 +8,6 @@ mod assign;
 mod choice;
 mod distance;
 mod interface;
-mod mutant;
 mod pci;
 mod rank;
 mod speed;

@@ -2,7 +2,6 @@
 //! no NIC ask once, at start. It knows neither fabrics nor environments.
 
 use crate::distance::{DeviceLocation, Distance, NumaNode};
-use crate::mutant::is_planted;
 use crate::topology::NodeTopology;
 
 /// Where a rank of a job runs on its node.
@@ -33,11 +32,10 @@ impl NodeTopology {
         let known: Vec<usize> = candidates.iter().copied().filter(|&at| at < self.nics().len()).collect();
         let distance = |at: usize| Distance::between(&place, &self.nics()[at].place);
         let Some(nearest) = known.iter().map(|&at| distance(at)).min() else { return Vec::new() };
-        let is_near = |&at: &usize| distance(at) == nearest || is_planted("topo-ranks-use-far-nics");
+        let is_near = |&at: &usize| distance(at) == nearest;
         let near: Vec<usize> = known.iter().copied().filter(is_near).collect();
         let share = (known.len() / rank.local_size.max(1)).clamp(1, most.max(1)).min(near.len());
-        let first =
-            if is_planted("topo-ranks-share-one-nic") { 0 } else { rank.local_rank.wrapping_mul(share) };
+        let first = rank.local_rank.wrapping_mul(share);
         (0..share).map(|at| near[(first % near.len() + at) % near.len()]).collect()
     }
 }

@@ -4,7 +4,6 @@
 use std::net::IpAddr;
 
 use crate::NetworkInterface;
-use crate::mutant::is_planted;
 
 /// Mb/s of an interface whose driver reports no speed, or one that cannot be: NCCL's socket transport takes 10 Gb/s for it.
 pub const SPEED_UNKNOWN_MBPS: u32 = 10_000;
@@ -25,15 +24,13 @@ pub fn share_speeds(all: &[NetworkInterface], addresses: &[IpAddr], nics: usize)
     let share = |interface: &Option<usize>| {
         let Some(at) = *interface else { return SPEED_UNKNOWN_MBPS };
         let sharing = used.iter().filter(|other| *other == interface).count();
-        let sharing = if is_planted("speed-not-divided") { 1 } else { sharing };
         plausible_speed(all[at].speed_mbps) / u32::try_from(sharing).unwrap_or(u32::MAX)
     };
     used.iter().map(share).collect()
 }
 
 fn plausible_speed(speed_mbps: Option<u32>) -> u32 {
-    let least = if is_planted("speed-believes-virtual-drivers") { 1 } else { SPEED_MIN_MBPS };
-    speed_mbps.filter(|&speed| speed >= least).unwrap_or(SPEED_UNKNOWN_MBPS)
+    speed_mbps.filter(|&speed| speed >= SPEED_MIN_MBPS).unwrap_or(SPEED_UNKNOWN_MBPS)
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use crate::distance::{DeviceLocation, NumaNode};
-use crate::mutant::is_planted;
 use crate::pci::{PciAddress, PciPath};
 use crate::rank::holds_all;
 use crate::topology::{DeviceName, GpusBy, NicKind, NodeGpu, NodeNic, NodeTopology};
@@ -92,10 +91,7 @@ impl SysfsTree {
             let entries = self.list_entries(&format!("bus/pci/drivers/{driver}"))?;
             found.extend(entries.iter().filter_map(|name| name.parse::<PciAddress>().ok()));
         }
-        found.retain(|&gpu| {
-            self.read_class(gpu).is_none_or(|class| GPU_CLASSES.contains(&(class >> 16)))
-                || is_planted("topo-counts-sound-cards")
-        });
+        found.retain(|&gpu| self.read_class(gpu).is_none_or(|class| GPU_CLASSES.contains(&(class >> 16))));
         let mut by = GpusBy::Driver;
         if found.is_empty() {
             let all = self.list_entries("bus/pci/devices")?;
@@ -103,13 +99,13 @@ impl SysfsTree {
             found.retain(|&gpu| self.looks_like_gpu(gpu));
             by = GpusBy::Class;
         }
-        if found.is_empty() || (is_planted("topo-own-gpus-only") && !known.is_empty()) {
+        if found.is_empty() {
             found = known.to_vec();
             by = if known.is_empty() { GpusBy::Nobody } else { GpusBy::Caller };
         }
         found.sort_unstable();
         found.dedup();
-        if found.len() > GPUS_MAX && !is_planted("topo-takes-any-number") {
+        if found.len() > GPUS_MAX {
             return Err(ReadError::TooMany { what: "GPUs", limit: GPUS_MAX });
         }
         Ok((found.into_iter().map(|address| self.read_gpu(address)).collect(), by))
@@ -240,9 +236,7 @@ impl SysfsTree {
         let mut bytes = Vec::new();
         std::fs::File::open(path).ok()?.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
         // The kernel calls each file a page long, so copies end with zeros.
-        if let Some(end) =
-            bytes.iter().position(|byte| *byte == 0).filter(|_| !is_planted("topo-reads-padding"))
-        {
+        if let Some(end) = bytes.iter().position(|byte| *byte == 0) {
             bytes.truncate(end);
         }
         String::from_utf8(bytes).ok()
@@ -251,9 +245,6 @@ impl SysfsTree {
     /// Where a path leads, relative to the root; `None` if it leads nowhere, in circles, or out of the tree.
     fn resolve_path(&self, path: &str) -> Option<String> {
         let real = self.root.join(path).canonicalize().ok()?;
-        if is_planted("topo-leaves-the-tree") {
-            return real.strip_prefix(&self.root).unwrap_or(&real).to_str().map(str::to_owned);
-        }
         real.strip_prefix(&self.root).ok()?.to_str().map(str::to_owned)
     }
 }

@@ -5,7 +5,6 @@ use std::fmt;
 
 use crate::assign::{NicAssignment, assign_nics};
 use crate::distance::DeviceLocation;
-use crate::mutant::is_planted;
 use crate::pci::PciAddress;
 
 /// Longest name of a device.
@@ -120,9 +119,7 @@ impl NodeTopology {
     /// Takes what was found in any order. GPUs of one address and NICs of one kind and name count once.
     #[must_use]
     pub fn new(mut gpus: Vec<NodeGpu>, gpus_by: GpusBy, mut nics: Vec<NodeNic>) -> Self {
-        if !is_planted("topo-gpus-as-found") {
-            gpus.sort_by_key(|gpu| gpu.address);
-        }
+        gpus.sort_by_key(|gpu| gpu.address);
         gpus.dedup_by_key(|gpu| gpu.address);
         nics.sort_by(|a, b| {
             let key = |nic: &NodeNic| (nic.pci_address().is_none(), nic.pci_address());
@@ -175,10 +172,7 @@ impl NodeTopology {
         let best = taken().map(|(_, nic)| nic.nic_tier()).min();
         let of_tier = || taken().filter(|(_, nic)| Some(nic.nic_tier()) == best);
         let fastest = of_tier().filter_map(|(_, nic)| nic.speed_mbps).max().unwrap_or(0);
-        let is_fast = |nic: &NodeNic| {
-            nic.speed_mbps.is_none_or(|speed| speed.saturating_mul(2) >= fastest)
-                || is_planted("topo-takes-slow-nics")
-        };
+        let is_fast = |nic: &NodeNic| nic.speed_mbps.is_none_or(|speed| speed.saturating_mul(2) >= fastest);
         of_tier().filter(|(_, nic)| is_fast(nic)).map(|(at, _)| at).collect()
     }
 

@@ -2,7 +2,6 @@
 //! among each other whoever asks, and with what that rank does by the methods here. A word is for atomics or for signals, not both.
 
 use trunkline_engine::rma::FetchHandle;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::atomic::{AtomicAction, TypedAtomic};
 use trunkline_proto::wire::rma::word::{self, WordWidth};
 
@@ -77,11 +76,9 @@ impl Context {
         if rank == self.rank() && executes {
             let heap = &self.shared.heap;
             let old = match T::TYPE.word_width() {
-                WordWidth::Eight => heap.fetch_update(offset, |old| atomic.apply_to(old, Mutant::NONE)),
+                WordWidth::Eight => heap.fetch_update(offset, |old| atomic.apply_to(old)),
                 WordWidth::Four => heap
-                    .update_half(offset, |old| {
-                        atomic.apply_to(old.into(), Mutant::NONE).map(|new| new as u32)
-                    })
+                    .update_half(offset, |old| atomic.apply_to(old.into()).map(|new| new as u32))
                     .map(u64::from),
             };
             return self.map_bounds_error(old).map(Err);

@@ -60,8 +60,7 @@ impl World {
         self.meetings.set(meeting);
         let digest = call.to_digest();
         let value = u64::from(meeting) << 32 | u64::from(digest);
-        let needed = if crate::is_planted("api-barriers-have-one-round") { size.min(2) } else { size };
-        let rounds = || (0_u32..).take_while(|round| 1_usize << round < needed);
+        let rounds = || (0_u32..).take_while(|round| 1_usize << round < size);
         let partners = |round| {
             let step = 1_usize << round;
             [(rank + step) % size, (rank + size - step) % size]
@@ -77,7 +76,7 @@ impl World {
                 let now = self.inner_word(offset);
                 (now >> 32 == u64::from(meeting)).then_some(now as u32)
             })?;
-            if theirs != digest && !crate::is_planted("api-calls-are-not-compared") {
+            if theirs != digest {
                 // The others are to see it, too, and what this rank has begun goes on with its calls only.
                 let _ = self.quiet();
                 return Err(Error::Differ { rank: from });
@@ -92,9 +91,7 @@ impl World {
     /// # Errors
     /// As [`quiet`](crate::Context::quiet); [`Error::Gone`], [`Error::Differ`].
     pub fn barrier(&self) -> Result<(), Error> {
-        if !crate::is_planted("api-barriers-are-loud") {
-            self.quiet()?;
-        }
+        self.quiet()?;
         self.synchronize_ranks(CollectiveCall::Barrier)
     }
 
@@ -132,11 +129,9 @@ impl World {
             return Err(Error::Heap { asked: bytes, free, size });
         };
         let slice = SymmetricSlice::new(self.shared_world().heap.clone(), offset, len);
-        if !crate::is_planted("api-memory-is-as-it-was") {
-            // What was never taken is zero, and takes no memory before it is used.
-            let used = fresh.saturating_sub(offset).div_ceil(size_of::<T>() as u64);
-            slice.clear(len.min(used as usize));
-        }
+        // What was never taken is zero, and takes no memory before it is used.
+        let used = fresh.saturating_sub(offset).div_ceil(size_of::<T>() as u64);
+        slice.clear(len.min(used as usize));
         self.synchronize_ranks(CollectiveCall::Alloc { offset, bytes })?;
         Ok(slice)
     }

@@ -73,12 +73,6 @@ mod wait;
 mod word;
 mod world;
 
-/// Whether a bug is planted; never in a build without the feature.
-#[inline]
-fn is_planted(name: &str) -> bool {
-    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
-}
-
 pub use atomics::FetchOp;
 pub use bytemuck::{Pod, Zeroable};
 pub use context::Context;

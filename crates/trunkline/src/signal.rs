@@ -284,7 +284,6 @@ impl Context {
             }
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS)
-                && !crate::is_planted("api-waits-for-the-dead")
                 && let Err(gone) = self.are_there(ranks)
             {
                 // What they sent before they went has come.

@@ -118,9 +118,6 @@ impl<T: Pod> SymmetricSlice<T> {
     /// # Errors
     /// [`Error::Allocate`].
     pub fn try_to_vec(&self) -> Result<Vec<T>, Error> {
-        if crate::is_planted("api-aborts-without-memory") {
-            return Ok(self.to_vec());
-        }
         let mut all = try_filled(T::zeroed(), self.len).map_err(Error::Allocate)?.into_vec();
         self.read(0, &mut all);
         Ok(all)

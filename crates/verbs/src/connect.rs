@@ -14,7 +14,6 @@ use trunkline_sys::verbs::{Ece, LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND};
 
 use crate::cq::CompletionQueue;
 use crate::device::{PortAddress, VerbsPort};
-use crate::error::VerbsMutant;
 use crate::grant;
 use crate::link::{InlineStaging, LINKS_MAX, VerbsLink, VerbsLinkStage};
 use crate::qp::VerbsQp;
@@ -22,7 +21,7 @@ use crate::qp_state::{self, LocalQpAttrs, PeerQpAttrs, QpAttrLimits, QpTransitio
 use crate::queue::WorkQueue;
 use crate::receives::PostedReceives;
 use crate::register::VerbsRegistrar;
-use crate::stage::{COPIED_MAX, ROOM, RequestChain, RequestStage};
+use crate::stage::{ROOM, RequestChain, RequestStage};
 use crate::{VerbsConfig, VerbsRail};
 
 const NO_ECE: Ece = Ece { vendor_id: 0, options: 0, comp_mask: 0 };
@@ -82,7 +81,7 @@ impl VerbsLinkAddress {
         if bytes[..8] != MAGIC {
             return Err("it is not of an RDMA device");
         }
-        if bytes[8..10] != VERSION.to_le_bytes() && !VerbsMutant::named("verbs-takes-any-version").is_on() {
+        if bytes[8..10] != VERSION.to_le_bytes() {
             return Err("its version is another");
         }
         let infiniband = match bytes[10] {
@@ -141,12 +140,7 @@ fn packet_number() -> io::Result<u32> {
 
 /// Completions that a link can have waiting; one is of what ends it.
 fn completions_per_link(config: &RailConfig, places: u32) -> u32 {
-    let forgets = VerbsMutant::named("verbs-forgets-room-for-receives").is_on();
-    config
-        .depth
-        .saturating_mul(places)
-        .saturating_add(if forgets { 0 } else { config.recv_depth })
-        .saturating_add(1)
+    config.depth.saturating_mul(places).saturating_add(config.recv_depth).saturating_add(1)
 }
 
 impl VerbsRail {
@@ -187,9 +181,6 @@ impl VerbsRail {
             config: RailConfig { links, ..*config },
             caps,
             adaptive_above: if port.adaptive { verbs.adaptive_above } else { u64::MAX },
-            keeps_lent: VerbsMutant::named("verbs-keeps-lent-receives"),
-            keeps_leftovers: VerbsMutant::named("verbs-keeps-leftovers"),
-            polls_twice: VerbsMutant::named("verbs-polls-twice"),
         })
     }
 
@@ -297,8 +288,7 @@ impl VerbsRail {
         let at = self.port.read_address()?;
         let qp = self.create_qp(psn, pipeline, &at)?;
         let ece = if self.verbs.ece { qp.query_ece() } else { None };
-        let overrates = VerbsMutant::named("verbs-inline-too-small").is_on();
-        let inline = if overrates { COPIED_MAX } else { self.port.grant.inline as usize };
+        let inline = self.port.grant.inline as usize;
         let staging = self.stage_inline(inline)?;
         self.lives += 1;
         Ok(VerbsLink {
@@ -316,10 +306,6 @@ impl VerbsRail {
             receives,
             receive_chain: RequestChain::EMPTY,
             broken: None,
-            trusts_device: VerbsMutant::named("verbs-trusts-broken-pairs"),
-            forgets_mark: VerbsMutant::named("verbs-waits-for-untold-work"),
-            tells_halves: VerbsMutant::named("verbs-tells-halves"),
-            loses_halves: VerbsMutant::named("verbs-loses-what-failed"),
             life: self.lives,
             refusal: None,
             at,
@@ -331,7 +317,7 @@ impl VerbsRail {
     /// Moves the queue pair of a link up to full service; what its device then adds to the standard.
     fn connect_qp(&self, link: &VerbsLink, peer: &VerbsLinkAddress) -> Result<Option<Ece>, LinkError> {
         let mut ours = self.local_attrs(link.psn, &link.at);
-        if self.config.receives && !VerbsMutant::named("verbs-receivers-choose-their-class").is_on() {
+        if self.config.receives {
             // Who sends the messages decides for both.
             (ours.traffic_class, ours.service_level) = peer.class;
             ours.traffic_class = self.verbs.record_class.unwrap_or(ours.traffic_class);
@@ -341,8 +327,7 @@ impl VerbsRail {
         ours.reads = ours.reads.min(peer.serves);
         let mtu = peer.mtu.min(link.at.attr.active_mtu as u8);
         let theirs = PeerQpAttrs { number: peer.number, psn: peer.psn, mtu, lid: peer.lid, gid: peer.gid };
-        let agrees =
-            link.ece.and(peer.ece).filter(|_| !VerbsMutant::named("verbs-ignores-extensions").is_on());
+        let agrees = link.ece.and(peer.ece);
         if let Some(ece) = agrees {
             link.qp
                 .set_ece(ece)
@@ -474,8 +459,7 @@ impl LinkControl for VerbsRail {
         self.refused.retain(|refused| *refused != link.0);
         let number = found.qp.qp_number();
         drop(found);
-        let keeps = self.keeps_leftovers.is_on();
-        self.leftovers |= !self.cq.retain_completions(|wc| keeps || wc.qp_num != number);
+        self.leftovers |= !self.cq.retain_completions(|wc| wc.qp_num != number);
     }
 }
 

@@ -13,7 +13,6 @@ use trunkline_sys::verbs::{
     GID_TYPE_ROCE_V2, Gid, GidEntry, Pd, PortAttr, PortAttrEx, VerbsContext,
 };
 
-use crate::error::VerbsMutant;
 use crate::events::DeviceFaults;
 use crate::flusher::PortFlusher;
 use crate::grant::QueueGrant;
@@ -298,16 +297,11 @@ impl VerbsPort {
     /// The system's; [`LinkError::Unreachable`] while the address that the port had is gone and no other of its kind has come,
     /// so that the caller tries again later.
     pub(crate) fn read_address(&self) -> Result<PortAddress, LinkError> {
-        if VerbsMutant::named("verbs-gid-read-once").is_on() {
-            return Ok(self.first);
-        }
         let attr = self.read_attributes()?;
         let mut last = self.last_gid.lock().unwrap_or_else(PoisonError::into_inner);
         // One question to the kernel in place of one for each entry of the table.
         if self.device.query_gid(self.number, last.index) != Some(*last) {
-            let takes_any = VerbsMutant::named("verbs-takes-any-address").is_on();
-            let found = self.choose_gid(&attr);
-            let found = found.filter(|found| found.may_replace(&self.first.gid) || takes_any);
+            let found = self.choose_gid(&attr).filter(|found| found.may_replace(&self.first.gid));
             *last = found.ok_or(LinkError::Unreachable(
                 "the address of the port was removed, and the port has no other of its kind yet",
             ))?;

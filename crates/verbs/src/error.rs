@@ -1,4 +1,4 @@
-//! Why there is no NIC, what a work completion's status means, and the planted bugs.
+//! Why there is no NIC, and what a work completion's status means.
 
 use trunkline_fabric::OpStatus;
 use trunkline_sys::verbs::wc_status;
@@ -66,23 +66,6 @@ pub(crate) fn completion_status(code: u32, what: PostedKind) -> OpStatus {
 pub(crate) const NOT_POSTED: u32 = 1 << 16;
 /// [`OpStatus::Other`]: an operation that this fabric does not have.
 pub(crate) const UNSUPPORTED: u32 = 1 << 17;
-
-/// A planted bug. Without the feature `mutants` it is never on, and costs nothing.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct VerbsMutant(bool);
-
-impl VerbsMutant {
-    /// The bug with a name; asked for when things are made.
-    pub(crate) fn named(name: &str) -> Self {
-        Self(cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name))
-    }
-
-    /// Whether it is switched on.
-    #[inline(always)]
-    pub(crate) fn is_on(self) -> bool {
-        cfg!(feature = "mutants") && self.0
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -11,8 +11,6 @@ use rustix::fs::OFlags;
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_sys::verbs::{AckAsyncEvent, AsyncEvent, Context, GetAsyncEvent, event};
 
-use crate::error::VerbsMutant;
-
 /// Most events taken in one look.
 const TAKEN_MAX: u32 = 64;
 /// Ports whose state is kept; the numbers of ports are bytes.
@@ -69,8 +67,6 @@ pub(crate) struct DeviceFaults {
     asks: bool,
     state: Mutex<FaultTable>,
     dead: AtomicBool,
-    keeps: VerbsMutant,
-    deaf: VerbsMutant,
 }
 
 struct FaultTable {
@@ -87,13 +83,7 @@ impl DeviceFaults {
     /// [`OutOfMemory`].
     pub(crate) fn new() -> Result<Self, OutOfMemory> {
         let state = FaultTable { objects: HashMap::new(), down: try_filled(None, PORTS)? };
-        Ok(Self {
-            asks: false,
-            state: Mutex::new(state),
-            dead: AtomicBool::new(false),
-            keeps: VerbsMutant::named("verbs-keeps-events"),
-            deaf: VerbsMutant::named("verbs-is-deaf-to-events"),
-        })
+        Ok(Self { asks: false, state: Mutex::new(state), dead: AtomicBool::new(false) })
     }
 
     /// The same, of those that come over a descriptor of the device.
@@ -141,18 +131,12 @@ impl DeviceFaults {
                 return;
             }
             self.note_event(&mut state, &event);
-            if self.keeps.is_on() {
-                continue;
-            }
             // SAFETY: the event was just taken.
             unsafe { ack(&raw mut event) };
         }
     }
 
     fn note_event(&self, state: &mut FaultTable, event: &AsyncEvent) {
-        if self.deaf.is_on() {
-            return;
-        }
         // The union's other side is a port's number in its low half.
         let port = usize::from(event.element.addr() as u8);
         match event_meaning(event.event_type) {

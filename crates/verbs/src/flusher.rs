@@ -16,7 +16,6 @@ use trunkline_sys::verbs::{QpCap, Rdma, SEND_SIGNALED, SendWr, Sge, Wc, wc_statu
 
 use crate::cq::CompletionQueue;
 use crate::device::VerbsPort;
-use crate::error::VerbsMutant;
 use crate::qp::VerbsQp;
 use crate::qp_state::{self, LocalQpAttrs, PeerQpAttrs, QpAttrLimits, QpTransition};
 use crate::register::device_rkey;
@@ -72,7 +71,6 @@ struct FlusherQueues {
     /// Those that have ended, with the status, until their rail looks.
     done: VecDeque<(QueuedFlush, u32)>,
     seats: u64,
-    keeps_broken: VerbsMutant,
 }
 
 /// What a rail has of the flusher of its port.
@@ -93,8 +91,7 @@ impl FlusherMember {
         limits: &QpAttrLimits,
     ) -> io::Result<Self> {
         let mut place = port.flusher.lock().unwrap_or_else(PoisonError::into_inner);
-        let alone = VerbsMutant::named("verbs-makes-a-flusher-for-each").is_on();
-        let flusher = match place.upgrade().filter(|_| !alone) {
+        let flusher = match place.upgrade() {
             Some(flusher) => flusher,
             None => {
                 let made = Arc::new(PortFlusher::new(port, registrar, ours, limits)?);
@@ -169,8 +166,7 @@ impl PortFlusher {
         let waiting = VecDeque::new();
         let done = VecDeque::new();
         let seats = NOBODY;
-        let keeps_broken = VerbsMutant::named("verbs-keeps-broken-flusher");
-        let state = FlusherQueues { qp, cq, region, to, posted, waiting, done, seats, keeps_broken };
+        let state = FlusherQueues { qp, cq, region, to, posted, waiting, done, seats };
         Ok(Self { state: Mutex::new(state), port: Arc::clone(port), ours: *ours, limits: *limits })
     }
 
@@ -185,7 +181,7 @@ impl PortFlusher {
             let more = state.cq.poll_batch();
             while let Some(wc) = state.cq.oldest_completion() {
                 state.cq.pop_oldest();
-                if state.finish_oldest(&wc) && !state.keeps_broken.is_on() {
+                if state.finish_oldest(&wc) {
                     self.replace_qp(state);
                 }
             }

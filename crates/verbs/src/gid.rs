@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv6Addr};
 use trunkline_sys::verbs::{LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND};
 
 use crate::config::{GidFamily, VerbsConfig};
-use crate::error::VerbsMutant;
 
 /// An entry of a port's table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -77,7 +76,7 @@ pub(crate) fn of_roce(table: &[GidTableEntry], config: &VerbsConfig) -> Option<G
         let other = best.gid_family() != config.family;
         let newer = candidate.is_routable()
             && (candidate.roce != best.roce || !best.is_routable())
-            && (candidate.roce == config.roce_version || VerbsMutant::named("verbs-takes-any-roce").is_on());
+            && candidate.roce == config.roce_version;
         if other || newer {
             best = *candidate;
         }

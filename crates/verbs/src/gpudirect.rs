@@ -6,7 +6,6 @@ use std::path::Path;
 
 use crate::VerbsConfig;
 use crate::device::{VerbsDevice, last_error};
-use crate::error::VerbsMutant;
 use trunkline_fabric::{DeviceReach, RegisterError};
 
 /// What says that NVIDIA's module for peer memory is loaded, from the root on: today's name, and two older ones.
@@ -53,8 +52,7 @@ fn registers_dmabufs(device: &VerbsDevice) -> bool {
         unsafe { (calls.dereg_mr)(mr) };
         return false;
     }
-    let known = last_error().raw_os_error() == Some(libc::EBADF);
-    known || VerbsMutant::named("verbs-takes-any-dmabuf-answer").is_on()
+    last_error().raw_os_error() == Some(libc::EBADF)
 }
 
 /// Memory of a device cannot be registered by its address.

@@ -11,7 +11,6 @@ use trunkline_sys::verbs::QpCap;
 use crate::VerbsConfig;
 use crate::cq::CompletionQueue;
 use crate::device::VerbsDevice;
-use crate::error::VerbsMutant;
 use crate::qp::VerbsQp;
 
 /// Inline bytes that are tried, most first: 96 is the maximum of some devices of Broadcom and Intel.
@@ -72,8 +71,7 @@ impl QueueGrant {
         let mut last = String::new();
         for extended in [true, false].into_iter().skip(usize::from(!config.extended)) {
             for (depth, inline) in size_attempts(wanted, config.inline) {
-                let tried = if VerbsMutant::named("verbs-depth-not-granted").is_on() { 1 } else { depth };
-                match VerbsQp::new(device, &cq, qp_sizes(tried, tried, places, inline), extended) {
+                match VerbsQp::new(device, &cq, qp_sizes(depth, depth, places, inline), extended) {
                     Ok(qp) => {
                         let granted = qp.granted_sizes();
                         let inline = inline.min(granted.max_inline_data);

@@ -1,7 +1,6 @@
 //! Which ports are taken, by `TRUNKLINE_IB_HCA` or `NCCL_IB_HCA`. Pure; asked once for each port that is found.
 
 use crate::config::VerbsConfigError;
-use crate::error::VerbsMutant;
 
 /// Most entries of a list.
 const ENTRIES_MAX: usize = 32;
@@ -49,11 +48,7 @@ impl HcaFilter {
             return true;
         }
         let named = self.entries.iter().any(|one| {
-            let name = if self.exact && !VerbsMutant::named("verbs-hca-compares-beginnings").is_on() {
-                device == one.name
-            } else {
-                device.starts_with(one.name.as_str())
-            };
+            let name = if self.exact { device == one.name } else { device.starts_with(one.name.as_str()) };
             name && one.port.is_none_or(|wanted| wanted == port)
         });
         named != self.excludes

@@ -9,7 +9,6 @@ use trunkline_fabric::{ControlRole, LinkId, OpStatus, RegisteredRegion};
 use trunkline_sys::verbs::{Ece, SEND_SIGNALED, SendWr, Sge, wr_opcode};
 
 use crate::device::PortAddress;
-use crate::error::VerbsMutant;
 use crate::qp::VerbsQp;
 use crate::qp_state;
 use crate::queue::WorkQueue;
@@ -120,10 +119,6 @@ pub(crate) struct VerbsLink {
     pub(crate) receive_chain: RequestChain,
     /// When it broke by itself, until it is put into error from here too.
     pub(crate) broken: Option<Instant>,
-    pub(crate) trusts_device: VerbsMutant,
-    pub(crate) forgets_mark: VerbsMutant,
-    pub(crate) tells_halves: VerbsMutant,
-    pub(crate) loses_halves: VerbsMutant,
     /// Told apart from earlier links of the same place.
     pub(crate) life: u64,
     /// Why the device was not given something or did not take it, until the first of that is given back.
@@ -179,7 +174,7 @@ impl VerbsLink {
     /// all others does.
     fn enter_error(&mut self) {
         let was_up = std::mem::replace(&mut self.state, VerbsLinkStage::Error) == VerbsLinkStage::Up;
-        if !was_up || self.forgets_mark.is_on() {
+        if !was_up {
             return;
         }
         let mut work = SendWr::ZERO;
@@ -193,7 +188,7 @@ impl VerbsLink {
     /// back by itself, so after a while the queue pair is put into error from here.
     pub(crate) fn is_quiet(&mut self) -> bool {
         let told = self.broken.is_some_and(|since| since.elapsed() > PEER_IS_TOLD);
-        if told && !self.is_empty() && !self.trusts_device.is_on() {
+        if told && !self.is_empty() {
             self.tell_device();
         }
         self.state == VerbsLinkStage::Error && self.is_empty()

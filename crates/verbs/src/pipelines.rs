@@ -9,7 +9,6 @@ use trunkline_sys::verbs::ionic::{Calls, LIBRARY};
 use trunkline_sys::verbs::{Context, Pd, Qp as RawQp};
 
 use crate::device::check_code;
-use crate::error::VerbsMutant;
 
 /// The maker's library, if it is installed.
 pub(crate) fn open_ionic() -> Option<Calls> {
@@ -73,7 +72,6 @@ impl DevicePipelines {
         pipeline: Option<u32>,
         make: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
-        let pipeline = pipeline.filter(|_| !VerbsMutant::named("verbs-ignores-pipelines").is_on());
         let bit = pipeline.and_then(|at| self.bits.get(at as usize).copied());
         let (Some(calls), Some(bit)) = (self.calls, bit) else { return make() };
         let all = self.bits.iter().fold(0, |all, bit| all | 1 << bit);
@@ -81,9 +79,6 @@ impl DevicePipelines {
         // SAFETY: a domain of a device that the library knows.
         check_code(unsafe { (calls.pd_set_udma_mask)(pd, 1 << bit) })?;
         let made = make();
-        if VerbsMutant::named("verbs-leaves-a-pipeline-set").is_on() {
-            return made;
-        }
         // SAFETY: as above.
         check_code(unsafe { (calls.pd_set_udma_mask)(pd, all) })?;
         made

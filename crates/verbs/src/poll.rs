@@ -40,7 +40,7 @@ impl VerbsRail {
             }
             let more = self.cq.poll_batch();
             count = self.tell_all(out, count);
-            if !more && !self.polls_twice.is_on() {
+            if !more {
                 break;
             }
         }
@@ -225,8 +225,8 @@ fn tell_work(link: &mut VerbsLink, position: u32, wc: &Wc) -> CompletionStep {
             link.has_broken();
             let what = if entry.is_send { PostedKind::Send } else { PostedKind::OneSided };
             let status = completion_status(wc.status, what);
-            if entry.half && !link.tells_halves.is_on() {
-                link.half = Some(status).filter(|_| !link.loses_halves.is_on());
+            if entry.half {
+                link.half = Some(status);
                 return CompletionStep::Nothing;
             }
             CompletionStep::Last(posted_completion(id, entry, link.half.take().unwrap_or(status)))

@@ -8,8 +8,6 @@ use trunkline_sys::verbs::{
     QpAttr, QpCap, qp_mask, qp_state,
 };
 
-use crate::error::VerbsMutant;
-
 /// Wait that a peer is told when there is no receive: 0.64 ms.
 const RNR_TIMER: u8 = 12;
 /// Without receives, a peer tries for ever.
@@ -221,7 +219,6 @@ pub(crate) fn explain_refusal(
     error: &io::Error,
 ) -> io::Error {
     let why = wrong_attribute(rung, attr, limits, error)
-        .filter(|_| !VerbsMutant::named("verbs-blames-nobody").is_on())
         .unwrap_or_else(|| "all attributes are within what device and port say they take".to_owned());
     io::Error::new(error.kind(), format!("{}: {why} ({error})", rung.transition_name()))
 }

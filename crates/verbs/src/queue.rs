@@ -2,8 +2,6 @@
 
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 
-use crate::error::VerbsMutant;
-
 /// One operation that was posted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct WorkEntry {
@@ -33,7 +31,6 @@ pub(crate) struct WorkQueue {
     quiet: u32,
     /// Whether one has failed: those that the device leaves out from then on were flushed.
     failed: bool,
-    never_signals: VerbsMutant,
 }
 
 /// What a completion says of the oldest operation.
@@ -63,7 +60,6 @@ impl WorkQueue {
             halves: 0,
             quiet: 0,
             failed: false,
-            never_signals: VerbsMutant::named("verbs-never-signals-by-itself"),
         })
     }
 
@@ -115,7 +111,7 @@ impl WorkQueue {
         self.halves += u32::from(entry.half);
         self.tail = next(self.tail, self.depth());
         let often = (self.depth() / 4).max(1);
-        let must = (self.quiet + 1 >= often || last) && !self.never_signals.is_on();
+        let must = self.quiet + 1 >= often || last;
         let signalled = entry.told || must;
         self.quiet = if signalled { 0 } else { self.quiet + 1 };
         (position, signalled)

@@ -14,7 +14,7 @@ use trunkline_sys::verbs::{Atomic, Rdma, SendWr, SendWrTarget, Sge, wr_opcode};
 use crate::VerbsConfig;
 use crate::cq::CompletionQueue;
 use crate::device::VerbsPort;
-use crate::error::{NOT_POSTED, UNSUPPORTED, VerbsMutant};
+use crate::error::{NOT_POSTED, UNSUPPORTED};
 use crate::flusher::{FlushRequest, FlusherMember};
 use crate::link::{VerbsLink, VerbsLinkStage, WrIdKind};
 use crate::queue::WorkEntry;
@@ -53,9 +53,6 @@ pub struct VerbsRail {
     pub(crate) caps: Caps,
     /// The immediate of a longer write goes by itself.
     pub(crate) adaptive_above: u64,
-    pub(crate) keeps_lent: VerbsMutant,
-    pub(crate) keeps_leftovers: VerbsMutant,
-    pub(crate) polls_twice: VerbsMutant,
 }
 
 /// A request as the operation asks for it.
@@ -278,9 +275,6 @@ impl VerbsRail {
             self.ring_all();
         }
         let Some(Some(found)) = self.links.get_mut(place as usize) else { return };
-        if self.keeps_lent.is_on() {
-            return;
-        }
         let Some(into) = found.receives.slot_memory(slot) else { return };
         self.stage_receive(place, slot, into);
     }

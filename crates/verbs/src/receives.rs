@@ -6,8 +6,6 @@ use std::collections::VecDeque;
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_deque, try_filled};
 use trunkline_sys::verbs::Sge;
 
-use crate::error::VerbsMutant;
-
 /// One receive.
 #[derive(Clone, Copy)]
 struct ReceiveEntry {
@@ -33,9 +31,8 @@ impl PostedReceives {
     /// [`OutOfMemory`].
     pub(crate) fn new(most: u32) -> Result<Self, OutOfMemory> {
         let none = ReceiveEntry { wr_id: 0, into: Sge::ZERO, used: false };
-        let aborts = VerbsMutant::named("verbs-aborts-without-memory").is_on();
         Ok(Self {
-            slots: if aborts { vec![none; most as usize].into() } else { try_filled(none, most as usize)? },
+            slots: try_filled(none, most as usize)?,
             free: try_collect((0..most).rev())?,
             untaken: try_deque(most as usize)?,
         })

@@ -21,7 +21,6 @@ use trunkline_sys::verbs::{
 
 use crate::config;
 use crate::device::{VerbsDevice, check_code, last_error};
-use crate::error::VerbsMutant;
 use crate::gpudirect;
 
 /// Slots that are made at once.
@@ -48,7 +47,6 @@ pub(crate) struct MrTable {
     chunks: Box<[OnceLock<Box<[MrSlot]>>]>,
     max: u32,
     live: Mutex<LiveMrs>,
-    skip_bounds: VerbsMutant,
 }
 
 /// What only registering and deregistering look at.
@@ -84,12 +82,7 @@ impl MrTable {
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn new() -> Result<Self, OutOfMemory> {
-        Ok(Self {
-            chunks: try_filled_with(CHUNKS, OnceLock::new)?,
-            max: 0,
-            live: Mutex::default(),
-            skip_bounds: VerbsMutant::named("verbs-skips-local-bounds"),
-        })
+        Ok(Self { chunks: try_filled_with(CHUNKS, OnceLock::new)?, max: 0, live: Mutex::default() })
     }
 
     /// The same of a device that takes `max` regions.
@@ -126,7 +119,7 @@ impl MrTable {
             return None;
         }
         let end = extent.offset.checked_add(extent.len)?;
-        if end > slot.len.load(Ordering::Relaxed) && !self.skip_bounds.is_on() {
+        if end > slot.len.load(Ordering::Relaxed) {
             return None;
         }
         let length = u32::try_from(extent.len).ok()?;
@@ -216,34 +209,22 @@ const LIVES: u32 = (1 << 12) - 1;
 pub(crate) struct VerbsRegistrar {
     device: Arc<VerbsDevice>,
     ordering: config::BusOrdering,
-    mailboxes_relaxed: VerbsMutant,
-    dmabufs_from_start: VerbsMutant,
-    all_rights: VerbsMutant,
-    by_address: VerbsMutant,
 }
 
 impl VerbsRegistrar {
     /// A registrar on a device.
     pub(crate) fn new(device: &Arc<VerbsDevice>, ordering: config::BusOrdering) -> Self {
-        Self {
-            device: Arc::clone(device),
-            ordering,
-            mailboxes_relaxed: VerbsMutant::named("verbs-relaxes-mailboxes"),
-            dmabufs_from_start: VerbsMutant::named("verbs-forgets-where-dmabufs-begin"),
-            all_rights: VerbsMutant::named("verbs-grants-all-rights"),
-            by_address: VerbsMutant::named("verbs-tells-its-addresses"),
-        }
+        Self { device: Arc::clone(device), ordering }
     }
 
     /// What peers and device may do. Mailboxes and signals are never relaxed.
     fn access_flags(&self, access: AccessRights, purpose: RegionPurpose) -> c_int {
         let bit = |on: bool, bit: c_int| if on { bit } else { 0 };
-        let relaxed = purpose == RegionPurpose::Data || self.mailboxes_relaxed.is_on();
-        let all = self.all_rights.is_on();
+        let relaxed = purpose == RegionPurpose::Data;
         ACCESS_LOCAL_WRITE
-            | bit(access.write || all, ACCESS_REMOTE_WRITE)
-            | bit(access.read || all, ACCESS_REMOTE_READ)
-            | bit(access.atomic || all, ACCESS_REMOTE_ATOMIC)
+            | bit(access.write, ACCESS_REMOTE_WRITE)
+            | bit(access.read, ACCESS_REMOTE_READ)
+            | bit(access.atomic, ACCESS_REMOTE_ATOMIC)
             | bit(relaxed && self.ordering == config::BusOrdering::Relaxed, ACCESS_RELAXED_ORDERING)
     }
 
@@ -255,8 +236,7 @@ impl VerbsRegistrar {
         match calls.reg_mr_iova2 {
             Some(register) => {
                 let page = if memory.kind() == MemoryKind::Host { PAGE } else { LARGE };
-                let base =
-                    if self.by_address.is_on() { memory.addr() as u64 } else { memory.addr() as u64 % page };
+                let base = memory.addr() as u64 % page;
                 // SAFETY: the memory stays mapped until it is deregistered, because the table keeps it.
                 let mr = unsafe { register(pd, addr, memory.len(), base, rights as c_uint) };
                 (mr, base)
@@ -284,7 +264,6 @@ impl VerbsRegistrar {
         let addr = memory.addr() as u64;
         let page = rustix::param::page_size() as u64;
         let base = match offset % page {
-            _ if self.dmabufs_from_start.is_on() => 0,
             inset if addr % page == inset => addr % LARGE,
             inset => inset,
         };
@@ -403,8 +382,7 @@ fn add_hint(error: io::Error) -> io::Error {
 /// fits nothing it is like.
 #[inline]
 pub(crate) fn device_rkey(key: RemoteKey) -> u32 {
-    let cut = VerbsMutant::named("verbs-cuts-keys").is_on();
-    let above = if cut { 0 } else { (key.0 >> 32) as u32 };
+    let above = (key.0 >> 32) as u32;
     (key.0 as u32) ^ above.wrapping_mul(0x9e37_79b1)
 }
 

@@ -2,8 +2,6 @@
 
 use trunkline_sys::verbs::PortAttrEx;
 
-use crate::error::VerbsMutant;
-
 /// Mb/s of a port with an unknown code: the speed that NCCL assumes of a NIC that reports no speed.
 const UNKNOWN_MBPS: u32 = 10_000;
 
@@ -15,9 +13,8 @@ const LANES: [u32; 5] = [1, 4, 8, 12, 2];
 
 /// Mb/s of a port. `active_speed_ex` counts where the library fills it, because the older field of 8 bits has no room for XDR.
 pub(crate) fn of_port(port: &PortAttrEx) -> u32 {
-    let newer = if VerbsMutant::named("verbs-ignores-speed-ex").is_on() { 0 } else { port.active_speed_ex };
+    let newer = port.active_speed_ex;
     let code = if newer == 0 { port.attr.active_speed.into() } else { newer };
-    let code = if code == 0 && VerbsMutant::named("xdr-unknown-800").is_on() { 256 } else { code };
     let lane = by_bit(code, &LANE_MBPS).zip(by_bit(port.attr.active_width.into(), &LANES));
     lane.map_or(UNKNOWN_MBPS, |(lane, lanes)| lane * lanes)
 }

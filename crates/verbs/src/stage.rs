@@ -6,7 +6,6 @@ use std::ffi::c_int;
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_sys::verbs::{RecvWr, SEND_INLINE, SEND_SIGNALED, SendWr, SendWrTarget, Sge};
 
-use crate::error::VerbsMutant;
 use crate::qp::{PostMethod, VerbsQp, WrBuilder};
 
 /// Most requests that wait; the next one has all of them given away first.
@@ -78,7 +77,6 @@ pub(crate) struct RequestStage {
     places: Box<[Sge; ROOM]>,
     next_receive: Box<[u16; ROOM]>,
     used_receives: usize,
-    one_by_one: VerbsMutant,
 }
 
 // SAFETY: the pointers inside lead into the other boxes, whose bytes stay where they are when the stage is moved. Each is derived anew from its
@@ -101,7 +99,6 @@ impl RequestStage {
             places: try_room(Sge::ZERO)?,
             next_receive: try_room(NONE)?,
             used_receives: 0,
-            one_by_one: VerbsMutant::named("verbs-rings-for-each"),
         })
     }
 
@@ -226,10 +223,8 @@ impl RequestStage {
         while left > 0 {
             let index = usize::from(at);
             let next = self.next[usize::from(at)];
-            let alone = self.one_by_one.is_on();
             let following = match next {
                 _ if left == 1 => std::ptr::null_mut(),
-                _ if alone => std::ptr::null_mut(),
                 next => base.wrapping_add(usize::from(next)),
             };
             let list = self.lists[index].as_mut_ptr();
@@ -240,10 +235,6 @@ impl RequestStage {
             unsafe { (*request).next = following };
             if first == NONE {
                 first = at;
-            }
-            if alone {
-                qp.post_send(request).map_err(|(error, _)| (error, left))?;
-                first = NONE;
             }
             (at, left) = (next, left - 1);
         }

@@ -60,7 +60,7 @@ TRUNKLINE_FN Entry entry_write_telling(const Local &from, const Remote &to, u64 
 // A WRITE that raises a counter of this process once it has completed. `poisoned`: a poison word stands behind the counter.
 TRUNKLINE_FN Entry entry_counted(Entry write, const Local &counter, u32 value, bool poisoned) {
     write.flags |= FLAG_COUNTED;
-    if (poisoned && !TRUNKLINE_PLANTED("header-counts-bare")) write.flags |= FLAG_POISONED;
+    if (poisoned) write.flags |= FLAG_POISONED;
     write.operand = counter.addr;
     write.comparand = counter.key | (u64)value << 32;
     return write;

@@ -81,7 +81,6 @@ TRUNKLINE_FN void meet(const Group &group) {
 
 // Tells the group how a round ended; the leader alone does.
 TRUNKLINE_FN void tell(u64 *words, u32 round, Wait how) {
-    if (TRUNKLINE_PLANTED("header-leader-keeps-errors")) how = good();
     dev_store_relaxed(words + 1, halves(how.status, how.detail));
     dev_store_relaxed(words + 2, how.first_bad);
     dev_store(words, halves(round, how.kind));
@@ -181,8 +180,7 @@ TRUNKLINE_FN Post begin_shares(const Channel &channel, const Bytes &bytes, u32 t
 // leader must not wait for room.
 TRUNKLINE_FN bool may_share_wavefront(const Group &group) {
 #if defined(TRUNKLINE_LOCKSTEP)
-    bool may = group.meeting == MEET_ALONE || group.meeting == MEET_COUNT;
-    return may && !TRUNKLINE_PLANTED("header-groups-reserve-apart");
+    return group.meeting == MEET_ALONE || group.meeting == MEET_COUNT;
 #else
     (void)group;
     return false;

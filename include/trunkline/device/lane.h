@@ -68,7 +68,7 @@ TRUNKLINE_FN Entry entry_of_piece(const Bytes &bytes, u64 offset, u64 len) {
     Local from = bytes.from;
     Remote to = bytes.to;
     from.addr += offset;
-    to.addr += TRUNKLINE_PLANTED("header-pieces-overlap") ? 0 : offset;
+    to.addr += offset;
     return entry_write(from, to, len);
 }
 

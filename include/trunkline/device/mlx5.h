@@ -136,8 +136,7 @@ TRUNKLINE_FN Entry entry_read(const Local &into, const Remote &from, u32 len) {
 // Where nobody wants what a word was, it goes into the sink: a region of 8 bytes that begins at address 0 whatever its memory
 // is.
 TRUNKLINE_FN Local sink_of(const QueuePair &queue) {
-    u64 addr = TRUNKLINE_PLANTED("header-mlx5-sink-by-address") ? 8 : 0;
-    return Local{addr, queue.sink};
+    return Local{0, queue.sink};
 }
 
 TRUNKLINE_FN Entry entry_add(const Remote &at, u64 value, const Local &old) {
@@ -193,12 +192,7 @@ TRUNKLINE_FN void ring_in_turn(const QueuePair &queue) {
     u64 end = dev_load(queue.words + WORD_SUBMITTED);
     // The record before the register: by it the NIC recovers when the register was lost.
     sys_fence();
-    if (TRUNKLINE_PLANTED("header-mlx5-register-before-record")) {
-        sys_store_register(queue.doorbell, big_endian((u32)(end & 0xffff) << 8, queue.number << 8));
-        TRUNKLINE_STEP("register");
-    }
-    u32 low = TRUNKLINE_PLANTED("header-mlx5-record-of-32-bits") ? (u32)end : (u32)(end & 0xffff);
-    sys_store_u32(queue.record, (u32)(big_endian((u64)low) >> 32));
+    sys_store_u32(queue.record, (u32)(big_endian(end & 0xffff) >> 32));
     TRUNKLINE_STEP("record");
     sys_fence();
     sys_store_register(queue.doorbell, big_endian((u32)(end & 0xffff) << 8, queue.number << 8));
@@ -232,11 +226,10 @@ enum Cqe : u32 { CQE_NOT_YET = 0, CQE_DONE = 1, CQE_FAILED = 2 };
 // Only for indices from the shadow on, less than the depth ahead: no other completion can be in their places.
 TRUNKLINE_FN Cqe look_at(const QueuePair &queue, u64 index) {
     u8 owner = sys_load_u8(queue.cqes + (index & (queue.depth - 1)) * 64 + CQE_OWNER);
-    bool is_here = (owner & 1) == ((index >> queue.shift) & 1) || TRUNKLINE_PLANTED("header-mlx5-ignores-the-lap");
+    bool is_here = (owner & 1) == ((index >> queue.shift) & 1);
     if (owner >> 4 == CQE_INVALID || !is_here) return CQE_NOT_YET;
     sys_fence();
-    bool is_done = owner >> 4 == CQE_REQUEST || TRUNKLINE_PLANTED("header-mlx5-errors-are-success");
-    return is_done ? CQE_DONE : CQE_FAILED;
+    return owner >> 4 == CQE_REQUEST ? CQE_DONE : CQE_FAILED;
 }
 
 TRUNKLINE_FN u64 completed_near(const QueuePair &queue, u64 needed) {
@@ -311,8 +304,8 @@ TRUNKLINE_FN Post check_put(const Lane &lane, const Bytes &bytes, const With &wi
 // NIC. The counter's key is that of its region here.
 TRUNKLINE_CALL Post count(const Lane &lane, const Ticket &of, const Addition &counter, Budget &budget) {
     const QueuePair &companion = *lane.companion;
-    u64 index = TRUNKLINE_PLANTED("header-mlx5-waits-one-early") ? of.index - 1 : of.index;
-    Entry entries[2] = {mlx5::entry_wait(lane.main->cq, index), mlx5::entry_add(counter.at, counter.value, sink_of(companion))};
+    Entry entries[2] = {mlx5::entry_wait(lane.main->cq, of.index),
+                        mlx5::entry_add(counter.at, counter.value, sink_of(companion))};
     Ticket last;
     return post(companion, entries, 2, budget, last);
 }

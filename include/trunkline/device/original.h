@@ -32,8 +32,7 @@ TRUNKLINE_FN Post signal_remote(const Lane &lane, const Addition &signal, Budget
 
 // Raises a signal behind earlier reads and atomics.
 TRUNKLINE_FN Post signal_remote_with_fence(const Lane &lane, const Addition &signal, Budget &budget, Ticket &ticket) {
-    Fence fence = TRUNKLINE_PLANTED("header-signal-without-fence") ? FENCE_NONE : FENCE_READS_AND_ATOMICS;
-    return post_one(lane, fenced(entry_add(signal), fence), budget, ticket);
+    return post_one(lane, fenced(entry_add(signal), FENCE_READS_AND_ATOMICS), budget, ticket);
 }
 
 // Writes bytes, and then raises a signal behind a fence; the signal's ticket. Two doorbells.
@@ -53,7 +52,7 @@ TRUNKLINE_FN Post put_signal_counter_remote(const Lane &lane, const Bytes &bytes
     Ticket write_done, last;
     result = write_bytes(lane, bytes, Beside{&behind, nullptr}, budget, write_done, last);
     if (result.kind != POSTED) return result;
-    return count(*companion, TRUNKLINE_PLANTED("header-counts-too-early") ? write_done : last, counter, budget);
+    return count(*companion, last, counter, budget);
 }
 
 // Raises a signal, and counts that here once its entry has completed.

@@ -23,10 +23,7 @@
 // TRUNKLINE_FN stands before every function. TRUNKLINE_CALL stands before those that a kernel calls rather than has many copies
 // of: what they do takes longer than a call, and a kernel that is compiled when a program starts should be small.
 
-// For tests: a planted bug by its name, and points at which a test lets others go on.
-#ifndef TRUNKLINE_PLANTED
-#define TRUNKLINE_PLANTED(name) false
-#endif
+// For tests: points at which a test lets others go on.
 #ifndef TRUNKLINE_STEP
 #define TRUNKLINE_STEP(name) ((void)0)
 #endif
@@ -62,14 +59,12 @@ TRUNKLINE_FN bool has_more(Budget &budget) {
 
 TRUNKLINE_FN bool goes_on(Budget &budget) {
     if (has_more(budget)) return true;
-    bool dies = (budget.is_last && !TRUNKLINE_PLANTED("header-never-dies")) || TRUNKLINE_PLANTED("header-dies-unasked");
-    if (dies) die();
+    if (budget.is_last) die();
     return false;
 }
 
 // Whether index a is before index b: they wrap, and are never half of all numbers apart.
 TRUNKLINE_FN bool is_before(u64 a, u64 b) {
-    if (TRUNKLINE_PLANTED("header-plain-compare")) return a < b;
     return (i64)(b - a) > 0;
 }
 

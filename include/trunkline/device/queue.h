@@ -61,7 +61,7 @@ TRUNKLINE_FN u64 frontier_near(u64 frontier, u64 index) {
 
 // The fault, if a frontier says that there is one.
 TRUNKLINE_FN bool has_failed(const View &view, u64 frontier, Wait &how) {
-    if (!(frontier & FRONTIER_FAILED) || TRUNKLINE_PLANTED("header-ignores-errors")) return false;
+    if (!(frontier & FRONTIER_FAILED)) return false;
     u64 error = sys_load_relaxed(view.told + TOLD_ERROR);
     u64 reason = sys_load_relaxed(view.told + TOLD_REASON);
     u64 first_bad = sys_load_relaxed(view.told + TOLD_FIRST_BAD);
@@ -99,9 +99,7 @@ TRUNKLINE_FN void mark(const View &view) {
 TRUNKLINE_FN bool abort(const View &view, u16 status, u32 reason) {
     u64 word = halves(status == STATUS_DONE ? STATUS_ABORTED : status, reason);
     bool is_first = false;
-    if (TRUNKLINE_PLANTED("header-aborts-by-atomic")) {
-        is_first = dev_cas(view.told + TOLD_ABORT, 0, word) == 0;
-    } else if (view.claims != nullptr) {
+    if (view.claims != nullptr) {
         is_first = sys_load(view.told + TOLD_ABORT) == 0 && dev_cas(view.claims + CLAIM_ABORT, 0, word) == 0;
         if (is_first) sys_store(view.told + TOLD_ABORT_ASKED, word);
     } else {
@@ -124,8 +122,7 @@ TRUNKLINE_FN void put_nop(const View &view, u64 index) { put_entry(view, index, 
 // frontier may be far away.
 template <class Q>
 TRUNKLINE_FN bool has_room(const Q &queue, u64 end) {
-    u64 spare = TRUNKLINE_PLANTED("header-room-off-by-one") ? 1 : 0;
-    u64 needed = end - (queue.depth + spare);
+    u64 needed = end - queue.depth;
     if (!is_before(dev_load(queue.words + WORD_SHADOW), needed)) return true;
     u64 completed = completed_near(queue, needed);
     dev_advance(queue.words + WORD_SHADOW, completed);
@@ -181,10 +178,6 @@ TRUNKLINE_FN bool publish(const Q &queue, Reservation &taken) {
     // Other threads of a group may have written some of them, and memory that a device shares with the host is written, too.
     sys_fence();
     u64 *ready = queue.words + WORD_READY;
-    if (TRUNKLINE_PLANTED("header-publishes-out-of-order")) {
-        dev_advance(ready, taken.first + taken.count);
-        return true;
-    }
     TRUNKLINE_STEP("publish");
     // Nobody else changes it when it is this reservation's turn, so it takes no exchange.
     if (dev_load(ready) != taken.first) return false;
@@ -208,20 +201,13 @@ TRUNKLINE_CALL bool publish_within(const Q &queue, Reservation &taken, Budget &b
 
 // Stores the doorbell, and then what tells the engine to look at it.
 TRUNKLINE_FN void ring(const View &view, u64 end) {
-    if (TRUNKLINE_PLANTED("header-mark-before-bell")) {
-        mark(view);
-        TRUNKLINE_STEP("half-rung");
-        sys_store(view.bell, end);
-        return;
-    }
     sys_store(view.bell, end);
     TRUNKLINE_STEP("half-rung");
-    if (!TRUNKLINE_PLANTED("header-no-mark")) mark(view);
+    mark(view);
 }
 
 // A fence also between a store and a later load.
 TRUNKLINE_FN void settle() {
-    if (TRUNKLINE_PLANTED("header-no-full-fence")) return;
     sys_fence_full();
     TRUNKLINE_STEP("full-fence");
 }
@@ -240,7 +226,7 @@ TRUNKLINE_CALL bool submit(const Q &queue, u64 end) {
         ring(queue, to);
         settle();
         TRUNKLINE_STEP("rung");
-        if (dev_load(submitted) == to || TRUNKLINE_PLANTED("header-no-second-look")) return true;
+        if (dev_load(submitted) == to) return true;
     }
 }
 
@@ -248,7 +234,6 @@ TRUNKLINE_CALL bool submit(const Q &queue, u64 end) {
 // gets further than them, so everybody is told to stop.
 template <class Q>
 TRUNKLINE_CALL void cancel(const Q &queue, Reservation &taken) {
-    if (TRUNKLINE_PLANTED("header-leaves-a-hole")) return;
     taken.written = 0;
     Wait how;
     for (u32 look = 0; look < LEAVING_LOOKS_MAX; look++) {
@@ -266,10 +251,6 @@ TRUNKLINE_CALL void cancel(const Q &queue, Reservation &taken) {
 template <class Q>
 TRUNKLINE_CALL Post finish(const Q &queue, Reservation &taken, Budget &budget, Ticket &last) {
     u64 end = taken.first + taken.count;
-    if (TRUNKLINE_PLANTED("header-bell-before-ready")) {
-        submit(queue, end);
-        TRUNKLINE_STEP("early");
-    }
     if (!publish_within(queue, taken, budget)) {
         cancel(queue, taken);
         return not_posted(BUSY);
@@ -315,7 +296,7 @@ template <class Q>
 TRUNKLINE_CALL Wait wait(const Q &queue, const Ticket &ticket, Budget &budget) {
     Wait how;
     while (!poll(queue, ticket, how)) {
-        if (!goes_on(budget)) return ended(TRUNKLINE_PLANTED("header-timeout-is-success") ? GOOD : TIMEOUT);
+        if (!goes_on(budget)) return ended(TIMEOUT);
         pause();
     }
     return how;
@@ -343,7 +324,7 @@ TRUNKLINE_CALL Completed completion(const View &view, const Ticket &ticket, Comp
     u32 owner = (u32)(head >> 56);
     int ahead = (int)((u32)head - (u32)ticket.index);
     if (owner > 1 || ahead < 0) return NOT_YET;
-    u64 lap = TRUNKLINE_PLANTED("header-owner-of-index") ? ticket.index : ticket.index >> view.shift;
+    u64 lap = ticket.index >> view.shift;
     if (ahead > 0 || owner != (lap & 1)) return GONE;
     if ((u16)(head >> 32) == STATUS_WRITING) return NOT_YET;
     u64 value = sys_load_relaxed(place + 1);

@@ -51,13 +51,6 @@ TRUNKLINE_FN u64 read(const Slot &slot) {
 // set aside.
 TRUNKLINE_FN bool reset(const Slot &slot, u64 &counted) {
     if (slot.base == nullptr) return false;
-    if (TRUNKLINE_PLANTED("header-reset-by-store")) {
-        counted = read(slot);
-        TRUNKLINE_STEP("reset");
-        sys_store(const_cast<u64 *>(slot.value), 0);
-        dev_store(slot.base, 0);
-        return true;
-    }
     u64 base = dev_load(slot.base);
     for (;;) {
         u64 value = sys_load(slot.value);
@@ -82,9 +75,9 @@ TRUNKLINE_FN bool look(const Slot &slot, const Condition &until, Wait &how) {
     how = good();
     if (holds(until, read(slot))) return true;
     TRUNKLINE_STEP("looked");
-    if (!is_poisoned(slot, how) || TRUNKLINE_PLANTED("header-ignores-poison")) return false;
+    if (!is_poisoned(slot, how)) return false;
     // What came before the failure may have come since the look.
-    if (holds(until, read(slot)) && !TRUNKLINE_PLANTED("header-believes-the-first-look")) how = good();
+    if (holds(until, read(slot))) how = good();
     return true;
 }
 

@@ -25,7 +25,7 @@ TRUNKLINE_FN u64 stream_at(const Window &window, u32 with, u32 channel) {
 }
 TRUNKLINE_FN u64 free_at(u64 stream) { return stream + LINE_BYTES; }
 TRUNKLINE_FN u64 ready_at(u64 stream, u32 lane) {
-    return stream + (2 + (TRUNKLINE_PLANTED("header-window-lanes-share-a-flag") ? 0 : lane)) * LINE_BYTES;
+    return stream + (2 + lane) * LINE_BYTES;
 }
 TRUNKLINE_FN u64 room_out(const Window &window, u64 stream, u64 nth) {
     return stream + (2 + (u64)window.lanes) * LINE_BYTES + nth % window.chunks * window.chunk;
@@ -55,8 +55,7 @@ TRUNKLINE_CALL Wait wait_room(Kernel &kernel, u32 to, u64 &nth) {
     Wait how = good();
     if (is_leader(kernel.group)) {
         nth = dev_load_relaxed(word_at(window, stream + STREAM_SENT));
-        bool waits = nth >= window.chunks && !TRUNKLINE_PLANTED("header-window-sends-without-room");
-        if (waits) how = lead_wait(kernel, slot_at(window, free_at(stream), nullptr), nth + 1 - window.chunks, found);
+        if (nth >= window.chunks) how = lead_wait(kernel, slot_at(window, free_at(stream), nullptr), nth + 1 - window.chunks, found);
     }
     return conclude(kernel, how, &nth, 1);
 }
@@ -141,13 +140,8 @@ TRUNKLINE_FN Wait each_chunk(Kernel &kernel, u32 from, u64 len, const Take &take
         u64 piece = len - at < window.chunk ? len - at : window.chunk;
         if (wait_chunk(kernel, from, piece, nth).kind != GOOD) return kernel.how;
         const u8 *came = window.slots + room_in(window, stream, nth);
-        bool early = TRUNKLINE_PLANTED("header-window-frees-before-it-reads");
-        if (early) {
-            free_chunk(kernel, from, nth);
-            for (u32 turn = 0; turn < 20000; turn++) pause();
-        }
         take(came, at, piece);
-        if (!early && free_chunk(kernel, from, nth).kind != GOOD) return kernel.how;
+        if (free_chunk(kernel, from, nth).kind != GOOD) return kernel.how;
         if (onward(at, piece).kind != GOOD) return kernel.how;
     }
     return kernel.how;

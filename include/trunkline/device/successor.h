@@ -58,8 +58,7 @@ TRUNKLINE_FN u64 pending(const Channel &channel) {
 TRUNKLINE_FN u32 next_lane(const Channel &channel) { return (u32)(dev_add(channel.cursor, 1) % channel.count); }
 
 TRUNKLINE_FN Addition of_lane(Addition signal, const With &with, u32 lane) {
-    bool is_own = with.signal_per_lane && !TRUNKLINE_PLANTED("header-lanes-share-a-signal");
-    signal.at.addr += is_own ? lane * LANE_STRIDE : 0;
+    signal.at.addr += with.signal_per_lane ? lane * LANE_STRIDE : 0;
     return signal;
 }
 
@@ -105,7 +104,7 @@ TRUNKLINE_FN Ticket no_ticket() { return Ticket{~0u, 0, 0}; }
 // What was posted before the rest was refused is read all the same.
 TRUNKLINE_CALL Post leave_put(const Channel &channel, const Begun &begun, const Put &put, Post why) {
     bool is_part = put.last.queue == channel.lanes[begun.lane].main->number;
-    if (is_part && !TRUNKLINE_PLANTED("header-forgets-what-was-posted")) record(channel, begun.lane, put.last);
+    if (is_part) record(channel, begun.lane, put.last);
     return why;
 }
 
@@ -113,8 +112,7 @@ TRUNKLINE_CALL Post leave_put(const Channel &channel, const Begun &begun, const 
 TRUNKLINE_CALL Post end_put(const Channel &channel, const With &with, const Begun &begun, Budget &budget, const Put &put) {
     record(channel, begun.lane, put.last);
     if (begun.companion == nullptr) return posted();
-    bool is_after = with.counter_after_signal || TRUNKLINE_PLANTED("header-counter-waits-for-signal");
-    return count(*begun.companion, is_after ? put.last : put.write, *with.counter, budget);
+    return count(*begun.companion, with.counter_after_signal ? put.last : put.write, *with.counter, budget);
 }
 
 // Writes bytes on the next lane, with what goes with them.
@@ -207,7 +205,6 @@ TRUNKLINE_CALL Wait flush(const Channel &channel, Budget &budget) {
         u64 *flushed = channel.words + lane * 2 + 1;
         u64 end = dev_load(channel.words + lane * 2);
         if (!is_before(dev_load(flushed), end)) continue;
-        if (TRUNKLINE_PLANTED("header-flush-marks-first")) dev_advance(flushed, end);
         Wait how = wait(view, ticket_of(view, end - 1), budget);
         if (how.kind != GOOD) return how;
         dev_advance(flushed, end);

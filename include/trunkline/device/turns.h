@@ -36,9 +36,8 @@ struct Turns {
 // All lanes that run here now take turns, the lowest first. All of them must make the same passes: no `break` and no `return`.
 TRUNKLINE_FN Turns begin_turns() {
 #if defined(TRUNKLINE_LOCKSTEP)
-    u64 own = own_lane();
-    u64 lanes = TRUNKLINE_PLANTED("header-lanes-act-at-once") ? own : active_lanes();
-    return Turns{lanes, lanes, own};
+    u64 lanes = active_lanes();
+    return Turns{lanes, lanes, own_lane()};
 #else
     return Turns{1, 1, 1};
 #endif

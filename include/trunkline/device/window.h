@@ -123,7 +123,6 @@ TRUNKLINE_FN Wait conclude(Kernel &kernel, const Wait &leaders, u64 *handed, u32
 }
 
 TRUNKLINE_FN bool is_inside(const Window &window, u64 at, u64 len) {
-    if (TRUNKLINE_PLANTED("header-window-wraps")) return at + len <= window.bytes;
     return at <= window.bytes && len <= window.bytes - at;
 }
 
@@ -142,7 +141,7 @@ TRUNKLINE_FN Slot slot_at(const Window &window, u64 at, u64 *base) {
 }
 
 TRUNKLINE_FN u64 nth_signal(const Window &window, u32 by, u32 id) {
-    return (u64)(TRUNKLINE_PLANTED("header-window-mixes-ranks") ? 0 : by) * window.signals + id;
+    return (u64)by * window.signals + id;
 }
 TRUNKLINE_FN Slot signal_slot(const Window &window, u32 by, u32 id) {
     u64 nth = nth_signal(window, by, id);
@@ -208,8 +207,7 @@ TRUNKLINE_CALL Post lead_put(Kernel &kernel, u32 rank, const Bytes &bytes, const
     u64 signal = window.signals_at + nth_signal(window, window.rank, along.signal) * SLOT_BYTES;
     Remote slot = remote_at(window, window.rank, window.counters_at + along.counter * SLOT_BYTES);
     Addition counter = {slot, along.counter_by, true};
-    bool fits = fits_entry(counter) || TRUNKLINE_PLANTED("header-window-cuts-counts");
-    bool in_entry = fits && !TRUNKLINE_PLANTED("header-window-counts-apart");
+    bool in_entry = fits_entry(counter);
     if (along.counter_by != 0 && in_entry) entries[0] = last_of(Beside{nullptr, &counter}, entries[0]);
     if (along.counter_by != 0 && !in_entry) entries[count++] = entry_add(counter);
     if (along.signal_by != 0) entries[count++] = entry_raise(window, rank, signal, along.signal_by);
@@ -347,7 +345,7 @@ TRUNKLINE_CALL Wait look_at_signals(const Window &window, u32 id, u64 value, u64
     for (u32 by = 0; by < window.ranks; by++) {
         if (!is_poisoned(signal_slot(window, by, id), how)) continue;
         // What came before the failure may have come since the look.
-        if (!TRUNKLINE_PLANTED("header-window-believes-the-first-look")) found = sum_of_signals(window, id);
+        found = sum_of_signals(window, id);
         return found >= value ? good() : how;
     }
     return how;
@@ -413,8 +411,7 @@ TRUNKLINE_CALL Wait lead_barrier(Kernel &kernel, u32 id) {
     Wait how = lead_flush(kernel);
     if (how.kind != GOOD) return how;
     // It stands in memory, so that a later kernel goes on from there.
-    bool again = TRUNKLINE_PLANTED("header-window-barriers-begin-anew");
-    u64 round = again ? dev_load(window.epochs + id) | 1 : dev_add(window.epochs + id, 1) + 1;
+    u64 round = dev_add(window.epochs + id, 1) + 1;
     for (u32 other = 0; other < window.ranks && how.kind == GOOD; other++) {
         if (other == window.rank) continue;
         Entry entry = entry_raise(window, other, barrier_at(window, id, window.rank), 1);

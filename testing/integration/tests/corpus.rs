@@ -109,7 +109,7 @@ fn random_bytes_are_as_good() {
     }
 }
 
-/// For the planted bugs that only a sequence of actions shows.
+/// Sequences of actions.
 #[test]
 fn action_lists_hold() {
     let mut numbers = trunkline_proto::fuzzing::RandomNumbers::new(78);

@@ -34,12 +34,7 @@ fn end(local: bool, near: bool) -> Over {
     let loopback = vec!["127.0.0.1".parse().expect("an address")];
     let far = soft(WireMode::Tcp, loopback.clone());
     let fabric = SplitFabric::new(far, near.then(|| soft(WireMode::Auto, Vec::new())));
-    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = EngineParams { status: false, ..EngineParams::default() };
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
-    }
+    let params = EngineParams { status: false, ..EngineParams::default() };
     let reach = ControlReach { local, addresses: loopback, ..ControlReach::default() };
     Engine::new(fabric, UnixHost::with_reach(reach, |_, _| {}), params).expect("an engine")
 }

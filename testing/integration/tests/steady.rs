@@ -13,9 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::{
-    CommId, CommNics, Engine, EngineParams, MrId, Mutant, RecvBuf, RequestId, SharingParams,
-};
+use trunkline_engine::{CommId, CommNics, Engine, EngineParams, MrId, RecvBuf, RequestId, SharingParams};
 use trunkline_fabric::trace::{EventRecorder, TracedFabric};
 use trunkline_fabric::{Fabric as _, Host as _};
 use trunkline_mem::MemoryRange;
@@ -25,7 +23,6 @@ use trunkline_proto::ipc::exporter::{
     ShareDecision,
 };
 use trunkline_proto::ipc::importer::{MappingKind, MappingPlace, MemoryImporter, ResolveOutcome};
-use trunkline_proto::mutant::Mutant as Bug;
 use trunkline_proto::pool::config::SharingMode;
 use trunkline_proto::wire::ipc::{CopyOutcome, ExportAnnouncement, ExportHandle, ExportReference};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
@@ -123,7 +120,7 @@ impl Ends {
         let recorder = params.trace.as_ref().map(|_| {
             let clock = UnixHost::new(|_, _| {});
             let events = params.trace_events as usize;
-            Arc::new(EventRecorder::try_new(events, params.mutant, move || clock.now()).unwrap())
+            Arc::new(EventRecorder::try_new(events, move || clock.now()).unwrap())
         });
         let shares = params.sharing.sharing == SharingMode::On;
         let fabric = TracedFabric::new(SoftFabric::new(config).unwrap(), recorder.clone());
@@ -211,13 +208,8 @@ fn settles(ends: &Ends, send_first: bool) -> bool {
 /// Four connections on one group each way, all with a message under way at once.
 fn shared_messages_allocate_nothing() {
     let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
-    let params = |eager_max| EngineParams {
-        eager_max,
-        sharing,
-        idle_polls: u32::MAX,
-        mutant: planted(),
-        ..EngineParams::default()
-    };
+    let params =
+        |eager_max| EngineParams { eager_max, sharing, idle_polls: u32::MAX, ..EngineParams::default() };
     for wire in [WireMode::Shm, WireMode::Tcp] {
         for (bytes, eager_max) in [(8, 4096), (8, 0), (65_536, 4096)] {
             let ends = Ends::over(&[0], wire, bytes, CopyMode::Auto, params(eager_max));
@@ -235,13 +227,7 @@ fn shared_messages_allocate_nothing() {
 /// The first connection ends the requests of all others, which see to their links all the same.
 fn shared_messages_over_two_rails_allocate_nothing() {
     let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
-    let params = EngineParams {
-        eager_max: 0,
-        sharing,
-        idle_polls: u32::MAX,
-        mutant: planted(),
-        ..EngineParams::default()
-    };
+    let params = EngineParams { eager_max: 0, sharing, idle_polls: u32::MAX, ..EngineParams::default() };
     let spread = Ends::over(&[0, 1], WireMode::Shm, 8, CopyMode::Auto, params);
     assert!(settles(&spread, false), "on shared queue pairs over two rails");
 }
@@ -250,11 +236,13 @@ fn shared_messages_over_two_rails_allocate_nothing() {
 fn hits_on_shared_memory_allocate_nothing() {
     let now = trunkline_proto::time::Instant(1);
     let budget = ExportAmount { entries: 64, bytes: 64 << 20 };
-    let mut exporter = MemoryExporter::new(
-        ExporterConfig { budget, passing: 4, idle: Some(ExporterConfig::IDLE), weightless: false },
-        Bug::NONE,
-    );
-    let mut importer = MemoryImporter::new(Bug::NONE);
+    let mut exporter = MemoryExporter::new(ExporterConfig {
+        budget,
+        passing: 4,
+        idle: Some(ExporterConfig::IDLE),
+        weightless: false,
+    });
+    let mut importer = MemoryImporter::new();
     let (peer, source) = (exporter.add_peer().unwrap(), importer.add_source().unwrap());
     let place = MappingPlace { device: 0, way: MappingKind::Device };
     let mut message = |number: u64| {
@@ -324,8 +312,7 @@ fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
     let mut number = 0;
     let mut ends = memories.map(|memory| {
         number += 1;
-        let mut sharing = NodeConfig::new([number; 16], ExportAmount { entries: 16, bytes: 1 << 40 });
-        sharing.mutant = planted();
+        let sharing = NodeConfig::new([number; 16], ExportAmount { entries: 16, bytes: 1 << 40 });
         let inbox = InboxSizes::new(1024, 512, 1 << 18).unwrap();
         TaggedEndpoint::new(memory, TaggedConfig { sharing, inbox, copy }, now)
     });
@@ -409,8 +396,7 @@ fn messages_of_who_shows_what_it_shares_allocate_nothing(method: trunkline_proto
     let mut listener = host.oob().listen().unwrap();
     let mut now = Instant(0);
     let mut ends = [1, 2].map(|number| {
-        let mut sharing = NodeConfig::new([number; 16], ExportAmount { entries: 16, bytes: 1 << 40 });
-        sharing.mutant = planted();
+        let sharing = NodeConfig::new([number; 16], ExportAmount { entries: 16, bytes: 1 << 40 });
         let inbox = InboxSizes::new(1024, 512, 1 << 18).unwrap();
         let memory = MemfdDevice::join(0, &device.descriptor().unwrap()).unwrap();
         TaggedEndpoint::new(memory, TaggedConfig { sharing, inbox, copy: MethodChoice::Fixed(method) }, now)
@@ -484,15 +470,6 @@ fn messages_of_who_shows_what_it_shares_allocate_nothing(method: trunkline_proto
     assert_eq!((shown.exports.len(), shown.neighbours.len(), shown.neighbours[0].pid), (2, 1, 4711));
     // What this process copied itself was announced, too.
     assert!(shown.exports.iter().all(|export| export.holders == 1), "{:?}", shown.exports);
-}
-
-/// The bug that `cargo xtask mutants` asks for, if any.
-fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::with_name(name.leak());
-    }
-    Mutant::NONE
 }
 
 #[test]

@@ -9,7 +9,7 @@ use comfy_table::Table;
 
 use crate::report::{self, CheckFindings};
 use crate::workspace::{Workspace, long_name};
-use crate::{abi, bindings, deny, fuzz_list, layers, limits, names, shell, unsafe_budget, words};
+use crate::{abi, bindings, deny, fuzz_list, layers, limits, mutants, names, shell, unsafe_budget, words};
 
 /// A named check.
 type CheckStep = (&'static str, fn(&Workspace) -> Result<CheckFindings>);
@@ -26,6 +26,7 @@ const SOURCE: &[CheckStep] = &[
     ("names", |workspace| names::run(workspace, None, false)),
     ("words", |workspace| words::run(workspace, None, false)),
     ("fuzz-list", |workspace| fuzz_list::run(workspace, false)),
+    ("mutants", mutants::check_bugs),
     ("clippy", run_clippy),
     ("shipped", check_shipped),
     ("deny", deny::run),

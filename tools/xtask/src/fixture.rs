@@ -3,7 +3,9 @@
 //! Only tests call this. A fixture has no lock file and is never built.
 
 use std::path::Path;
+use std::process::Command;
 
+use crate::shell;
 use crate::workspace::Workspace;
 
 /// A workspace in a temporary folder; it goes when this is dropped.
@@ -50,6 +52,13 @@ impl Fixture {
         let path = self.folder.path().join(format!("crates/{name}/Cargo.toml"));
         let text = std::fs::read_to_string(&path).unwrap() + more;
         std::fs::write(path, text).unwrap();
+        self
+    }
+
+    /// Makes it a repository of git, in which nothing is committed.
+    pub(crate) fn init_git(&self) -> &Self {
+        self.write(".gitignore", "/target\n");
+        shell::run_captured(Command::new("git").current_dir(self.root()).args(["init", "--quiet"])).unwrap();
         self
     }
 

@@ -97,14 +97,8 @@ enum XtaskCommand {
     Abi,
     /// Builds what users install, under target/dist.
     Dist,
-    /// Runs each planted bug's test, which must notice it.
-    Mutants {
-        /// Only the mutants whose name contains this.
-        only: Option<String>,
-        /// Only a share of them, as 0/3: the first of three, which together are all.
-        #[arg(long, value_name = "N/OF")]
-        share: Option<mutants::RowShare>,
-    },
+    /// Runs each planted bug's tests, which must notice it.
+    Mutants(mutants::MutantOptions),
     /// Measures ours against libfabric and UCX over shared memory, in turns.
     Compare(compare::CompareOptions),
     /// Measures our OpenSHMEM against Open MPI's, in turns.
@@ -178,7 +172,7 @@ fn run_command(command: XtaskCommand) -> Result<bool> {
         }
         XtaskCommand::Abi => Ok(report_findings("abi", &abi::run(&workspace)?)),
         XtaskCommand::Dist => dist::run(&workspace).map(|()| true),
-        XtaskCommand::Mutants { only, share } => mutants::run(&workspace, only.as_deref(), share),
+        XtaskCommand::Mutants(options) => mutants::run(&workspace, &options),
         XtaskCommand::Compare(options) => compare::run(&workspace, &options).map(|()| true),
         XtaskCommand::CompareShmem(options) => compare::shmem::run(&workspace, &options).map(|()| true),
         XtaskCommand::Budget { update } => budget::run(&workspace, update),

@@ -39,8 +39,6 @@ pub(crate) struct WorkspaceCrate {
     pub(crate) roots: Vec<PathBuf>,
     /// All its dependencies, ours or not.
     pub(crate) dependencies: Vec<CrateDependency>,
-    /// The features it declares.
-    pub(crate) features: Vec<String>,
 }
 
 impl WorkspaceCrate {
@@ -134,6 +132,5 @@ fn to_crate(package: &cargo_metadata::Package) -> WorkspaceCrate {
         })
         .collect();
     let name = package.name.as_str();
-    let features = package.features.keys().cloned().collect();
-    WorkspaceCrate { name: short_name(name).unwrap_or(name).to_owned(), dir, roots, dependencies, features }
+    WorkspaceCrate { name: short_name(name).unwrap_or(name).to_owned(), dir, roots, dependencies }
 }

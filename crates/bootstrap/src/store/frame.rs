@@ -58,10 +58,6 @@ impl StoreHello {
     }
 
     pub(crate) fn verify_proof(&self, secret: &JobSecret, challenge: &StoreChallenge) -> bool {
-        #[cfg(feature = "mutants")]
-        if std::env::var("TRUNKLINE_MUTANT").is_ok_and(|name| name == "bootstrap-no-secret") {
-            return true;
-        }
         secret.verify_proof(&self.proof, ProofSide::Member, &challenge.nonce, &self.nonce, &self.rank_bytes())
     }
 

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_vec};
 
 use super::frame::{JoinStatus, StoreAnswer, StoreChallenge, StoreHello};
+use crate::deadline_io;
 use crate::secret::{self, JobSecret};
-use crate::{deadline_io, is_planted};
 
 /// Those who have connected and not proved anything yet.
 const PENDING_MAX: usize = 256;
@@ -97,8 +97,7 @@ pub(crate) fn accept_members(
         pending.retain(|one| one.until > now);
         let left = deadline.saturating_duration_since(now).min(SLEEP);
         let paused = refused.as_ref().map(|refusal| refusal.until.saturating_duration_since(now));
-        let paused =
-            paused.filter(|pause| !pause.is_zero() && !is_planted("bootstrap-spins-without-descriptors"));
+        let paused = paused.filter(|pause| !pause.is_zero());
         let accepts = pending.len() < PENDING_MAX && paused.is_none();
         wait_readable(accepts.then_some(listener), &pending, left.min(paused.unwrap_or(left)))?;
         if accepts {

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use trunkline_proto::reserve::{OutOfMemory, try_vec};
 
-use crate::{deadline_io, is_planted};
+use crate::deadline_io;
 
 /// Idle time after which the kernel asks whether the other host is still there, and how often it asks.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -85,11 +85,7 @@ pub(crate) fn receive_body(
 ) -> io::Result<Vec<u8>> {
     let length = head.length as usize;
     // The peer chooses the length; a refused allocation is its frame's failure, not this process's end.
-    let mut body = if is_planted("bootstrap-aborts-without-memory") {
-        Vec::with_capacity(length)
-    } else {
-        try_vec(length).map_err(out_of_memory_error)?
-    };
+    let mut body = try_vec(length).map_err(out_of_memory_error)?;
     body.resize(length, 0);
     deadline_io::read_exact(stream, &mut body, deadline)?;
     Ok(body)

@@ -112,12 +112,6 @@ fn build_plan(args: &RunArgs) -> Result<LaunchPlan, RunError> {
 }
 
 fn passed_on(name: &str) -> bool {
-    #[cfg(feature = "mutants")]
-    if name.contains("SHMEM_")
-        && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|bug| bug == "run-keeps-shmem-here")
-    {
-        return false;
-    }
     let ours = PASSED_ON.iter().any(|prefix| name.starts_with(prefix)) && !name.starts_with("TRUNKLINE_JOB_");
     ours || PASSED_ON_WHOLE.contains(&name)
 }

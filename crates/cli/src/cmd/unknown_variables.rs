@@ -6,9 +6,8 @@ use trunkline_verbs::VerbsConfig;
 use crate::locate;
 
 /// Variables that are no parameters of the engine and yet have a meaning: for the bench and for the tests.
-const OTHERS: [&str; 9] = [
+const OTHERS: [&str; 8] = [
     locate::VARIABLE,
-    "TRUNKLINE_MUTANT",
     "TRUNKLINE_SEED",
     "TRUNKLINE_SEEDS",
     "TRUNKLINE_FULL",

@@ -125,7 +125,7 @@ impl JobLifecycle {
             }
             LauncherFrame::Ready(_) | LauncherFrame::Start(_) | LauncherFrame::Signal(_) => return,
         };
-        if !self.agent_ranks(agent).contains(&(rank as usize)) && !is_planted("run-agent-speaks-for-others") {
+        if !self.agent_ranks(agent).contains(&(rank as usize)) {
             let host = self.hosts.get(agent).map_or("", |host| host.name.as_str());
             let why = format!("host {host}: its agent spoke of rank {rank}, which is not on that host");
             self.commands.push(LauncherCommand::Tell(why));
@@ -171,9 +171,6 @@ impl JobLifecycle {
             return;
         }
         self.commands.push(LauncherCommand::EndOutput(rank));
-        if is_planted("run-failed-rank-is-fine") {
-            return;
-        }
         let (code, told) = match ending {
             RankEnding::Code(0) => return,
             RankEnding::Code(code) => (status_byte(code), format!("ended with status {code}")),
@@ -272,16 +269,7 @@ fn status_byte(code: i32) -> u8 {
 
 /// The status of a rank that a signal has killed. An agent may name any number.
 fn signal_status(signal: i32) -> u8 {
-    if is_planted("run-adds-any-signal") {
-        status_byte(128 + signal)
-    } else {
-        status_byte(signal.saturating_add(128))
-    }
-}
-
-/// Whether a bug is planted; never in a build without the feature.
-fn is_planted(name: &str) -> bool {
-    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
+    status_byte(signal.saturating_add(128))
 }
 
 #[cfg(test)]

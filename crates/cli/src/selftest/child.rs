@@ -116,10 +116,6 @@ impl ChildRunner {
         if !self.is_subreaper {
             return 0;
         }
-        #[cfg(feature = "mutants")]
-        if std::env::var("TRUNKLINE_MUTANT").is_ok_and(|name| name == "selftest-spares-orphans") {
-            return 0;
-        }
         let until = Instant::now() + KILL_TIME;
         loop {
             // The children of an orphan become ours once it has exited.

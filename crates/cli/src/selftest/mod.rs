@@ -74,13 +74,6 @@ pub(crate) fn run_checks(checks: &[PlannedCheck], limits: TimeLimits) -> std::io
     let mut results = Vec::with_capacity(checks.len());
     for (at, check) in checks.iter().enumerate() {
         bar.set_message(format!("{} ({})", check.name, check.about));
-        #[cfg(feature = "mutants")]
-        if std::env::var("TRUNKLINE_MUTANT").is_ok_and(|name| name == "selftest-stops-at-a-failure")
-            && results.iter().any(|result: &CheckResult| result.status == CheckStatus::Failed)
-        {
-            results.push(unrun_result(check, CheckStatus::NotReached, INTERRUPTED));
-            continue;
-        }
         let result = session.run_check(check);
         let before = results.last().map(|result: &CheckResult| (result.status, result.reason.clone()));
         let is_repeated = result.seconds == 0.0 && before == Some((result.status, result.reason.clone()));
@@ -187,17 +180,12 @@ fn judge_check(check: &PlannedCheck, ended: &EndedChild, is_cut: bool) -> CheckR
             Some(format!("{before}{left} of its processes cannot be killed (stuck in a driver?)"))
         }
     };
-    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut status = match (&failure, ended.ending) {
+    let status = match (&failure, ended.ending) {
         (None, _) => CheckStatus::Passed,
         (Some(_), ChildEnding::Interrupted) => CheckStatus::NotReached,
         (Some(_), ChildEnding::Overdue) if is_cut => CheckStatus::NotReached,
         (Some(_), _) => CheckStatus::Failed,
     };
-    #[cfg(feature = "mutants")]
-    if std::env::var("TRUNKLINE_MUTANT").is_ok_and(|name| name == "selftest-passes-failures") {
-        status = CheckStatus::Passed;
-    }
     let errors: Vec<&str> = ended.errors.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = errors[errors.len().saturating_sub(ERROR_LINES_MAX)..].iter().map(|line| (*line).to_owned());
     let notes = rows.iter().filter(|_| check.expected.is_info).flat_map(figures::info_notes);

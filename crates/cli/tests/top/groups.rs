@@ -9,7 +9,7 @@ use super::*;
 
 fn sharing(groups: u8) -> Running {
     let sharing = SharingParams { sharing: SharingMode::On, groups, ..SharingParams::default() };
-    engine_over(UnixHost::new(|_, _| {}), EngineParams { sharing, ..params() })
+    engine_over(UnixHost::new(|_, _| {}), EngineParams { sharing, ..EngineParams::default() })
 }
 
 fn info(args: &str) -> Output {

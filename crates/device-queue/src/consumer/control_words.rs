@@ -13,23 +13,19 @@ impl<M: WordMemory> QueueConsumer<M> {
     pub fn handle_doorbell(&mut self, bell: u64) {
         if is_before(self.rung, bell) {
             let depth = u64::from(self.shape.depth());
-            if bell.wrapping_sub(self.completed) <= depth || self.mutant.is_planted("devq-believes-bells") {
+            if bell.wrapping_sub(self.completed) <= depth {
                 self.rung = bell;
             } else {
                 // How many entries there are is not known, so their waiters are told by the abort word. Those that can be told from what was there
                 // before fail, and with them what they were to raise.
-                if !self.mutant.is_planted("devq-bad-bells-end-nothing") {
-                    self.rung = self.written_end();
-                }
+                self.rung = self.written_end();
                 let why = AbortWord { status: EntryStatus::BadDoorbell, reason: 0 };
                 let _ = self.memory.compare_exchange(at::ABORT, 0, why.to_word(), AcqRel);
                 self.stop_queue(why.status, why.reason);
             }
         }
         self.take_request();
-        if let Some(why) = AbortWord::from_word(self.memory.load(at::ABORT, Acquire))
-            && !self.mutant.is_planted("devq-engine-ignores-abort")
-        {
+        if let Some(why) = AbortWord::from_word(self.memory.load(at::ABORT, Acquire)) {
             self.stop_queue(why.status, why.reason);
         }
     }
@@ -47,7 +43,7 @@ impl<M: WordMemory> QueueConsumer<M> {
 
     /// A device only asks for an abort, as the word is others' as well; the first one stays.
     fn take_request(&self) {
-        if !self.shape.is_for_device() || self.mutant.is_planted("devq-ignores-requests") {
+        if !self.shape.is_for_device() {
             return;
         }
         let asked = self.memory.load(at::ABORT_ASKED, Acquire);

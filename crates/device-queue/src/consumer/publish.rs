@@ -17,17 +17,11 @@ impl<M: WordMemory> QueueConsumer<M> {
         }
         self.told = self.completed;
         let frontier = FrontierWord::new(self.completed, self.fault.is_some());
-        let order = if self.mutant.is_planted("devq-frontier-relaxed") { Relaxed } else { Release };
-        self.memory.store(at::FRONTIER, frontier.0, order);
+        self.memory.store(at::FRONTIER, frontier.0, Release);
     }
 
     pub(super) fn publish_fault(&mut self, fault: QueueFault) {
         self.fault = Some(fault);
-        if self.mutant.is_planted("devq-frontier-before-error") {
-            // As if the entries before and this one were told of first.
-            let frontier = FrontierWord::new(fault.first_bad.wrapping_add(1), false);
-            self.memory.store(at::FRONTIER, frontier.0, Release);
-        }
         let bits = u64::from(fault.status.to_bits());
         self.memory.store(at::FIRST_BAD, fault.first_bad, Relaxed);
         self.memory.store(at::REASON, u64::from(fault.reason) | u64::from(self.shape.epoch()) << 32, Relaxed);
@@ -38,16 +32,6 @@ impl<M: WordMemory> QueueConsumer<M> {
     pub(super) fn publish_completion(&self, index: u64, completion: EntryCompletion) {
         let place = self.shape.completion_offset(index);
         let head = completion.head_word(&self.shape, index);
-        let head = if self.mutant.is_planted("devq-owner-of-index") {
-            head & !(1 << 56) | (index & 1) << 56
-        } else {
-            head
-        };
-        if self.mutant.is_planted("devq-completion-torn") {
-            self.memory.store(place + 8, completion.value, Relaxed);
-            self.memory.store(place, head, Release);
-            return;
-        }
         self.memory.put_completion(place, [EntryCompletion::writing_of(head), completion.value, head]);
     }
 }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use trunkline_device_queue::{BellPage, WordMemory};
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{DoorbellLayout, QueueShape};
 
 use super::common::{Usage, of_bells, of_queue};
@@ -45,9 +44,9 @@ pub fn for_queue(shape: &QueueShape) -> Words {
 }
 
 /// A page of doorbells.
-pub fn page(count: u32, mutant: Mutant) -> BellPage<Words> {
+pub fn page(count: u32) -> BellPage<Words> {
     let bytes = DoorbellLayout::new(count).unwrap().page_bytes();
-    BellPage::create(make(bytes, of_bells), count, mutant).unwrap()
+    BellPage::create(make(bytes, of_bells), count).unwrap()
 }
 
 /// Memory for signals and counters.

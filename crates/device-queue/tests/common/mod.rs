@@ -1,20 +1,10 @@
-//! What the tests share: the bug that is asked for, memories of the model checkers, and entries.
+//! What the tests share: memories of the model checkers, and entries.
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{
     AtomicChange, EntryWork, LocalAddress, PeerAddress, QueueEntry, QueueShape, at,
 };
-
-/// The bug that `cargo xtask mutants` asks for, if any.
-pub fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::with_name(name.leak());
-    }
-    Mutant::NONE
-}
 
 /// Whether the long runs are asked for.
 pub fn is_full() -> bool {

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use trunkline_device_queue::{BellPage, WordMemory};
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{DoorbellLayout, QueueShape};
 
 use super::common::{Usage, of_queue};
@@ -39,8 +38,8 @@ pub fn shared(words: u64) -> Words {
 }
 
 /// A page of doorbells.
-pub fn page(count: u32, mutant: Mutant) -> BellPage<Words> {
-    BellPage::create(shared(DoorbellLayout::new(count).unwrap().page_bytes() / 8), count, mutant).unwrap()
+pub fn page(count: u32) -> BellPage<Words> {
+    BellPage::create(shared(DoorbellLayout::new(count).unwrap().page_bytes() / 8), count).unwrap()
 }
 
 impl Shuttled {

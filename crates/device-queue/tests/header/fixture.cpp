@@ -3,17 +3,8 @@
 
 typedef void (*Step)(void *context, const char *name);
 
-static char planted[64];
 static Step step;
 static void *step_context;
-
-static bool is_planted(const char *name) {
-    for (int at = 0; at < 64; at++) {
-        if (name[at] != planted[at]) return false;
-        if (name[at] == 0) return true;
-    }
-    return false;
-}
 
 static void pass_step(const char *name) {
     if (step != nullptr) step(step_context, name);
@@ -30,7 +21,6 @@ static void look_at_change(const void *word) {
 }
 
 #define TRUNKLINE_CHANGES(word) look_at_change(word)
-#define TRUNKLINE_PLANTED(name) is_planted(name)
 #define TRUNKLINE_STEP(name) pass_step(name)
 
 #include "trunkline/device.h"
@@ -228,12 +218,6 @@ void twin_do(void *twin, u64 act, const u64 *args, u64 *out) {
 }
 
 u32 twin_is_usable(const View *view) { return is_usable(*view); }
-
-void twin_plant(const char *name) {
-    int at = 0;
-    for (; name[at] != 0 && at < 63; at++) planted[at] = name[at];
-    planted[at] = 0;
-}
 
 void twin_guard(const u64 *ranges, u32 count) {
     guards = count < 32 ? count : 32;

@@ -1,6 +1,6 @@
 //! The device header as a library of this process, compiled by the compiler of C++ that is there.
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -72,7 +72,7 @@ pub(crate) fn library(source: &str, level: &str) -> Option<Library> {
 pub(crate) struct Fixture {
     library: Library,
     act: Do,
-    /// Planted bugs and steps are the library's own, of which there is one.
+    /// Steps are the library's own, of which there is one.
     turn: Mutex<()>,
 }
 
@@ -94,18 +94,6 @@ pub(crate) fn fixture(test: &str) -> Option<&'static Fixture> {
 pub(crate) struct Twin<'f> {
     fixture: &'f Fixture,
     at: *mut c_void,
-}
-
-/// Plants the bug that `cargo xtask mutants` asks for in a library that has such a function.
-pub(crate) fn plant(library: &Library, function: &str) {
-    #[cfg(feature = "mutants")]
-    let name = std::env::var("TRUNKLINE_MUTANT").unwrap_or_default();
-    #[cfg(not(feature = "mutants"))]
-    let name = String::new();
-    let name = CString::new(name).unwrap();
-    let plant = symbol::<unsafe extern "C" fn(*const c_char)>(library, function);
-    // SAFETY: it copies a string.
-    unsafe { plant(name.as_ptr()) };
 }
 
 /// Calls `step` at each step that the header of a library goes while `run` runs; it may use the header itself.
@@ -134,11 +122,9 @@ pub(crate) fn with_steps<T>(
 }
 
 impl Fixture {
-    /// Plants the bug that is asked for, and keeps other tests out meanwhile.
+    /// Keeps other tests out while the guard lives.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        plant(&self.library, "twin_plant");
-        turn
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The other side of a world whose words lie there.

@@ -1,12 +1,4 @@
 // The tests' kernels, for GPUs: compiled, by NVRTC and for HIP, where there is none (scripts/device-header).
-#ifdef PLANT_NO_FENCE
-// Whether a name is the one of the bug: known when it is compiled.
-__attribute__((device)) constexpr bool is_no_fence(const char *name, const char *other = "header-no-full-fence") {
-    return *name == *other && (*name == 0 || is_no_fence(name + 1, other + 1));
-}
-#define TRUNKLINE_PLANTED(name) is_no_fence(name)
-#endif
-
 #include "kernels.h"
 #include "mlx5_kernels.h"
 #include "window_kernels.h"
@@ -69,9 +61,3 @@ TRUNKLINE_KERNEL use_window(const trunkline::Window *window, trunkline::u64 *fai
     *failed = tests::use_window(kernel);
     trunkline::abort(kernel, 1);
 }
-
-#ifdef PLANT_SYSTEM_ATOMIC
-TRUNKLINE_KERNEL change_host(unsigned long long *word) {
-    asm volatile("red.relaxed.sys.global.add.u64 [%0], 1;" : : "l"(word) : "memory");
-}
-#endif

@@ -1,14 +1,7 @@
 // A program that waits for what never comes: on a queue, and for a signal. With an argument its wait is its last; else it tells how that ended.
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-static bool is_planted(const char *name) {
-    static const char *planted = getenv("TRUNKLINE_MUTANT");
-    return planted != nullptr && strcmp(planted, name) == 0;
-}
-
-#define TRUNKLINE_PLANTED(name) is_planted(name)
 #include "trunkline/device.h"
 
 using namespace trunkline;

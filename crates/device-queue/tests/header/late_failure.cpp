@@ -1,16 +1,10 @@
 // A program that waits for a signal, of one rank and of two together: it comes, and then the slot fails, both after the wait has looked whether
 // it is there and before it looks whether the slot has failed. Tells how each wait ended, and what it found.
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static unsigned long long slots[4];
 static bool is_still_to_come;
-
-static bool is_planted(const char *name) {
-    static const char *planted = getenv("TRUNKLINE_MUTANT");
-    return planted != nullptr && strcmp(planted, name) == 0;
-}
 
 // What another rank does meanwhile: the value is raised, then the error word is set.
 static void meanwhile(const char *step) {
@@ -20,7 +14,6 @@ static void meanwhile(const char *step) {
     slots[3] = 7;
 }
 
-#define TRUNKLINE_PLANTED(name) is_planted(name)
 #define TRUNKLINE_STEP(name) meanwhile(name)
 #include "trunkline/device.h"
 

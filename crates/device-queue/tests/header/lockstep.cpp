@@ -3,9 +3,6 @@
 // how many entries were posted.
 #include "wavefront.h"
 
-static const char *planted;
-static bool is_planted(const char *name) { return planted != nullptr && strcmp(planted, name) == 0; }
-#define TRUNKLINE_PLANTED(name) is_planted(name)
 #include "trunkline/device.h"
 
 using namespace trunkline;
@@ -93,7 +90,6 @@ int main(int count, char **arguments) {
     operation = arguments[1];
     has_outsider = strcmp(operation, "outsider") == 0;
     wavefront::is_strict = strcmp(arguments[2], "rule") == 0;
-    planted = getenv("TRUNKLINE_MUTANT");
     QueueMemory &of = memory;
     view = View{of.words, of.told, of.entries, of.completions, &of.bell, &of.mark, 0, of.claims, DEPTH, 7, 1, 0, SHIFT, VERSION, {}};
     memset(of.cqes, mlx5::CQE_INVALID << 4 | 1, sizeof of.cqes);

@@ -4,24 +4,14 @@
 
 typedef void (*Step)(void *context, const char *name);
 
-static char planted[64];
 static Step step;
 static void *step_context;
-
-static bool is_planted(const char *name) {
-    for (int at = 0; at < 64; at++) {
-        if (name[at] != planted[at]) return false;
-        if (name[at] == 0) return true;
-    }
-    return false;
-}
 
 static void pass_step(const char *name) {
     if (step != nullptr) step(step_context, name);
 }
 
 #define TRUNKLINE_PAUSE() sched_yield()
-#define TRUNKLINE_PLANTED(name) is_planted(name)
 #define TRUNKLINE_STEP(name) pass_step(name)
 
 #include "mlx5_kernels.h"
@@ -93,12 +83,6 @@ void nic_do(const mlx5::QueuePair *main, const mlx5::QueuePair *companion, u64 a
 }
 
 void nic_exercise(const tests::NicJob *job) { tests::exercise_nic(*job); }
-
-void nic_plant(const char *name) {
-    int at = 0;
-    for (; name[at] != 0 && at < 63; at++) planted[at] = name[at];
-    planted[at] = 0;
-}
 
 void nic_steps(Step callback, void *context) {
     step = callback;

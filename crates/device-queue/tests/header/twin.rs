@@ -21,7 +21,6 @@ use trunkline_proto::wire::device_queue::{
     LocalAddress, PeerAddress, PoisonWord, QueueEntry, QueueShape, at,
 };
 
-use super::common::planted;
 use super::fixture::{Fixture, Out, Twin};
 
 /// How producers reach the engine.
@@ -118,19 +117,17 @@ impl World {
         let count = plan.lanes * 2;
         let bells = DoorbellLayout::new(count).unwrap();
         let page = if plan.mode == Mode::Bits {
-            BellPage::create(allocate_words(bells.page_bytes()), count, planted()).unwrap()
+            BellPage::create(allocate_words(bells.page_bytes()), count).unwrap()
         } else {
-            BellPage::create_for_devices(allocate_words(bells.by_bytes().page_bytes()), count, planted())
-                .unwrap()
+            BellPage::create_for_devices(allocate_words(bells.by_bytes().page_bytes()), count).unwrap()
         };
-        let mut drain = QueueDrain::new(page.clone(), planted()).unwrap();
+        let mut drain = QueueDrain::new(page.clone()).unwrap();
         let make = |number| {
             let mut shape = QueueShape::new(plan.depth, number, 5, number).unwrap();
             shape = if plan.checked { shape.with_check() } else { shape };
             shape = if is_device { shape.for_device() } else { shape };
             let queue =
-                DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, plan.first, &page, planted())
-                    .unwrap();
+                DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, plan.first, &page).unwrap();
             assert!(
                 drain
                     .add_queue(queue.clone(), ExecutorRules { is_ordered: false, me: 0, window: 4 })
@@ -415,9 +412,9 @@ fn change_by(op: u64, operand: u64, comparand: u64) -> AtomicChange {
 impl<'w> Rust<'w> {
     pub(crate) fn new(world: &'w World, lanes: &'w [QueueLane<HeapWords, Table>], plan: &Plan) -> Self {
         let firsts = vec![plan.first; lanes.len()];
-        let recorded = Recorded::create(world.channel.clone(), 0, &firsts, planted()).unwrap();
+        let recorded = Recorded::create(world.channel.clone(), 0, &firsts).unwrap();
         let cursor_at = lanes.len() as u64 * 16;
-        let channel = LaneChannel::new(lanes, recorded, world.channel.clone(), cursor_at, planted()).unwrap();
+        let channel = LaneChannel::new(lanes, recorded, world.channel.clone(), cursor_at).unwrap();
         Self { world, lanes, channel, held: world.queues.iter().map(|_| None).collect() }
     }
 
@@ -572,18 +569,18 @@ impl<'w> Rust<'w> {
             4 => SlotCondition::AtMost(args[3]),
             _ => SlotCondition::LessThan(args[3]),
         };
-        let verdict = GroupVerdict::new(&self.world.group, 0, planted());
+        let verdict = GroupVerdict::new(&self.world.group, 0);
         match act {
             40 => out[5] = slot.read_value(memory),
-            41 => out[6] = slot.reset_base(memory, planted()).inspect(|_| out[5] = 1).unwrap_or(0),
+            41 => out[6] = slot.reset_base(memory).inspect(|_| out[5] = 1).unwrap_or(0),
             42 => {
-                let result = slot.wait(memory, until, budget, planted());
+                let result = slot.wait(memory, until, budget);
                 let result = result.map(|value| out[5] = value);
                 wait_words(out, result);
             }
             46 => {
                 let queue = &self.world.queues[args[5] as usize];
-                let result = slot.wait_unless_aborted(memory, until, queue, budget, planted());
+                let result = slot.wait_unless_aborted(memory, until, queue, budget);
                 let result = result.map(|value| out[5] = value);
                 wait_words(out, result);
             }

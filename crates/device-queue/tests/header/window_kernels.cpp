@@ -1,17 +1,6 @@
 // Kernels over windows, for threads of the host.
 #include <sched.h>
 
-static char planted[64];
-
-static bool is_planted(const char *name) {
-    for (int at = 0; at < 64; at++) {
-        if (name[at] != planted[at]) return false;
-        if (name[at] == 0) return true;
-    }
-    return false;
-}
-
-#define TRUNKLINE_PLANTED(name) is_planted(name)
 #define TRUNKLINE_PAUSE() sched_yield()
 #include "window_kernels.h"
 
@@ -32,10 +21,6 @@ struct Launch {
 };
 
 extern "C" {
-
-void window_plant(const char *name) {
-    for (int at = 0; at < 63 && (planted[at] = name[at]) != 0; at++) planted[at + 1] = 0;
-}
 
 // Sizes and offsets, in the order of the Rust side.
 unsigned window_layout(u64 *out) {

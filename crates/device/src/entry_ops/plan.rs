@@ -26,12 +26,12 @@ impl<N: MemberNetwork> EntryOps<N> {
                 let (counted, counter) =
                     self.regions.find_local(key, counter, if poisoned { 16 } else { 8 })?;
                 let is_word = (counted.memory.addr() as u64).wrapping_add(counter).is_multiple_of(8);
-                if !is_word && !self.mutant.is_planted("dev-counts-anywhere") {
+                if !is_word {
                     return Err(EntryStatus::Access);
                 }
                 // Memory of a device, of which the host has no words: nothing here can add to it.
                 let has_words = counted.words.is_some() || counted.memory.atomic_word(counter).is_ok();
-                if is_word && !has_words && !self.mutant.is_planted("dev-counts-in-silence") {
+                if !has_words {
                     return Err(EntryStatus::Access);
                 }
                 self.plan_write(from, to, len.into())
@@ -112,9 +112,6 @@ impl<N: MemberNetwork> EntryOps<N> {
                     .fetch_update(at, |old| Some(change.apply_to(old)))
                     .map_err(|_| EntryStatus::Access)?;
                 let value = if change.is_fetching() { old } else { 0 };
-                if self.mutant.is_planted("dev-words-stay") {
-                    return Ok(EntryPlan::Done(value));
-                }
                 return Ok(EntryPlan::Changed(plan_write_back(copies, words, memory, at, 8)?, value));
             }
             // Where NICs execute atomics, all of a word's are theirs.

@@ -25,8 +25,7 @@ impl<N: MemberNetwork> EntryOps<N> {
         let Some(region) = self.regions.of_heap(heap) else { return };
         let beside = region.words.as_ref();
         let _ = beside.unwrap_or(&region.memory).fetch_update(at, |old| (old == 0).then_some(word));
-        let is_brought = !self.mutant.is_planted("dev-poisons-only-the-shadow");
-        let Some(words) = beside.filter(|_| is_brought) else { return };
+        let Some(words) = beside else { return };
         let Ok(rest) = plan_write_back(region.copies.as_ref(), words, &region.memory, at, 8) else {
             return;
         };

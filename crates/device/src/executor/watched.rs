@@ -41,9 +41,9 @@ impl<N: MemberNetwork> QueueExecutor<N> {
     }
 
     pub(super) fn poison_signals_of_dead_members(&mut self) {
-        let Self { watched, jobs, mutant, .. } = self;
+        let Self { watched, jobs, .. } = self;
         watched.retain(|watched| {
-            if !jobs.network_mut().is_gone(watched.member) || mutant.is_planted("dev-waits-for-the-dead") {
+            if !jobs.network_mut().is_gone(watched.member) {
                 return true;
             }
             // No queue of this process has failed, so none is named.

@@ -8,8 +8,6 @@ use trunkline_mem::MemoryRange;
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::{EntryStatus, PostRooms};
 
-use crate::ranks::planted;
-
 const RANKS: u64 = 2;
 const BOXES: u64 = 4096;
 
@@ -71,7 +69,7 @@ fn bytes(len: u64) -> Heap {
 #[test]
 fn what_is_under_way_when_a_window_ends_has_failed() {
     for others in [0, 1] {
-        let mut courier = ProxyNetwork::new(Mute::default(), planted()).unwrap();
+        let mut courier = ProxyNetwork::new(Mute::default()).unwrap();
         (0..=others).for_each(|heap| courier.open_window(part(heap + 3)).unwrap());
         let at = |heap| HeapAddress { member: 1, heap, offset: 64 };
         // One has been asked for, one has not yet, and one is shown first.

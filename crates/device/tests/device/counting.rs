@@ -13,7 +13,7 @@ use trunkline_mem::MemoryRange;
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::{LocalAddress, PeerAddress};
 
-use crate::ranks::{patience, planted};
+use crate::ranks::patience;
 
 const GIB: u64 = 1 << 30;
 /// No network takes more at once than this one.
@@ -84,7 +84,7 @@ fn more_than_4_gib_is_put_to_the_last_byte_once() {
     for mode in [ExecutorMode::Inline, ExecutorMode::Thread] {
         let pieces = Pieces::default();
         let network = Counting { pieces: Arc::clone(&pieces), ..Counting::default() };
-        let queues = DeviceQueues::start(network, 2, mode, planted()).unwrap();
+        let queues = DeviceQueues::start(network, 2, mode).unwrap();
         // Its pages are never touched.
         let memory = MemoryRange::heap(7 << 30);
         let table = ErrorTable::default();

@@ -12,9 +12,9 @@ use trunkline_device::{
     MemberNetwork, NetworkCompletion, PeerRegion, QueueExecutor, QueueWords, RmaNetwork,
 };
 use trunkline_device_queue::{DeviceQueue, SlotCondition, SlotLayout, WaitError};
-use trunkline_engine::CommNics;
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{HeapRange as Heap, PutSource, RmaJob};
+use trunkline_engine::{CommNics, EngineParams};
 use trunkline_mem::MemoryRange;
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::{
@@ -24,7 +24,7 @@ use trunkline_proto::wire::dial::CARD_BYTES;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use crate::ranks::{
-    BYTES, Over, Rank, SHM, SLOTS, SLOTS_COUNT, TABLE, TCP, bytes_of, done, patience, pattern, planted, ranks,
+    BYTES, Over, Rank, SHM, SLOTS, SLOTS_COUNT, TABLE, TCP, bytes_of, done, patience, pattern, ranks,
 };
 
 const BOUND: Duration = Duration::from_millis(100);
@@ -36,7 +36,7 @@ const WIRE: &str = "TRUNKLINE_TEST_WIRE";
 fn job(tcp: bool) -> RmaJob<SoftFabric, UnixHost> {
     let wire = if tcp { WireMode::Tcp } else { WireMode::Auto };
     let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).unwrap();
-    RmaJob::new(fabric, UnixHost::new(|_, _| {}), crate::ranks::params(), CommNics::from(0)).unwrap()
+    RmaJob::new(fabric, UnixHost::new(|_, _| {}), EngineParams::default(), CommNics::from(0)).unwrap()
 }
 
 fn rank(job: RmaJob<SoftFabric, UnixHost>, me: u32, cards: &[[u8; CARD_BYTES]]) -> Rank {
@@ -45,8 +45,7 @@ fn rank(job: RmaJob<SoftFabric, UnixHost>, me: u32, cards: &[[u8; CARD_BYTES]]) 
     let heap = job.add_heap(memory.clone()).unwrap();
     let job: Over = Arc::new(job);
     let queues =
-        DeviceQueues::start(RmaNetwork::new(Arc::clone(&job)).unwrap(), 64, ExecutorMode::Thread, planted())
-            .unwrap();
+        DeviceQueues::start(RmaNetwork::new(Arc::clone(&job)).unwrap(), 64, ExecutorMode::Thread).unwrap();
     let own = queues.add_region(EntryRegion {
         memory: memory.clone(),
         heap,
@@ -276,8 +275,7 @@ fn a_remote_waiter_hears_by_the_control_stream() {
         let ranks = ranks(2, way);
         let job = Arc::clone(&ranks[0].job);
         let queues =
-            DeviceQueues::start(Broken(RmaNetwork::new(job).unwrap()), 4, ExecutorMode::Thread, planted())
-                .unwrap();
+            DeviceQueues::start(Broken(RmaNetwork::new(job).unwrap()), 4, ExecutorMode::Thread).unwrap();
         let key = ranks[1].keys[1];
         queues
             .add_remote_region(
@@ -300,7 +298,7 @@ fn a_remote_waiter_hears_by_the_control_stream() {
         assert!(ranks[0].job.send_error_word(1, 0, slot.error, 77).unwrap());
         assert!(ranks[0].job.send_error_word(1, 0, slot.error + 16, 78).unwrap());
         let until = SlotCondition::AtLeast(1);
-        let _ = ranks[1].slot(10).wait(&ranks[1].words(), until, &mut patience(), planted());
+        let _ = ranks[1].slot(10).wait(&ranks[1].words(), until, &mut patience());
         assert_eq!(ranks[1].memory.load(slot.error).unwrap(), poison.to_word());
         assert_eq!(ranks[1].memory.load(slot.error + 16).unwrap(), 78);
     }
@@ -309,7 +307,7 @@ fn a_remote_waiter_hears_by_the_control_stream() {
 /// Replaces a rank's executor by another one, which the other rank reaches and is reached by under the same keys.
 fn begin_anew(ranks: &mut [Rank], which: usize, mode: ExecutorMode) {
     let network = RmaNetwork::new(Arc::clone(&ranks[which].job)).unwrap();
-    let queues = DeviceQueues::start(network, 64, mode, planted()).unwrap();
+    let queues = DeviceQueues::start(network, 64, mode).unwrap();
     drop(std::mem::replace(&mut ranks[which].queues, queues));
     let (other, memory) = (1 - which, ranks[which].memory.clone());
     let region = EntryRegion { memory, heap: 0, table: TABLE, copies: None, words: None };
@@ -428,7 +426,7 @@ fn an_executor_that_ends_poisons_all_that_it_leaves() {
     const SIGNALS: u32 = 300;
     for mode in [ExecutorMode::Thread, ExecutorMode::Inline] {
         let said = Arc::new(Mutex::new(Vec::new()));
-        let queues = DeviceQueues::start(Stuck(Arc::clone(&said)), 4, mode, planted()).unwrap();
+        let queues = DeviceQueues::start(Stuck(Arc::clone(&said)), 4, mode).unwrap();
         let memory = MemoryRange::heap(BYTES);
         let region = EntryRegion { memory: memory.clone(), heap: 0, table: TABLE, copies: None, words: None };
         let key = queues.add_region(region).unwrap();
@@ -471,7 +469,7 @@ fn an_executor_that_ends_poisons_all_that_it_leaves() {
 #[test]
 fn companions_are_made_once_and_not_at_the_end() {
     let said = Arc::new(Mutex::new(Vec::new()));
-    let mut executor = QueueExecutor::new(Stuck(said), 8, planted()).unwrap();
+    let mut executor = QueueExecutor::new(Stuck(said), 8).unwrap();
     let [queue, other] = [8, 8].map(|depth| executor.make_queue(depth, 0).unwrap());
     let ask = |queue: &DeviceQueue<QueueWords>, executor: &mut QueueExecutor<Stuck>| {
         queue.answer_companion(CompanionWord::None);

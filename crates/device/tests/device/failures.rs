@@ -8,7 +8,7 @@ use trunkline_device_queue::{
 };
 use trunkline_proto::wire::device_queue::{AbortWord, EntryStatus, EntryWork, LocalAddress, QueueEntry};
 
-use crate::ranks::{BARE, Rank, TABLE, WAYS, Way, bytes_of, done, patience, planted, ranks};
+use crate::ranks::{BARE, Rank, TABLE, WAYS, Way, bytes_of, done, patience, ranks};
 
 /// What the specification gives an error to reach all waiters.
 const BOUND: Duration = Duration::from_millis(100);
@@ -71,8 +71,7 @@ fn break_at(rank: &Rank, other: &Rank, way: Way, bad: u32) -> Duration {
         assert_eq!(queue.poll(ticket).is_ok(), at < bad, "{way:?}: entry {at}, {bad} failed");
     }
     assert!(matches!(companion.wait(count, &mut patience()), Err(WaitError::Failed(_))), "{way:?}");
-    let counter =
-        rank.slot(counted).wait(&rank.words(), SlotCondition::AtLeast(1), &mut patience(), planted());
+    let counter = rank.slot(counted).wait(&rank.words(), SlotCondition::AtLeast(1), &mut patience());
     let Err(WaitError::Poisoned(poison)) = counter else { panic!("{way:?}: counter {counter:?}") };
     assert!(rank.slot(counted).clear_poison(&rank.words(), poison));
     // Of the one whose own address is wild no rank has the word.
@@ -123,7 +122,7 @@ fn bare_signals_are_poisoned_in_their_table() {
         queue.post(&[broken(rank, 0), signal], &mut patience()).unwrap();
         let slots = SlotLayout::Bare { values: TABLE.values, errors: TABLE.errors, count: TABLE.count };
         let slot = slots.slot_at(6).unwrap();
-        let seen = slot.wait(&other.words(), SlotCondition::AtLeast(1), &mut patience(), planted());
+        let seen = slot.wait(&other.words(), SlotCondition::AtLeast(1), &mut patience());
         let Err(WaitError::Poisoned(poison)) = seen else { panic!("{way:?}: {seen:?}") };
         assert_eq!((poison.status, poison.queue), (EntryStatus::Access, queue.queue_shape().number()));
         assert_eq!(slots.slot_at(5).unwrap().read_poison(&other.words()), None);
@@ -147,8 +146,8 @@ fn counters_of_writes_are_poisoned() {
             let all = [counted(good), broken(rank, 0), counted(bad)];
             queue.post(&all, &mut patience()).unwrap();
             let (words, until) = (rank.words(), SlotCondition::AtLeast(7));
-            assert_eq!(good.wait(&words, until, &mut patience(), planted()), Ok(7), "{way:?}");
-            let seen = bad.wait(&words, until, &mut patience(), planted());
+            assert_eq!(good.wait(&words, until, &mut patience()), Ok(7), "{way:?}");
+            let seen = bad.wait(&words, until, &mut patience());
             let Err(WaitError::Poisoned(poison)) = seen else { panic!("{way:?}: {seen:?}") };
             assert_eq!((poison.status, poison.queue), (EntryStatus::Access, queue.queue_shape().number()));
         }

@@ -15,7 +15,6 @@ use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::EntryStatus;
 
 use crate::orders::lock;
-use crate::ranks::planted;
 
 const DATA: u8 = 3;
 const WORDS: u8 = 4;
@@ -104,7 +103,7 @@ const fn unread(member: u32) -> HeapAddress {
 impl Bench {
     fn new() -> Self {
         let notes = Arc::new(Mutex::new(Notes { most: 1 << 20, ..Notes::default() }));
-        let mut network = FlushedNetwork::new(Noting(Arc::clone(&notes)), planted());
+        let mut network = FlushedNetwork::new(Noting(Arc::clone(&notes)));
         let peer = |member| FlushedPeer { heap: DATA, needs_flush: member < 2, unread: unread(member) };
         network.open_window(FlushedPart {
             own: Some(DATA),
@@ -236,7 +235,7 @@ impl DeviceCopier for NoCopies {
 
 /// A part whose words begin at 1024, in a heap of their own.
 fn divided() -> (EntryRegions, EntryKey) {
-    let (mut regions, table) = (EntryRegions::new(planted()), ErrorTable::default());
+    let (mut regions, table) = (EntryRegions::new(), ErrorTable::default());
     let copies = Some(Arc::new(NoCopies) as Arc<dyn DeviceCopier>);
     let region = EntryRegion { memory: MemoryRange::heap(2048), heap: DATA, table, copies, words: None };
     let key = regions.add_region(region).unwrap();

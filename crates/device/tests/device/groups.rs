@@ -7,7 +7,7 @@ use trunkline_device_queue::verdict::GroupVerdict;
 use trunkline_device_queue::{DeviceQueue, WaitBudget as _, WaitError, WordMemory as _};
 use trunkline_proto::wire::device_queue::{AbortWord, EntryStatus};
 
-use crate::ranks::{Rank, WAYS, patience, planted, ranks};
+use crate::ranks::{Rank, WAYS, patience, ranks};
 
 /// Threads of a group, its leader with them.
 const THREADS: usize = 4;
@@ -32,7 +32,7 @@ impl<'a> Group<'a> {
     fn new(rank: &'a Rank, queue: DeviceQueue<QueueWords>, slot: u32, number: u64) -> Self {
         let at = VERDICTS + 24 * number;
         (0..3).for_each(|word| rank.words().store(at + 8 * word, 0, std::sync::atomic::Ordering::Relaxed));
-        let verdict = GroupVerdict::new(rank.words(), at, planted());
+        let verdict = GroupVerdict::new(rank.words(), at);
         Self { rank, queue, slot, verdict, meets: Barrier::new(THREADS) }
     }
 

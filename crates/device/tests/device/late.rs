@@ -14,7 +14,7 @@ use trunkline_mem::gpu::MemoryLocation;
 use trunkline_proto::rma::atomic::{AtomicAction, AtomicType, TypedAtomic as Change};
 use trunkline_proto::wire::device_queue::{AtomicChange, EntryWork, LocalAddress, PeerAddress, QueueEntry};
 
-use crate::ranks::{BYTES, INLINE, NEAR, SLOTS, TABLE, bytes_of, patience, pattern, planted, ranks};
+use crate::ranks::{BYTES, INLINE, NEAR, SLOTS, TABLE, bytes_of, patience, pattern, ranks};
 
 /// Looks before the next copy or piece lands.
 const LATE: u32 = 50;
@@ -152,7 +152,7 @@ impl MemberNetwork for Unordered {
         fetches: bool,
     ) -> BeginOutcome {
         let change = Change::new(AtomicType::U64, action, fetches).unwrap();
-        let old = self.other.fetch_update(at.offset, |old| change.apply_to(old, planted())).unwrap();
+        let old = self.other.fetch_update(at.offset, |old| change.apply_to(old)).unwrap();
         self.changed.push(NetworkCompletion { cookie, how: Ok(old) });
         BeginOutcome::Begun(8)
     }
@@ -178,7 +178,7 @@ fn a_signal_waits_for_all_pieces_of_its_bytes() {
         let (own, other) = (MemoryRange::heap(BYTES), MemoryRange::heap(BYTES));
         let network =
             Unordered { own: own.clone(), other: other.clone(), late: Late::default(), changed: Vec::new() };
-        let queues = DeviceQueues::start(network, 4, mode, planted()).unwrap();
+        let queues = DeviceQueues::start(network, 4, mode).unwrap();
         let region = EntryRegion { memory: own.clone(), heap: 0, table: TABLE, copies: None, words: None };
         let key = queues.add_region(region).unwrap();
         queues
@@ -219,7 +219,7 @@ fn a_signal_waits_for_all_pieces_of_its_bytes() {
             let ticket = queue.post(&entries, &mut patience()).unwrap();
             std::thread::scope(|scope| {
                 let sender = scope.spawn(|| queue.wait(ticket, &mut patience()));
-                slot.wait(&there, SlotCondition::AtLeast(round), &mut patience(), planted()).unwrap();
+                slot.wait(&there, SlotCondition::AtLeast(round), &mut patience()).unwrap();
                 assert!(bytes_of(&other, 64, 9_500) == bytes, "{mode:?}: the signal came before its bytes");
                 assert_eq!(sender.join().unwrap(), Ok(()));
             });

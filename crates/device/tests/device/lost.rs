@@ -9,9 +9,9 @@ use trunkline_device::{
     DeviceQueues, EntryKey, EntryRegion, ExecutorMode, HostDeadline, PeerRegion, QueueWords, RmaNetwork,
 };
 use trunkline_device_queue::{DeviceQueue, SlotCondition, SlotLayout, WaitError};
-use trunkline_engine::CommNics;
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::RmaJob;
+use trunkline_engine::{CommNics, EngineParams};
 use trunkline_mem::MemoryRange;
 use trunkline_proto::wire::device_queue::{
     AtomicChange, EntryStatus, EntryWork, LocalAddress, PeerAddress, QueueEntry,
@@ -19,7 +19,7 @@ use trunkline_proto::wire::device_queue::{
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use crate::mortal::{Dead, Mortal};
-use crate::ranks::{BYTES, SLOTS, SLOTS_COUNT, TABLE, params, planted};
+use crate::ranks::{BYTES, SLOTS, SLOTS_COUNT, TABLE};
 
 const BOUND: Duration = Duration::from_millis(100);
 /// The key of the first region of any rank: number 0, generation 1.
@@ -41,7 +41,7 @@ fn patience() -> HostDeadline {
 
 fn begin(me: u32, job: &Over, memory: &MemoryRange) -> DeviceQueues<RmaNetwork<Over>> {
     let network = RmaNetwork::new(Arc::clone(job)).unwrap();
-    let queues = DeviceQueues::start(network, 64, ExecutorMode::Thread, planted()).unwrap();
+    let queues = DeviceQueues::start(network, 64, ExecutorMode::Thread).unwrap();
     let region = EntryRegion { memory: memory.clone(), heap: 0, table: TABLE, copies: None, words: None };
     assert_eq!(queues.add_region(region).unwrap().to_bits(), KEY);
     let key = EntryKey::from_bits(KEY);
@@ -56,7 +56,8 @@ fn two(wire: WireMode) -> [Rank; 2] {
         let dead = Dead::default();
         let config = SoftConfig { wire, nics: crate::mortal::NICS, ..SoftConfig::default() };
         let fabric = Mortal(SoftFabric::new(config).unwrap(), Arc::clone(&dead));
-        (RmaJob::new(fabric, UnixHost::new(|_, _| {}), params(), CommNics::from(0)).unwrap(), dead)
+        let job = RmaJob::new(fabric, UnixHost::new(|_, _| {}), EngineParams::default(), CommNics::from(0));
+        (job.unwrap(), dead)
     });
     let cards = [jobs[0].0.process_card(), jobs[1].0.process_card()];
     let mut number = 0..;
@@ -86,7 +87,7 @@ impl Rank {
     fn wait_slot(&self, number: u32, value: u64) -> Result<u64, WaitError> {
         let slot = SlotLayout::Poisoned { slots: SLOTS, count: SLOTS_COUNT }.slot_at(number).unwrap();
         let words = self.queues.observed_words(&self.memory);
-        slot.wait(&words, SlotCondition::AtLeast(value), &mut patience(), planted())
+        slot.wait(&words, SlotCondition::AtLeast(value), &mut patience())
     }
 
     fn try_once(&self, queue: &DeviceQueue<QueueWords>, entries: &[QueueEntry]) -> Result<(), WaitError> {
@@ -181,6 +182,6 @@ impl Rank {
     fn wait_slot_once(&self, number: u32) -> Result<u64, WaitError> {
         let slot = SlotLayout::Poisoned { slots: SLOTS, count: SLOTS_COUNT }.slot_at(number).unwrap();
         let mut soon = HostDeadline::from_duration(Duration::from_millis(20));
-        slot.wait(&self.queues.observed_words(&self.memory), SlotCondition::AtLeast(1), &mut soon, planted())
+        slot.wait(&self.queues.observed_words(&self.memory), SlotCondition::AtLeast(1), &mut soon)
     }
 }

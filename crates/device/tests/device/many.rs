@@ -7,9 +7,7 @@ use trunkline_device_queue::lane::{PutBytes, QueueLane};
 use trunkline_device_queue::successor::{self, PutActions, SlotArray};
 use trunkline_device_queue::{EntryTicket, SlotCondition, WordMemory as _};
 
-use crate::ranks::{
-    INLINE, NEAR, Rank, SHM, SLOTS, TCP, WAYS, bytes_of, done, patience, pattern, planted, ranks,
-};
+use crate::ranks::{INLINE, NEAR, Rank, SHM, SLOTS, TCP, WAYS, bytes_of, done, patience, pattern, ranks};
 
 /// T6 and T7.
 #[test]
@@ -88,11 +86,10 @@ fn a_counter_that_eight_peers_share_is_the_sum() {
         let rounds = 20;
         for (peer, lane) in (1..).zip(&lanes) {
             let words = channels_words.clone();
-            let recorded =
-                TicketRecord::create(words.clone(), u64::from(peer) * 128, &[0], planted()).unwrap();
+            let recorded = TicketRecord::create(words.clone(), u64::from(peer) * 128, &[0]).unwrap();
             let cursor_at = u64::from(peer) * 128 + 64;
             let lane = std::slice::from_ref(lane);
-            let channel = successor::LaneChannel::new(lane, recorded, words, cursor_at, planted()).unwrap();
+            let channel = successor::LaneChannel::new(lane, recorded, words, cursor_at).unwrap();
             let bytes = PutBytes { from: rank.here(0), to: rank.at(peer, 64), len: 1000 };
             rank.memory.write(0, &pattern(1000, 3)).unwrap();
             let signal = SlotArray { at: rank.at(peer, SLOTS) }.add_to_slot(5, 1);
@@ -131,7 +128,7 @@ fn flushes_and_resets_at_once_lose_nothing() {
         let rank = &ranks[0];
         let words = QueueWords::try_heap(256).unwrap();
         let queue = rank.queues.make_queue(16).unwrap();
-        let channel = TicketRecord::create(words.clone(), 0, &[0], planted()).unwrap();
+        let channel = TicketRecord::create(words.clone(), 0, &[0]).unwrap();
         // The base of the slot lies beside it.
         let slot = rank.slot(30).with_base(SLOTS + 16 * 31);
         let other = ranks[1].words();
@@ -139,7 +136,7 @@ fn flushes_and_resets_at_once_lose_nothing() {
             let reset = scope.spawn(|| {
                 let (mut seen, mut resets) = (0, 0);
                 while seen < 200 {
-                    seen += slot.reset_base(&other, planted()).unwrap();
+                    seen += slot.reset_base(&other).unwrap();
                     resets += 1;
                     other.pause();
                     std::thread::yield_now();
@@ -192,7 +189,7 @@ fn talk(rank: &Rank, count: u32, rounds: u64) {
         }
         let all = round * u64::from(count - 1);
         let until = SlotCondition::AtLeast(all);
-        rank.slot(100).wait(&rank.words(), until, &mut patience(), planted()).unwrap();
+        rank.slot(100).wait(&rank.words(), until, &mut patience()).unwrap();
     }
 }
 

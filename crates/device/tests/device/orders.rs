@@ -17,8 +17,6 @@ use trunkline_proto::wire::device_queue::{
     EntryStatus, EntryWork, LocalAddress, PeerAddress, PostRooms, QueueEntry,
 };
 
-use crate::ranks::planted;
-
 const RANKS: usize = 3;
 /// The rank whose part is in a device's memory.
 pub(crate) const OWNER: usize = 1;
@@ -182,8 +180,8 @@ impl Job {
         let table = ErrorTable::default();
         let (mut executors, mut queues, mut keys) = (Vec::new(), Vec::new(), Vec::new());
         for (me, memory) in heaps.iter().enumerate() {
-            let network = ProxyNetwork::new(Slow { me, wire: Arc::clone(&wire) }, planted()).unwrap();
-            let mut executor = QueueExecutor::new(network, 4, planted()).unwrap();
+            let network = ProxyNetwork::new(Slow { me, wire: Arc::clone(&wire) }).unwrap();
+            let mut executor = QueueExecutor::new(network, 4).unwrap();
             let own = (me == OWNER).then(|| (device.clone(), user(1)));
             let region = match &own {
                 Some(_) => {

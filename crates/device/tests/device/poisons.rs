@@ -14,7 +14,7 @@ use trunkline_proto::wire::device_queue::{
     CounterUpdate, EntryStatus, EntryWork, LocalAddress, PeerAddress, PoisonWord, QueueEntry,
 };
 
-use crate::ranks::{BYTES, SLOTS, SLOTS_COUNT, TABLE, planted};
+use crate::ranks::{BYTES, SLOTS, SLOTS_COUNT, TABLE};
 
 /// A network that is not used.
 struct Unused;
@@ -83,7 +83,7 @@ impl DeviceCopier for CopyStream {
 /// A kernel of the own rank that waits for a counter in the device's memory hears that its value does not come.
 #[test]
 fn a_counter_whose_copy_fails_is_poisoned_on_the_device() {
-    let mut executor = QueueExecutor::new(Unused, 4, planted()).unwrap();
+    let mut executor = QueueExecutor::new(Unused, 4).unwrap();
     let (device, beside, host) =
         (MemoryRange::heap(BYTES), MemoryRange::heap(BYTES), MemoryRange::heap(BYTES));
     let copies = Some(Arc::new(CopyStream::default()) as Arc<dyn DeviceCopier>);

@@ -15,7 +15,7 @@ use trunkline_proto::wire::device_queue::{
     EntryFence, EntryStatus, EntryWork, InlineBytes, LocalAddress, PeerAddress, QueueEntry,
 };
 
-use crate::ranks::{BYTES, Over, Rank, SHM, TABLE, TCP, done, patience, planted, ranks};
+use crate::ranks::{BYTES, Over, Rank, SHM, TABLE, TCP, done, patience, ranks};
 
 /// Operations of a script.
 const SCRIPT: u32 = 32;
@@ -143,7 +143,7 @@ impl<'a> Sender<'a> {
         let left = Arc::new(AtomicU64::new(u64::MAX));
         let inner = RmaNetwork::new(Arc::clone(&rank.job)).unwrap();
         let network = Breaking { inner, left: Arc::clone(&left), doomed: None };
-        let queues = DeviceQueues::start(network, 256, mode, planted()).unwrap();
+        let queues = DeviceQueues::start(network, 256, mode).unwrap();
         let key = queues.add_region(rank.queues.remove_region(rank.keys[0]).unwrap()).unwrap();
         let far = PeerRegion {
             key: rank.keys[1],

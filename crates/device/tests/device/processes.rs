@@ -12,9 +12,9 @@ use trunkline_device::{
     guest_queues::open_pidfd,
 };
 use trunkline_device_queue::{DeviceQueue, SlotCondition, SlotLayout, WaitError, WordMemory as _};
-use trunkline_engine::CommNics;
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::RmaJob;
+use trunkline_engine::{CommNics, EngineParams};
 use trunkline_mem::{MemoryFileId, MemoryRange, SharedMemory};
 use trunkline_proto::wire::device_queue::{
     AtomicChange, CompanionWord, EntryStatus, EntryWork, LocalAddress, PeerAddress, QueueEntry,
@@ -22,8 +22,7 @@ use trunkline_proto::wire::device_queue::{
 use trunkline_softnic::{SoftConfig, SoftFabric};
 
 use crate::ranks::{
-    BYTES, Over, Rank, SHM, SLOTS, SLOTS_COUNT, TABLE, TCP, Way, bytes_of, params, patience, pattern,
-    planted, ranks,
+    BYTES, Over, Rank, SHM, SLOTS, SLOTS_COUNT, TABLE, TCP, Way, bytes_of, patience, pattern, ranks,
 };
 
 const BOUND: Duration = Duration::from_millis(100);
@@ -56,8 +55,7 @@ fn host(way: Way) -> Host {
     let mut two = ranks(2, way);
     let (other, first) = (two.remove(1), two.remove(0));
     let queues =
-        DeviceQueues::for_processes(RmaNetwork::new(Arc::clone(&first.job)).unwrap(), 16, 64, planted())
-            .unwrap();
+        DeviceQueues::for_processes(RmaNetwork::new(Arc::clone(&first.job)).unwrap(), 16, 64).unwrap();
     let region = SharedMemory::new("trunkline-test", BYTES).unwrap();
     let heap = first.job.add_heap(region.memory().clone()).unwrap();
     let memory = region.memory().clone();
@@ -159,9 +157,7 @@ fn as_a_producer() {
     let (file, region) = files.split_once(',').unwrap();
     let (mine, theirs) = keys.split_once(' ').unwrap();
     let found = from_text(file);
-    let guest =
-        GuestQueues::open(&found.map_file().unwrap(), Some(open_pidfd(found.pid).unwrap()), planted())
-            .unwrap();
+    let guest = GuestQueues::open(&found.map_file().unwrap(), Some(open_pidfd(found.pid).unwrap())).unwrap();
     let region = from_text(region).map_file().unwrap();
     let here = Here { guest, region, mine: mine.parse().unwrap(), theirs: theirs.parse().unwrap() };
     match part.as_str() {
@@ -198,7 +194,7 @@ fn works(here: &Here) {
                     SlotLayout::Poisoned { slots: SLOTS, count: SLOTS_COUNT }.slot_at(8 + number).unwrap();
                 let words = QueueWords::from_memory(here.region.clone());
                 let mut budget = here.guest.wait_budget(LIMIT);
-                let counted = slot.wait(&words, SlotCondition::AtLeast(1), &mut budget, planted());
+                let counted = slot.wait(&words, SlotCondition::AtLeast(1), &mut budget);
                 assert_eq!(counted, Ok(1));
             });
         }
@@ -283,10 +279,10 @@ fn as_an_executor() {
         return;
     }
     let fabric = SoftFabric::new(SoftConfig::default()).unwrap();
-    let job = RmaJob::new(fabric, UnixHost::new(|_, _| {}), params(), CommNics::from(0)).unwrap();
+    let job =
+        RmaJob::new(fabric, UnixHost::new(|_, _| {}), EngineParams::default(), CommNics::from(0)).unwrap();
     job.set_members(0, &[job.process_card()]).unwrap();
-    let queues =
-        DeviceQueues::for_processes(RmaNetwork::new(Arc::new(job)).unwrap(), 4, 8, planted()).unwrap();
+    let queues = DeviceQueues::for_processes(RmaNetwork::new(Arc::new(job)).unwrap(), 4, 8).unwrap();
     queues.make_queue(8).unwrap();
     println!("file {}", to_text(&queues.with_executor(|executor| executor.memory_file().unwrap().file_id())));
     std::thread::sleep(LIMIT);
@@ -300,9 +296,7 @@ fn the_death_of_an_executor_reaches_its_producers() {
     let lines = BufReader::new(child.stdout.take().unwrap());
     let mut executor = Producer { child, lines };
     let found = from_text(&executor.line("file "));
-    let guest =
-        GuestQueues::open(&found.map_file().unwrap(), Some(open_pidfd(found.pid).unwrap()), planted())
-            .unwrap();
+    let guest = GuestQueues::open(&found.map_file().unwrap(), Some(open_pidfd(found.pid).unwrap())).unwrap();
     let queue = guest.open_queue(0).unwrap();
     let ticket = queue.post(&[QueueEntry::new(EntryWork::Nop)], &mut guest.wait_budget(LIMIT)).unwrap();
     assert_eq!(queue.wait(ticket, &mut guest.wait_budget(LIMIT)), Ok(()));
@@ -382,7 +376,7 @@ fn places_of_queues_are_not_believed() {
     let host = host(SHM);
     let queue = host.queues.make_queue(8).unwrap();
     let file = host.queues.with_executor(|executor| executor.memory_file().unwrap().memory().clone());
-    let guest = GuestQueues::open(&file, None, planted()).unwrap();
+    let guest = GuestQueues::open(&file, None).unwrap();
     assert!(guest.open_queue(0).is_ok());
     // The word that says where the first queue lies.
     let good = queue.as_memory().as_memory().addr() as u64 - file.addr() as u64;

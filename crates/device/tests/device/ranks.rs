@@ -10,7 +10,7 @@ use trunkline_device::{
 use trunkline_device_queue::{DeviceQueue, EntryTicket, SlotLayout};
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::RmaJob;
-use trunkline_engine::{CommNics, EngineParams, Mutant};
+use trunkline_engine::{CommNics, EngineParams};
 use trunkline_mem::MemoryRange;
 use trunkline_proto::wire::device_queue::{
     AtomicChange, EntryWork, InlineBytes, LocalAddress, PeerAddress, QueueEntry,
@@ -34,18 +34,6 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) const TABLE: ErrorTable =
     ErrorTable { values: BARE, errors: BARE + 8 * BARE_COUNT as u64, count: BARE_COUNT };
-
-pub(crate) fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::with_name(name.leak());
-    }
-    Mutant::NONE
-}
-
-pub(crate) fn params() -> EngineParams {
-    EngineParams { mutant: planted(), ..EngineParams::default() }
-}
 
 pub(crate) fn patience() -> HostDeadline {
     HostDeadline::from_duration(LIMIT)
@@ -85,7 +73,7 @@ pub(crate) fn few(count: usize, way: Way, most: u32) -> Vec<Rank> {
     let job = |_| {
         let config = SoftConfig { wire: way.wire, nics: 4, ..SoftConfig::default() };
         let fabric = SoftFabric::new(config).unwrap();
-        RmaJob::new(fabric, UnixHost::new(|_, _| {}), params(), CommNics::from(0)).unwrap()
+        RmaJob::new(fabric, UnixHost::new(|_, _| {}), EngineParams::default(), CommNics::from(0)).unwrap()
     };
     let jobs: Vec<_> = (0..count).map(job).collect();
     let cards: Vec<_> = jobs.iter().map(RmaJob::process_card).collect();
@@ -94,9 +82,7 @@ pub(crate) fn few(count: usize, way: Way, most: u32) -> Vec<Rank> {
         let memory = MemoryRange::heap(BYTES);
         let heap = job.add_heap(memory.clone()).unwrap();
         let job = Arc::new(job);
-        let queues =
-            DeviceQueues::start(RmaNetwork::new(Arc::clone(&job)).unwrap(), most, way.mode, planted())
-                .unwrap();
+        let queues = DeviceQueues::start(RmaNetwork::new(Arc::clone(&job)).unwrap(), most, way.mode).unwrap();
         let region = EntryRegion { memory: memory.clone(), heap, table: TABLE, copies: None, words: None };
         let keys = vec![queues.add_region(region).unwrap()];
         Rank { me: me as u32, job, queues, memory, keys }
@@ -170,7 +156,7 @@ impl Rank {
         value: u64,
     ) -> Result<u64, trunkline_device_queue::WaitError> {
         let until = trunkline_device_queue::SlotCondition::AtLeast(value);
-        self.slot(number).wait(&self.words(), until, &mut patience(), planted())
+        self.slot(number).wait(&self.words(), until, &mut patience())
     }
 }
 

@@ -7,7 +7,6 @@ use trunkline_device::{
     BeginOutcome, DeviceCopier, DeviceQueues, EntryFailure, EntryKey, EntryRegion, ErrorTable,
     HeapAddress as Far_, KernelJob, KernelLanes, LanePlan, MemberNetwork, NetworkCompletion, PeerRegion,
 };
-use trunkline_engine::Mutant;
 use trunkline_engine::rma::{HeapRange, PutSource};
 use trunkline_mem::MemoryRange;
 use trunkline_mem::gpu::{DeviceCopyQueue, GpuDevice, KernelArg, KernelModule, PinnedMemory, RunningKernel};
@@ -33,14 +32,6 @@ pub(crate) struct Machine {
     pub(crate) is_full: bool,
     /// It is a GPU, and no library that stands for its driver.
     pub(crate) is_real: bool,
-}
-
-pub(crate) fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::with_name(name.leak());
-    }
-    Mutant::NONE
 }
 
 /// No network: all memory is in this process, or of its device.
@@ -132,7 +123,7 @@ impl<N: MemberNetwork + 'static> Rank<N> {
     /// Over a network, which knows these bytes of the host as its heap 0.
     pub(crate) fn over(machine: &Machine, network: N, plan: Plan, pinned: PinnedMemory) -> Self {
         let device = &machine.device;
-        let queues = DeviceQueues::for_device(network, 32, device.clone(), planted()).unwrap();
+        let queues = DeviceQueues::for_device(network, 32, device.clone()).unwrap();
         let (region, mover) = match plan.place {
             Place::Pinned => (pinned.memory().clone(), None),
             Place::Device => (device.allocate(BYTES).unwrap(), Some(device.copy_queue().unwrap())),

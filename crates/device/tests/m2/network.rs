@@ -13,7 +13,7 @@ use trunkline_mem::gpu::KernelArg;
 use trunkline_proto::wire::device_queue::PostRooms;
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
-use crate::machine::{BYTES, Machine, Place, SLOTS, planted};
+use crate::machine::{BYTES, Machine, Place, SLOTS};
 
 type Over = rma::RmaJob<SoftFabric, UnixHost>;
 
@@ -23,7 +23,7 @@ const ROUNDS: u64 = 150;
 
 fn job(wire: WireMode) -> Over {
     let fabric = SoftFabric::new(SoftConfig { wire, nics: 4, ..SoftConfig::default() }).unwrap();
-    let params = EngineParams { mutant: planted(), ..EngineParams::default() };
+    let params = EngineParams::default();
     rma::RmaJob::new(fabric, UnixHost::new(|_, _| {}), params, CommNics::from(0)).unwrap()
 }
 
@@ -52,11 +52,9 @@ fn over(machine: &Machine, wire: WireMode, place: Place) {
         .map(|(job, of)| job.add_heap(of.memory().clone()).unwrap());
     assert_eq!(heaps.collect::<Vec<_>>(), [0, 0]);
     let queues =
-        DeviceQueues::for_device(RmaNetwork::new(Arc::clone(&first)).unwrap(), 8, device.clone(), planted())
-            .unwrap();
+        DeviceQueues::for_device(RmaNetwork::new(Arc::clone(&first)).unwrap(), 8, device.clone()).unwrap();
     let served =
-        DeviceQueues::for_device(RmaNetwork::new(Arc::clone(&second)).unwrap(), 8, device.clone(), planted())
-            .unwrap();
+        DeviceQueues::for_device(RmaNetwork::new(Arc::clone(&second)).unwrap(), 8, device.clone()).unwrap();
     let table = ErrorTable::default();
     let mover = device.copy_queue().unwrap();
     let (memory, data) = match place {

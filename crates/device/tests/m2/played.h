@@ -6,7 +6,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static unsigned long long start, bytes;
 
@@ -16,14 +15,8 @@ static void changes(const void *word) {
     abort();
 }
 
-static bool is_planted(const char *name) {
-    static const char *planted = getenv("TRUNKLINE_MUTANT");
-    return planted != nullptr && strcmp(planted, name) == 0;
-}
-
 #define TRUNKLINE_PAUSE() sched_yield()
 #define TRUNKLINE_CHANGES(word) changes(word)
-#define TRUNKLINE_PLANTED(name) is_planted(name)
 
 extern "C" void stub_window(unsigned long long at, unsigned long long size) { start = at, bytes = size; }
 

@@ -19,7 +19,7 @@ use trunkline_proto::wire::device_queue::{
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 
 use crate::cases::each_example;
-use crate::machine::{BYTES, Machine, PLAN, Place, Plan, Rank, SLOTS, SLOTS_COUNT, planted, until};
+use crate::machine::{BYTES, Machine, PLAN, Place, Plan, Rank, SLOTS, SLOTS_COUNT, until};
 
 type Over = Arc<rma::RmaJob<SoftFabric, UnixHost>>;
 type Posted = Rank<ProxyNetwork<Late>>;
@@ -101,7 +101,7 @@ fn rooms(ranks: usize) -> PostRooms {
 
 fn job(wire: WireMode) -> Over {
     let fabric = SoftFabric::new(SoftConfig { wire, nics: 4, ..SoftConfig::default() }).unwrap();
-    let params = EngineParams { mutant: planted(), ..EngineParams::default() };
+    let params = EngineParams::default();
     Arc::new(rma::RmaJob::new(fabric, UnixHost::new(|_, _| {}), params, CommNics::from(0)).unwrap())
 }
 
@@ -116,7 +116,7 @@ fn ranks(machine: &Machine, wire: WireMode, places: &[Place]) -> Vec<Posted> {
         let pinned = machine.device.allocate_pinned(bytes).unwrap();
         assert_eq!(job.add_heap(pinned.memory().clone()).unwrap(), 0);
         let rma = RmaNetwork::new(Arc::clone(job)).unwrap();
-        let network = ProxyNetwork::new(Late { rma, held: VecDeque::new() }, planted()).unwrap();
+        let network = ProxyNetwork::new(Late { rma, held: VecDeque::new() }).unwrap();
         let rank = Rank::over(machine, network, Plan { place, depth: 32, blocks: 2, ..PLAN }, pinned);
         rank.queues.with_executor(|executor| executor.add_rooms(rank.key, rooms)).unwrap();
         rank
@@ -221,7 +221,7 @@ pub(crate) fn hostile(machine: &Machine) {
         let mut reply = None;
         until("a reply", || {
             let words = answers.load_row(mine.reply_offset(number)).unwrap();
-            reply = PostReply::from_words(&words, number, planted());
+            reply = PostReply::from_words(&words, number);
             reply.is_some()
         });
         assert_eq!(reply.unwrap().how, Err((EntryStatus::Access, 0)), "{ask:?}");

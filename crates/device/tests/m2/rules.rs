@@ -8,7 +8,7 @@ use trunkline_mem::MemoryRange;
 use trunkline_mem::gpu::{DeviceCopyQueue, MemoryLocation, PinnedMemory};
 use trunkline_proto::wire::device_queue::{AbortWord, EntryStatus};
 
-use crate::machine::{Alone, Machine, PLAN, Rank, planted, until};
+use crate::machine::{Alone, Machine, PLAN, Rank, until};
 use crate::{Stub, stubbed};
 
 /// A call that waits while a kernel runs.
@@ -161,7 +161,7 @@ fn the_nth_call_fails_once() {
 fn a_lane_that_fails_leaves_no_queue() {
     let Some((stub, _turn)) = stubbed("a lane too many", 0) else { return };
     let device = &stub.machine.device;
-    let queues = DeviceQueues::for_device(Alone(0), 3, device.clone(), planted()).unwrap();
+    let queues = DeviceQueues::for_device(Alone(0), 3, device.clone()).unwrap();
     let lanes =
         |count| KernelLanes::new(device, &queues, LanePlan { lanes: count, depth: 4, first: 0, blocks: 1 });
     let before = stub.ask("stub_pinned_bytes");

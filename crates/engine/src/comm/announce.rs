@@ -79,9 +79,8 @@ impl RecvLane {
                     }
                 }
                 None => {
-                    if let Some(record) = self.record_of_done(number) {
-                        self.add_record(rails, &mut run, &record)?;
-                    }
+                    let record = self.record_of_done(number);
+                    self.add_record(rails, &mut run, &record)?;
                 }
             }
         }
@@ -107,7 +106,10 @@ impl RecvLane {
                 let record = self.record_of(id, index)?;
                 self.write_first(rails, &record)
             }),
-            None => self.record_of_done(number).map_or(Ok(()), |record| self.write_first(rails, &record)),
+            None => {
+                let record = self.record_of_done(number);
+                self.write_first(rails, &record)
+            }
         }
     }
 
@@ -136,13 +138,10 @@ impl RecvLane {
 
     /// The record of a receive that an eager message has ended: its sender pairs the two by it, and has used no buffer of a
     /// receive whose record it has not read.
-    fn record_of_done(&self, number: u32) -> Option<CtsRecord> {
-        if self.plan.mutant.is_planted("engine-forgets-early-ends") {
-            return None;
-        }
+    fn record_of_done(&self, number: u32) -> CtsRecord {
         let tag = self.waiting[number as usize % EAGER_CREDITS_MAX];
         let token = BufferToken::new(0, 0);
-        Some(CtsRecord { number, index: 0, count: 1, addr: 0, len: 0, tag, token, key: 0 })
+        CtsRecord { number, index: 0, count: 1, addr: 0, len: 0, tag, token, key: 0 }
     }
 
     /// The record of a buffer.
@@ -152,8 +151,6 @@ impl RecvLane {
         let slot = table::slot_of_buffer(id.0, index);
         let MrOffset { mr, offset } = self.places[slot];
         let (tag, len) = self.receiver.tag_and_room(slot);
-        let narrow = self.plan.mutant.is_planted("engine-narrow-offsets");
-        let offset = if narrow { u64::from(offset as u32) } else { offset };
         let Some(RemoteRegion { key, addr }) = self.place_on(0, mr, offset) else {
             return Err(CommFault::Revoked);
         };
@@ -194,11 +191,10 @@ impl RecvLane {
         let at = self.record_at(record.number, usize::from(record.index), RecordLines::One);
         let bytes = record.to_bytes();
         let most = self.plan.inline_max;
-        let mutant = self.plan.mutant;
-        if !run.append_record(at, &bytes, most, mutant) {
+        if !run.append_record(at, &bytes, most) {
             self.write_run(rails, run)?;
             run.clear();
-            run.append_record(at, &bytes, most, mutant);
+            run.append_record(at, &bytes, most);
         }
         Ok(())
     }

@@ -23,9 +23,7 @@ impl RecvLane {
     ) -> Result<(), CommFault> {
         let mut bytes = [0; fin::MESSAGE_BYTES];
         let read = self.bounces.buffer_memory(bounce).map(|(memory, at)| memory.read(at, &mut bytes));
-        if !self.plan.mutant.is_planted("engine-keeps-bounces-of-fins") {
-            self.post_bounce(rails, bounce)?;
-        }
+        self.post_bounce(rails, bounce)?;
         if !matches!(read, Some(Ok(()))) {
             self.dropped += 1;
             return Ok(());

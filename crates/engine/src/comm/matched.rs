@@ -41,7 +41,7 @@ impl SendLane {
     #[cold]
     pub(crate) fn on_failed(&mut self, completion: &Completion) -> CommFault {
         let fault = CommFault::Link(completion.status);
-        if !self.plan.matched || self.plan.mutant.is_planted("ride-forgets-sends-that-failed") {
+        if !self.plan.matched {
             return fault;
         }
         self.posted = self.posted.saturating_sub(1);
@@ -55,15 +55,13 @@ impl SendLane {
     /// Whether one more send may wait in the NIC for its receive.
     #[inline]
     pub(crate) fn has_matched_part(&self) -> bool {
-        let unbounded =
-            self.part.remote.is_none() || self.plan.mutant.is_planted("ride-matches-without-limit");
-        unbounded || self.posted < self.plan.matched_part
+        self.part.remote.is_none() || self.posted < self.plan.matched_part
     }
 
     /// Takes back the sends that wait for their receive: their comm has failed or is closed. The peer shall not wait for
     /// them.
     pub(crate) fn take_matched_back(&mut self, rails: &mut GroupRails<impl Rail>) {
-        if !self.plan.matched || self.plan.mutant.is_planted("ride-leaves-matched-sends") {
+        if !self.plan.matched {
             return;
         }
         let path = self.paths.lead_path();
@@ -73,7 +71,7 @@ impl SendLane {
             let outgoing = &mut self.outgoing[usize::from(slot)];
             if outgoing.left > 0 && rail.take_back(link, self.part.tag | u64::from(slot)) {
                 self.posted = self.posted.saturating_sub(1);
-                self.sent -= u64::from(!self.plan.mutant.is_planted("ride-counts-sends-taken-back"));
+                self.sent -= 1;
                 outgoing.left = 0;
                 self.regions.release_region(std::mem::replace(&mut outgoing.mr, NO_MR));
             }
@@ -97,9 +95,7 @@ impl RecvLane {
     /// Posts matched receives in order, as far as the NIC takes them.
     pub(crate) fn post_matched_due(&mut self, rails: &mut GroupRails<impl Rail>) -> Result<(), CommFault> {
         while let Some(&token) = self.matched_due.front() {
-            let unbounded =
-                self.part.range.is_none() || self.plan.mutant.is_planted("ride-matches-without-limit");
-            if !unbounded && self.matched_posted >= self.plan.matched_part {
+            if self.part.range.is_some() && self.matched_posted >= self.plan.matched_part {
                 return Ok(());
             }
             let MrOffset { mr, offset } = self.places[token.slot()];
@@ -146,7 +142,7 @@ impl RecvLane {
 
     /// Takes back the receives that wait for their send: their comm has failed or is closed.
     pub(crate) fn take_matched_back(&mut self, rails: &mut GroupRails<impl Rail>) {
-        if !self.plan.matched || self.plan.mutant.is_planted("ride-leaves-matched-receives") {
+        if !self.plan.matched {
             return;
         }
         self.matched_due.clear();

@@ -36,7 +36,7 @@ use crate::link::link_frames::LinkFrameQueue;
 use crate::pool::groups::MemberLocation;
 use crate::pool::member::OpenComm;
 use crate::status::{CommStatusRow, EngineStatus as Page};
-use crate::{CommId, EngineError, Mutant};
+use crate::{CommId, EngineError};
 
 /// Slots looked at for another comm to help.
 const LOOKS: usize = 8;
@@ -90,10 +90,10 @@ pub(crate) struct CommSlot {
 }
 
 impl CommSlot {
-    fn new(row: CommStatusRow, mutant: Mutant) -> Result<Self, OutOfMemory> {
+    fn new(row: CommStatusRow) -> Result<Self, OutOfMemory> {
         Ok(Self {
             generation: AtomicU32::new(0),
-            requests: RequestTable::new(row, mutant)?,
+            requests: RequestTable::new(row)?,
             seat: AtomicU64::new(0),
             stream: AtomicU64::new(0),
             peer_closed: AtomicBool::new(false),
@@ -216,11 +216,9 @@ impl CommTable {
         status: &Page,
         sit: impl FnOnce(OpenComm) -> Result<MemberLocation, EngineError>,
     ) -> Result<CommId, EngineError> {
-        let mutant = open.side.mutant();
-        let comm = self.comm_in(index, status, mutant).inspect_err(|_| self.release_slot(index))?;
+        let comm = self.comm_in(index, status).inspect_err(|_| self.release_slot(index))?;
         let generation = (comm.generation.load(Ordering::Relaxed) >> 16) as u16;
         let generation = generation.checked_add(1).unwrap_or(1);
-        let generation = if mutant.is_planted("engine-keeps-names") { 1 } else { generation };
         comm.stream.store(open.ends.stream.to_bits(), Ordering::Relaxed);
         comm.peer_closed.store(false, Ordering::Relaxed);
         comm.send_due.store(false, Ordering::Relaxed);
@@ -237,7 +235,7 @@ impl CommTable {
                 return Err(error);
             }
         };
-        let ride = status.group_membership(seat).filter(|_| !mutant.is_planted("status-hides-rides"));
+        let ride = status.group_membership(seat);
         comm.requests.row.open_comm(shown::CommRecord { ride, ..shown });
         comm.seat.store(seat.to_bits(), Ordering::Relaxed);
         comm.generation.store(u32::from(generation), Ordering::Release);
@@ -245,12 +243,12 @@ impl CommTable {
     }
 
     /// The comm of a place, which is made for the first that has it.
-    fn comm_in(&self, index: u16, status: &Page, mutant: Mutant) -> Result<&CommSlot, OutOfMemory> {
+    fn comm_in(&self, index: u16, status: &Page) -> Result<&CommSlot, OutOfMemory> {
         let slot = &self.slots[usize::from(index)];
         if let Some(comm) = slot.get() {
             return Ok(comm);
         }
-        let made = CommSlot::new(status.row_at(usize::from(index)), mutant)?;
+        let made = CommSlot::new(status.row_at(usize::from(index)))?;
         Ok(slot.get_or_init(|| Box::new(made)))
     }
 

@@ -142,20 +142,18 @@ impl SendLane {
             let PendingSend { given, len, fin, token, left, sliced, .. } = outgoing;
             let striped = outgoing.is_striped();
             // An empty message still has its one stripe.
-            let empty =
-                striped && left == 0 && len == 0 && !self.plan.mutant.is_planted("engine-drops-empty");
+            let empty = striped && left == 0 && len == 0;
             let more = given < len || empty;
             let waits = !more && left > 0 && fin == FinDue::Placed;
-            if waits && !self.plan.mutant.is_planted("engine-fin-too-soon") {
+            if waits {
                 // The completion that shows the placement brings the request back.
-                return Ok(!self.plan.mutant.is_planted("fin-blocks-sends"));
+                return Ok(true);
             }
             if (more || fin != FinDue::No) && self.paths.lead_credits(rails) == 0 {
                 return Ok(false);
             }
             if more && sliced {
-                let free = rails.slices.try_take(self.part.slices);
-                if !free && !self.plan.mutant.is_planted("ride-slices-without-limit") {
+                if !rails.slices.try_take(self.part.slices) {
                     return Ok(false);
                 }
                 self.part.slices += 1;

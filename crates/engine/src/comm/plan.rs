@@ -5,10 +5,10 @@ use trunkline_proto::limits::{
     EAGER_CREDITS_MAX, MAILBOX_SLOTS, MEMBERS_OF_GROUP_MAX, RECV_BUFFERS_MAX, SLICE_MAX, SLICES_MAX,
     STRIPES_MAX, whole_lines,
 };
-use trunkline_proto::wire::{eager, share};
+use trunkline_proto::wire::share;
 
 use crate::comm::outgoing::FinDue;
-use crate::{EngineParams, MatchBy, Mutant};
+use crate::{EngineParams, MatchBy};
 
 /// A NIC that pairs messages must take them whole, at least up to this size: what NCCL may ask of version 8.
 const MATCHED_MESSAGE_MIN: u64 = 1 << 30;
@@ -82,8 +82,6 @@ pub(crate) struct TransferPlan {
     /// Matched sends, and matched receives, that one member of a group may have posted: what waits for its other half
     /// there keeps nobody else's out.
     pub(crate) matched_part: u32,
-    /// A planted bug, in test builds.
-    pub(crate) mutant: Mutant,
 }
 
 impl TransferPlan {
@@ -96,15 +94,13 @@ impl TransferPlan {
     /// When the fin record of a message of so many pieces is due, where there is one link. As NCCL's receives are longer than
     /// most of its messages, it waits for completions only where nothing else shows that the bytes have arrived.
     pub(crate) fn fin_due(&self, pieces: u64) -> FinDue {
-        let waits = self.mutant.is_planted("fin-waits-for-slices");
-        if self.link_order && !waits {
+        if self.link_order {
             return FinDue::Now(0);
         }
-        if self.write_data && pieces <= STRIPES_MAX as u64 && !waits {
+        if self.write_data && pieces <= STRIPES_MAX as u64 {
             return FinDue::Now(pieces as u8);
         }
-        let trusts = self.mutant.is_planted("engine-takes-posted-for-placed");
-        if self.arrives || trusts { FinDue::Placed } else { FinDue::Proven }
+        if self.arrives { FinDue::Placed } else { FinDue::Proven }
     }
 
     /// Most bytes of a slice.
@@ -141,21 +137,18 @@ impl TransferPlan {
         // Messages over different links overtake each other.
         let order = caps.link_order && links == 1;
         let paired = caps.matched && caps.match_order && links == 1 && caps.match_bits >= MATCH_BITS_MIN;
-        let short = params.mutant.is_planted("ride-forgets-longer-headers");
-        let head = if short { eager::BYTES } else { share::EAGER_BYTES } as u64;
+        let head = share::EAGER_BYTES as u64;
         let eager_max = u64::from(params.eager_max).min(caps.message_max.saturating_sub(head));
         // Where messages overtake each other, all that may wait for an earlier one need buffers, too.
         let spare = if order { COPIED_SPARE } else { (MAILBOX_SLOTS - EAGER_CREDITS_MAX) as u32 };
         // So does a record that is a message.
         let takes = caps.immediate_takes_receive || !caps.write_data;
         let immediates = if takes { IMMEDIATES_SPARE } else { 0 };
-        let none = params.mutant.is_planted("engine-keeps-no-receive-for-immediates");
-        let spare = if none { 0 } else { spare + immediates };
+        let spare = spare + immediates;
         let room = caps.depth_max.saturating_sub(spare);
         // An eager message is copied by the CPU, which reaches no memory of devices; and which memory a message is for is
         // known when it is here.
-        let copies =
-            !caps.devices.reaches_any() || params.mutant.is_planted("engine-sends-eagerly-to-devices");
+        let copies = !caps.devices.reaches_any();
         let eager_max = if copies { eager_max } else { 0 };
         let eager_credits = params.eager_credits.min(EAGER_CREDITS_MAX as u32).min(room);
         Self {
@@ -163,20 +156,17 @@ impl TransferPlan {
             // must do it.
             matched: paired && caps.message_max >= MATCHED_MESSAGE_MIN && params.match_by == MatchBy::Nic,
             match_mask: match_mask(caps.match_bits),
-            remote_len: caps.remote_len || params.mutant.is_planted("engine-trusts-length"),
+            remote_len: caps.remote_len,
             arrives: caps.arrives,
-            write_data: caps.write_data || params.mutant.is_planted("engine-writes-with-data"),
+            write_data: caps.write_data,
             needs_flush: caps.needs_flush,
             devices: caps.devices,
-            link_order: order || params.mutant.is_planted("fin-overtakes-data"),
-            signal_all: !caps.link_order && !params.mutant.is_planted("engine-signals-nothing"),
+            link_order: order,
+            signal_all: !caps.link_order,
             inline_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
             copied_max: 0,
             blind_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
-            message_max: match params.mutant.is_planted("plan-cuts-lines") {
-                true => caps.message_max.max(1),
-                false => whole_lines(caps.message_max),
-            },
+            message_max: whole_lines(caps.message_max),
             stripe_min: u64::from(params.stripe_min),
             split: params.split,
             eager_max: if eager_credits == 0 { 0 } else { eager_max as u32 },
@@ -186,7 +176,6 @@ impl TransferPlan {
             // One place is for what ends a member.
             matched_part: (caps.depth_max.min(caps.completions_max) / MEMBERS_OF_GROUP_MAX as u32)
                 .saturating_sub(1),
-            mutant: params.mutant,
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use trunkline_proto::wire::cts;
 
-use crate::Mutant;
 use crate::comm::plan::INLINE_MAX;
 
 /// Records for places one behind the other.
@@ -28,15 +27,8 @@ impl RecordRun {
 
     /// Takes the record of a place. False: it does not lie behind the others, or a write of at most `most` bytes has no room.
     #[inline]
-    pub(crate) fn append_record(
-        &mut self,
-        at: u64,
-        record: &[u8; cts::BYTES],
-        most: u64,
-        mutant: Mutant,
-    ) -> bool {
-        let behind =
-            at == self.at + self.len as u64 || mutant.is_planted("engine-writes-records-past-the-end");
+    pub(crate) fn append_record(&mut self, at: u64, record: &[u8; cts::BYTES], most: u64) -> bool {
+        let behind = at == self.at + self.len as u64;
         let room = most.min(INLINE_MAX as u64) as usize;
         if self.is_empty() {
             self.at = at;
@@ -67,22 +59,17 @@ mod tests {
 
     #[test]
     fn only_what_lies_side_by_side_and_fits_goes_together() {
-        let none = Mutant::default();
         let record = |byte: u8| [byte; cts::BYTES];
         let mut run = RecordRun::new();
-        assert!(run.is_empty() && run.append_record(128, &record(1), 192, none));
-        assert!(
-            !run.append_record(128, &record(2), 192, none) && !run.append_record(256, &record(2), 192, none)
-        );
-        assert!(
-            run.append_record(192, &record(2), 192, none) && run.append_record(256, &record(3), 192, none)
-        );
-        assert!(!run.append_record(320, &record(4), 192, none));
+        assert!(run.is_empty() && run.append_record(128, &record(1), 192));
+        assert!(!run.append_record(128, &record(2), 192) && !run.append_record(256, &record(2), 192));
+        assert!(run.append_record(192, &record(2), 192) && run.append_record(256, &record(3), 192));
+        assert!(!run.append_record(320, &record(4), 192));
         let (at, bytes) = run.start_and_bytes();
         assert_eq!((at, bytes.len()), (128, 192));
         assert!(bytes.chunks(cts::BYTES).map(|line| line[0]).eq([1, 2, 3]));
         // Who copies less than a record writes each by itself.
         let mut run = RecordRun::new();
-        assert!(run.append_record(0, &record(1), 8, none) && !run.append_record(64, &record(2), 8, none));
+        assert!(run.append_record(0, &record(1), 8) && !run.append_record(64, &record(2), 8));
     }
 }

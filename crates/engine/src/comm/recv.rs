@@ -211,9 +211,7 @@ impl RecvLane {
         rails: &mut GroupRails<impl Rail>,
         bounce: u32,
     ) -> Result<(), CommFault> {
-        let kept =
-            self.part.range.is_none() || self.plan.mutant.is_planted("ride-keeps-bounces-of-the-closed");
-        if self.gone && kept {
+        if self.gone && self.part.range.is_none() {
             return Ok(());
         }
         let Some((path, into)) = self.bounces.buffer_extent(bounce) else { return Ok(()) };
@@ -232,10 +230,9 @@ impl RecvLane {
     ) -> Result<Option<RequestTicket>, CommFault> {
         // A receive begins only with credit for its records and those that wait.
         let announced = !self.gone && !self.plan.matched;
-        let blind = self.plan.mutant.is_planted("engine-receives-without-credit");
         let many = self.paths.are_many();
         let records = self.unannounced + buffers.len() as u32;
-        if announced && !many && !blind && self.paths.lead_credits(rails) < records {
+        if announced && !many && self.paths.lead_credits(rails) < records {
             return Ok(None);
         }
         let Some(ticket) = requests.reserve_slot(&mut self.cursor) else { return Ok(None) };
@@ -258,7 +255,6 @@ impl RecvLane {
         // rule the message that the receive is the answer to, leaves first.
         let eager = u64::from(self.plan.eager_max);
         let urgent = self.plan.matched || buffers.iter().any(|buffer| buffer.len > eager);
-        let urgent = urgent && !self.plan.mutant.is_planted("engine-keeps-announcements");
         if self.plan.matched {
             self.post_matched(rails, id, buffers.len())?;
         } else if many {
@@ -269,11 +265,8 @@ impl RecvLane {
             self.unannounced += 1;
             let number = self.receiver.next_number().wrapping_sub(1);
             self.waiting[number as usize % EAGER_CREDITS_MAX] = buffers[0].tag;
-            let enough = self.withholds_enough() && !self.plan.mutant.is_planted("engine-withholds-too-many");
-            if urgent || buffers.len() > 1 || self.receiver.holds_eager() || enough {
-                if !self.plan.mutant.is_planted("engine-ends-before-announcing") {
-                    self.write_pending_records(rails)?;
-                }
+            if urgent || buffers.len() > 1 || self.receiver.holds_eager() || self.withholds_enough() {
+                self.write_pending_records(rails)?;
                 self.deliver_eager(rails, requests)?;
             }
         }
@@ -365,9 +358,7 @@ impl RecvLane {
             if !copied {
                 return Err(CommFault::Revoked);
             }
-            if !self.plan.mutant.is_planted("engine-keeps-bounce-buffers") {
-                self.post_bounce(rails, delivery.bounce)?;
-            }
+            self.post_bounce(rails, delivery.bounce)?;
             let arrival = self.receiver.complete_delivery(&delivery);
             self.on_arrival(requests, arrival);
         }

@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 use trunkline_proto::limits::{RECV_BUFFERS_MAX, SENDS_MAX};
 use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
 
-use crate::Mutant;
 use crate::status::CommStatusRow;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -76,7 +75,6 @@ pub(crate) struct RequestTable {
     /// have one.
     more: OnceLock<Box<[ExtraSizes]>>,
     pub(crate) row: CommStatusRow,
-    mutant: Mutant,
 }
 
 #[derive(Debug)]
@@ -95,21 +93,21 @@ impl RequestTable {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub(crate) fn new(row: CommStatusRow, mutant: Mutant) -> Result<Self, OutOfMemory> {
-        Self::with_slots(SENDS_MAX, row, mutant)
+    pub(crate) fn new(row: CommStatusRow) -> Result<Self, OutOfMemory> {
+        Self::with_slots(SENDS_MAX, row)
     }
 
     /// [`RequestTable::new`], with another number of slots.
-    pub(crate) fn with_slots(slots: usize, row: CommStatusRow, mutant: Mutant) -> Result<Self, OutOfMemory> {
+    pub(crate) fn with_slots(slots: usize, row: CommStatusRow) -> Result<Self, OutOfMemory> {
         let slot =
             || RequestSlot { state: AtomicU32::new(FREE), taken: AtomicU32::new(0), size: AtomicU64::new(0) };
-        Ok(Self { slots: try_filled_with(slots, slot)?, more: OnceLock::new(), row, mutant })
+        Ok(Self { slots: try_filled_with(slots, slot)?, more: OnceLock::new(), row })
     }
 
     /// Those of a comm that is closed, which no caller asks for: without memory there are none, because a close does not fail for it.
-    pub(crate) fn of_closed_comm(row: impl Fn() -> CommStatusRow, mutant: Mutant) -> Self {
-        let none = |_| Self { slots: Box::default(), more: OnceLock::new(), row: row(), mutant };
-        Self::new(row(), mutant).unwrap_or_else(none)
+    pub(crate) fn of_closed_comm(row: impl Fn() -> CommStatusRow) -> Self {
+        let none = |_| Self { slots: Box::default(), more: OnceLock::new(), row: row() };
+        Self::new(row()).unwrap_or_else(none)
     }
 
     /// Takes a free slot, looking from `cursor` on. Only by the lane's holder.
@@ -155,9 +153,7 @@ impl RequestTable {
             }
         }
         let generation = request.state.load(Ordering::Relaxed) >> GENERATION << GENERATION;
-        let early = self.mutant.is_planted("request-done-too-early");
-        let order = if early { Ordering::Relaxed } else { Ordering::Release };
-        request.state.store(generation | (sizes.len() as u32) << COUNT | DONE, order);
+        request.state.store(generation | (sizes.len() as u32) << COUNT | DONE, Ordering::Release);
     }
 
     /// Stores the sizes behind the first.
@@ -219,7 +215,7 @@ impl RequestTable {
         let generation = ticket.generation();
         let Some(request) = self.slots.get(slot as usize) else { return RequestOutcome::Unknown };
         let state = request.state.load(Ordering::Acquire);
-        if state >> GENERATION != u32::from(generation) && !self.mutant.is_planted("request-takes-any") {
+        if state >> GENERATION != u32::from(generation) {
             return RequestOutcome::Unknown;
         }
         let outcome = match state & PHASE {
@@ -237,13 +233,9 @@ impl RequestTable {
                 }
                 RequestOutcome::Done(count)
             }
-            FAILED if self.mutant.is_planted("request-fails-again") => return RequestOutcome::Failed,
             FAILED => RequestOutcome::Failed,
             _ => return RequestOutcome::Unknown,
         };
-        if self.mutant.is_planted("request-freed-by-tester") {
-            request.state.store(u32::from(generation) << GENERATION | FREE, Ordering::Release);
-        }
         request.taken.store(u32::from(generation), Ordering::Release);
         outcome
     }

@@ -3,11 +3,10 @@
 use trunkline_proto::limits::SENDS_MAX;
 
 use crate::comm::request::{RequestOutcome, RequestTable, RequestTicket};
-use crate::planted::planted_mutant;
 use crate::status::CommStatusRow;
 
 fn requests() -> RequestTable {
-    RequestTable::new(CommStatusRow::without_page(), planted_mutant()).unwrap()
+    RequestTable::new(CommStatusRow::without_page()).unwrap()
 }
 
 fn take(requests: &RequestTable, ticket: RequestTicket) -> RequestOutcome {

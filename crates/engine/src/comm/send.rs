@@ -105,7 +105,7 @@ impl SendLane {
 
     /// It is a member of a group from now on; nothing has come for it yet.
     pub(crate) fn join_group(&mut self, part: SendMemberIds) {
-        let sender = std::mem::replace(&mut self.sender, MessageSender::new(0, 0, self.plan.mutant));
+        let sender = std::mem::replace(&mut self.sender, MessageSender::new(0, 0));
         (self.sender, self.part) = (sender.in_group(), part);
     }
 
@@ -142,9 +142,8 @@ impl SendLane {
         message: SendMessage,
     ) -> Result<Option<RequestTicket>, CommFault> {
         // A message takes at most its stripes and a fin record; nothing overtakes what waits for credit.
-        let blind = self.plan.mutant.is_planted("engine-sends-without-credit");
         let room = match &self.many {
-            None => blind || self.paths.lead_credits(rails) > STRIPES_MAX as u32,
+            None => self.paths.lead_credits(rails) > STRIPES_MAX as u32,
             Some(many) => !many.has_waiting(),
         };
         if !self.unposted.is_empty() || !room {
@@ -168,9 +167,7 @@ impl SendLane {
                 Ok(Some(ticket))
             }
             Ok(false) => {
-                if !self.plan.mutant.is_planted("engine-keeps-requests") {
-                    requests.cancel_request(slot);
-                }
+                requests.cancel_request(slot);
                 Ok(None)
             }
             Err(fault) => {
@@ -232,7 +229,7 @@ impl SendLane {
     #[inline]
     fn finish_departed(&mut self, rails: &GroupRails<impl Rail>, requests: &RequestTable) {
         while let Some(&slot) = self.leaving.front() {
-            if !self.has_left(rails, slot) && !self.plan.mutant.is_planted("engine-leaves-too-soon") {
+            if !self.has_left(rails, slot) {
                 return;
             }
             self.leaving.pop_front();
@@ -250,7 +247,7 @@ impl SendLane {
     #[inline(always)]
     fn unsent_ops(&self, rails: &GroupRails<impl Rail>) -> u32 {
         // Over several links, what is done has arrived.
-        if self.many.is_some() || self.plan.mutant.is_planted("engine-forgets-unsent") {
+        if self.many.is_some() {
             return 0;
         }
         let path = self.paths.lead_path();
@@ -266,7 +263,7 @@ impl SendLane {
     /// The rail was polled, and carries.
     #[inline]
     pub(crate) fn after_poll(&mut self, rails: &mut GroupRails<impl Rail>, requests: &RequestTable) {
-        rails.burst &= self.plan.mutant.is_planted("engine-keeps-bursts");
+        rails.burst = false;
         self.finish_departed(rails, requests);
     }
 
@@ -357,7 +354,6 @@ impl SendLane {
             return self.post_copied(rails, requests, slot, message, op);
         }
         let pieces = message.len.div_ceil(self.plan.message_max).max(1);
-        let pieces = if self.plan.mutant.is_planted("engine-one-piece") { 1 } else { pieces };
         self.track_message(slot, message);
         let outgoing = &mut self.outgoing[slot as usize];
         (outgoing.to, outgoing.token) = (to, cts.token);
@@ -436,7 +432,6 @@ impl SendLane {
                 rails.posts += 1;
                 Ok(())
             }
-            Err(PostError::Refused(_)) if rails.mutant.is_planted("engine-swallows-refusals") => Ok(()),
             Err(error) => Err(not_posted(error)),
         }
     }
@@ -528,8 +523,7 @@ impl SendLane {
 
     /// Puts a request back among the unposted ones if its fin record has waited for placement, and all is placed.
     pub(crate) fn end_wait(&mut self, slot: u16) {
-        let forgets = self.plan.mutant.is_planted("fin-is-forgotten");
-        if self.outgoing[usize::from(slot)].is_fin_due() && !self.unposted.contains(&slot) && !forgets {
+        if self.outgoing[usize::from(slot)].is_fin_due() && !self.unposted.contains(&slot) {
             self.unposted.push_back(slot);
         }
     }

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use trunkline_proto::limits::SENDS_MAX;
 use trunkline_proto::reserve::{OutOfMemory, try_deque, try_filled};
 
+use crate::MrId;
 use crate::comm::outgoing::PendingSend;
 use crate::comm::stripe::MultiLink;
 use crate::memory::regions::NO_MR;
-use crate::{MrId, Mutant};
 
 /// The tables of a sending lane, made before it takes anything else.
 pub(crate) struct SendTables {
@@ -25,13 +25,10 @@ impl SendTables {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub(crate) fn new(are_many: bool, mutant: Mutant) -> Result<Self, OutOfMemory> {
+    pub(crate) fn new(are_many: bool) -> Result<Self, OutOfMemory> {
         Ok(Self {
-            many: if are_many { Some(Box::new(MultiLink::new(mutant)?)) } else { None },
-            outgoing: match mutant.is_planted("engine-aborts-without-memory") {
-                true => vec![PendingSend::without_request(); SENDS_MAX].into(),
-                false => try_filled(PendingSend::without_request(), SENDS_MAX)?,
-            },
+            many: if are_many { Some(Box::new(MultiLink::new()?)) } else { None },
+            outgoing: try_filled(PendingSend::without_request(), SENDS_MAX)?,
             unposted: try_deque(SENDS_MAX)?,
             leaving: try_deque(SENDS_MAX)?,
             marks: try_filled(0, SENDS_MAX)?,

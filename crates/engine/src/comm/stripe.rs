@@ -17,6 +17,7 @@ use trunkline_proto::wire::fin::{self, FinRecord};
 use trunkline_proto::wire::frame::RemoteRegion;
 use trunkline_proto::wire::imm::WriteImmediate;
 
+use crate::CommFault;
 use crate::comm::in_flight::{InFlightOps, MessageOp, OpPayload, PostedOp};
 use crate::comm::outgoing::{FinDue, SendMessage};
 use crate::comm::plan::INLINE_MAX;
@@ -26,7 +27,6 @@ use crate::link::path::LinkPath;
 use crate::link::proofs::{ArrivalProofs, PROOF};
 use crate::link::rails::GroupRails;
 use crate::memory::mailbox::MailboxView;
-use crate::{CommFault, Mutant};
 
 /// What a lane with several links has besides.
 pub(crate) struct MultiLink {
@@ -67,10 +67,10 @@ enum PostAttempt {
 const NOWHERE: RemoteRegion = RemoteRegion { key: 0, addr: 0 };
 
 impl MultiLink {
-    pub(crate) fn new(mutant: Mutant) -> Result<Self, OutOfMemory> {
+    pub(crate) fn new() -> Result<Self, OutOfMemory> {
         let aim = StripeTarget { receive: 0, places: [NOWHERE; LINKS_MAX], piece: 0, pieces: 0 };
         Ok(Self {
-            spread: LinkBalancer::new(mutant),
+            spread: LinkBalancer::new(),
             flights: InFlightOps::default(),
             again: VecDeque::new(),
             proofs: ArrivalProofs::default(),
@@ -146,9 +146,7 @@ impl SendLane {
         let Some(many) = &mut self.many else { return Ok(()) };
         let most = if self.part.remote.is_some() { SLICE_MAX } else { u64::MAX };
         // Over one rail a message goes whole, if that is wanted.
-        let spreads = self.plan.mutant.is_planted("engine-spreads-in-any-case");
-        let least =
-            if self.plan.split || spreads || rails.len() > 1 { self.plan.stripe_min } else { u64::MAX };
+        let least = if self.plan.split || rails.len() > 1 { self.plan.stripe_min } else { u64::MAX };
         let (count, piece) = many.spread.plan_pieces(message.len, least, self.plan.message_max.min(most));
         let first = RemoteRegion { key: cts.key, addr: cts.addr };
         many.aims[slot as usize] =
@@ -194,14 +192,13 @@ impl SendLane {
         rails: &mut GroupRails<impl Rail>,
         flight: MessageOp,
     ) -> Result<bool, CommFault> {
-        let alone = self.plan.mutant.is_planted("engine-spreads-nothing");
         for _ in 0..LINKS_MAX {
             let Some(many) = &mut self.many else { return Ok(false) };
             let paths = &self.paths;
             let proofs = &many.proofs;
             let arrives = self.plan.arrives;
             let takes = |at| paths.path_credits(rails, at) > 0 && (arrives || proofs.has_room(at));
-            let may = |at| at < paths.len() && takes(at) && (!alone || at == paths.lead_index());
+            let may = |at| at < paths.len() && takes(at);
             let Some(path) = many.spread.best_link(flight.len, many.now, may) else { return Ok(false) };
             let long = self.part.remote.is_some() && flight.len > SMALL_MAX;
             if long && !rails.slices.try_take(self.part.slices) {
@@ -387,8 +384,7 @@ impl SendLane {
         requests: &RequestTable,
         number: u64,
     ) -> Result<(), CommFault> {
-        let unproven = self.plan.mutant.is_planted("engine-takes-completed-for-arrived");
-        if !self.plan.arrives && !unproven {
+        if !self.plan.arrives {
             return self.on_unproven_completion(rails, requests, number);
         }
         let Some(many) = &mut self.many else { return Ok(()) };
@@ -449,7 +445,7 @@ impl SendLane {
         if let Some(many) = &mut self.many {
             many.spread.mark_down(path);
         }
-        self.paths.start_drain(rails, path, None, true);
+        self.paths.start_drain(rails, path, None);
     }
 
     /// Both ends of a path are in error, and this is what the receiver has: the rest goes again.
@@ -461,7 +457,6 @@ impl SendLane {
         standing: Option<&DeliveryReport>,
     ) -> Result<(), CommFault> {
         let Some(standing) = standing else { return Err(MessageFault::Standing.into()) };
-        let mutant = self.plan.mutant;
         if let Some(many) = &mut self.many {
             many.proofs.forget_path(path);
         }
@@ -472,8 +467,6 @@ impl SendLane {
             let own = (many.aims[flight.slot as usize].receive, self.outgoing[flight.slot as usize].token);
             let (receive, token) = told.unwrap_or(own);
             let arrived = flight.has_arrived(standing, receive, token);
-            let arrived = (arrived && !mutant.is_planted("engine-replays-all"))
-                || mutant.is_planted("engine-replays-nothing");
             // Its request is done, and its memory the caller's.
             let ended = told.is_some() && !flight.is_announced_later();
             lost |= ended && !arrived;
@@ -487,7 +480,7 @@ impl SendLane {
                 self.on_op_arrived(requests, flight.slot);
             }
         }
-        if lost && !mutant.is_planted("engine-forgets-what-was-lost") {
+        if lost {
             return Err(CommFault::Link(OpStatus::Flushed));
         }
         self.post_spread(rails)?;

@@ -109,11 +109,9 @@ impl RecvLane {
             buffers.filter(|buffer| buffer.len > 0 && self.regions.is_of_device(buffer.mr)).last();
         match of_device {
             Some(RecvBuf { mr, offset, .. }) if self.plan.devices.needs_flush => {
-                let skips = self.plan.mutant.is_planted("engine-skips-flush-of-devices");
-                (!skips).then_some(FlushTarget::Device(MrOffset { mr, offset }))
+                Some(FlushTarget::Device(MrOffset { mr, offset }))
             }
-            _ => (self.plan.needs_flush && !self.plan.mutant.is_planted("engine-skips-flush"))
-                .then_some(FlushTarget::Host),
+            _ => self.plan.needs_flush.then_some(FlushTarget::Host),
         }
     }
 
@@ -146,9 +144,7 @@ impl RecvLane {
 
     /// The same for what a path has brought that is being left; nothing where bytes are never hidden.
     pub(crate) fn last_flush(&self, path: usize) -> Option<Op<'static>> {
-        let forgets = self.plan.mutant.is_planted("engine-leaves-devices-unflushed");
-        let may = self.plan.devices.needs_flush && !forgets;
-        let of_device = || may.then(|| self.regions.any_of_device()).flatten();
+        let of_device = || self.plan.devices.needs_flush.then(|| self.regions.any_of_device()).flatten();
         let what = match of_device() {
             Some(mr) => FlushTarget::Device(MrOffset { mr, offset: 0 }),
             None if self.plan.needs_flush => FlushTarget::Host,
@@ -168,8 +164,7 @@ impl RecvLane {
 
     /// Whether a flush has not completed.
     pub(crate) fn is_flush_pending(&self) -> bool {
-        (self.flushing > 0 || !self.flushes.is_empty())
-            && !self.plan.mutant.is_planted("engine-flush-needs-peer")
+        self.flushing > 0 || !self.flushes.is_empty()
     }
 
     /// Posts a flush over each link that may have brought bytes. False if it has to be called again: a link has no room, or no link is left.
@@ -203,9 +198,9 @@ impl RecvLane {
                     (*is_due, flush.is_begun) = (false, true);
                     self.flushing += 1;
                 }
-                Err(PostError::Busy) if !self.plan.mutant.is_planted("engine-skips-busy-flushes") => {}
+                Err(PostError::Busy) => {}
                 // It has ended: its last flush shows what it has brought.
-                Err(PostError::Busy | PostError::Refused(_)) => {
+                Err(PostError::Refused(_)) => {
                     *is_due = false;
                     self.records.flushes_left[slot] -= 1;
                 }
@@ -278,8 +273,7 @@ impl RecvLane {
 
     /// A path is of no more use: nothing new goes over it, and what it still has to tell is awaited.
     pub(crate) fn drain_path(&mut self, rails: &mut GroupRails<impl Rail>, path: usize) {
-        let fences = !self.plan.mutant.is_planted("engine-leaves-without-fence");
-        self.paths.start_drain(rails, path, None, fences);
+        self.paths.start_drain(rails, path, None);
     }
 
     /// Both ends of a path are in error: records from receive `next` on may have been lost with it, and are written again.
@@ -300,7 +294,7 @@ impl RecvLane {
             let waits = self.records.unannounced.iter().any(|&(known, _)| known == number);
             // Where another receive has its place, the peer has read it.
             let own = self.receiver.cts_ring().is_none_or(|ring| ring.holds_receive(number));
-            if lost && own && !waits && !self.plan.mutant.is_planted("engine-forgets-records") {
+            if lost && own && !waits {
                 self.records.unannounced.push_front((number, true));
             }
         }
@@ -332,8 +326,7 @@ impl RecvLane {
             let count = self.records.past[slot].count;
             let waits = self.is_ahead(number);
             // That it has completed does not tell everywhere that it cannot land on a newer one any more.
-            let unproven = self.plan.mutant.is_planted("engine-repeats-unproven");
-            let proves = again && !self.gone && !self.plan.arrives && !unproven;
+            let proves = again && !self.gone && !self.plan.arrives;
             let needed = self.ops_per_record() * u32::from(count) + u32::from(proves);
             if !self.gone && (waits || self.paths.path_credits(rails, lead) < needed) {
                 return Ok(());
@@ -422,8 +415,7 @@ impl RecvLane {
         op: Op<'_>,
         signalled: bool,
     ) -> Result<(), CommFault> {
-        let counted = self.plan.signal_all && self.part.range.is_some();
-        if counted && !self.plan.mutant.is_planted("ride-forgets-records-under-way") {
+        if self.plan.signal_all && self.part.range.is_some() {
             self.records.landing[path] += 1;
             return self.post_op(rails, path, wr_id | RECORD, op, true);
         }
@@ -449,8 +441,7 @@ impl RecvLane {
     pub(crate) fn record_to(&self, mailbox: RemoteRegion, at: u64) -> RemoteLocation {
         let key = mailbox.key;
         let addr = mailbox.addr.wrapping_add(at);
-        let astray = self.plan.mutant.is_planted("engine-writes-records-as-data");
-        if astray { RemoteLocation::for_data(key, addr) } else { RemoteLocation::for_records(key, addr) }
+        RemoteLocation::for_records(key, addr)
     }
 
     /// How many places of the mailbox had been taken before a receive: in a member's one for each buffer, else for each
@@ -461,8 +452,7 @@ impl RecvLane {
 
     /// Whether a record of a receive shares its place with one that was written again and may still be under way.
     fn is_ahead(&self, number: u32) -> bool {
-        let careless = self.plan.mutant.is_planted("engine-writes-over-late-records");
-        if self.records.repeated == [0; LINKS_MAX] || careless {
+        if self.records.repeated == [0; LINKS_MAX] {
             return false;
         }
         let count = self.records.past[number as usize % MAILBOX_SLOTS].count;

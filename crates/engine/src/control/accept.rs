@@ -39,7 +39,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         if listen.current.is_none() {
             let nics = listen.nics;
             let Some(stream) = listen.pending.front().map(|asked| asked.stream) else { return Ok(None) };
-            if !control.may_answer(stream, self.core.host.now(), self.core.params.mutant) {
+            if !control.may_answer(stream, self.core.host.now()) {
                 return Ok(None);
             }
             let next = control.listens.get_mut(id).and_then(|listen| listen.pending.pop_front());
@@ -66,9 +66,6 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
                 Err(error) => {
                     let text = format!("connection not accepted: {}", in_full(&error));
                     control.warn_refusal(&self.core.control_context(), &text);
-                    if self.core.params.mutant.is_planted("engine-swallows-out-of-memory") {
-                        return Ok(None);
-                    }
                     control.send_frame(stream, &refused, None);
                     if let Some(listen) = control.listens.get_mut(id) {
                         listen.seen.forget_connection(stream, conn);
@@ -101,25 +98,19 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let Some(listen) = control.listens.get_mut(id) else { return Err(EngineError::Unknown("listener")) };
         let Some(current) = listen.current.as_mut() else { return Ok(None) };
         // A CLOSE says more than the READY before it.
-        if self.core.params.mutant.is_planted("engine-accepts-before-ready")
-            || self.core.comms.get(current.comm).is_some_and(|comm| comm.peer_closed.load(Ordering::Acquire))
-        {
+        if self.core.comms.get(current.comm).is_some_and(|comm| comm.peer_closed.load(Ordering::Acquire)) {
             current.machine.on_ready();
         }
         let step = match current.machine.on_time(self.core.host.now()) {
             AcceptStep::Wait if std::mem::take(&mut current.repeat) => current.machine.on_open(),
             step => step,
         };
-        let mutant = self.core.params.mutant;
         // Asked before READY too: the other end may wait to be dialled by this one.
-        let up = match step == AcceptStep::Ready {
-            true if mutant.is_planted("engine-accepts-before-link-is-up") => Ok(true),
-            false if mutant.is_planted("engine-dials-after-ready") => Ok(false),
-            ready => match self.is_up(current.comm) {
-                // The other end had the link, and has closed it again.
-                Err(_) if ready => Ok(true),
-                up => up.map(|up| up && ready),
-            },
+        let ready = step == AcceptStep::Ready;
+        let up = match self.is_up(current.comm) {
+            // The other end had the link, and has closed it again.
+            Err(_) if ready => Ok(true),
+            up => up.map(|up| up && ready),
         };
         if !matches!(up, Ok(false)) {
             let comm = current.comm;
@@ -135,9 +126,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             return up.map(|_| Some(comm)).inspect_err(|_| {
                 self.drop_comm(control, comm);
                 // The other end may see nothing wrong with its link.
-                if !self.core.params.mutant.is_planted("engine-keeps-failed-accepts-to-itself") {
-                    control.send_frame(stream, &ControlFrame::Close { id: conn, messages: 0 }, None);
-                }
+                control.send_frame(stream, &ControlFrame::Close { id: conn, messages: 0 }, None);
             });
         }
         if current.peer.dead.load(Ordering::Acquire) {
@@ -212,7 +201,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             control.send_frame(stream, &without_comm(&open, OpenAnswer::Accepted, given), None);
         }
         if let Some(listen) = control.listens.get_mut(listen) {
-            match given.filter(|_| !self.core.params.mutant.is_planted("ride-forgets-refusals")) {
+            match given {
                 Some(given) => listen.seen.record_refusal(stream, conn, given),
                 None => listen.seen.forget_connection(stream, conn),
             }
@@ -277,7 +266,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         // As RESULT says it: where it is reached may depend on who connects.
         let own = rail.link_address(link)?;
         let proof = GroupProof::of_links([(theirs.as_slice(), own.bytes.as_slice())]);
-        let receiver = MessageReceiver::new(self.core.params.mutant);
+        let receiver = MessageReceiver::new();
         let regions_max = self.core.params.regions_max as usize;
         let ends = CommNames { stream, remote: open.conn, attempt: None };
         let (lane, fins, group) = if begins {
@@ -311,7 +300,6 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let machine = AcceptHandshake::new(self.core.host.now());
         let conn = open.conn;
         let turn = open.share.turn;
-        let turn = if self.core.params.mutant.is_planted("engine-answers-turn-0") { 0 } else { turn };
         Ok(AcceptAttempt { machine, comm, conn, turn, given, place, stream, peer, repeat: false })
     }
 
@@ -343,10 +331,9 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             let bounces = Arc::clone(&receiving.bounces);
             let Some(paths) = self.paths_of(common, rails, false) else { return Err(EngineError::Draining) };
             let tables = RecvTables::new(paths.are_many());
-            let tables = tables.inspect_err(|_| self.release_unassigned(&paths, rails))?;
-            let (lot, fins) =
-                common.take_mailbox(rails).inspect_err(|_| self.release_unassigned(&paths, rails))?;
-            let receiver = MessageReceiver::new(self.core.params.mutant);
+            let tables = tables.inspect_err(|_| paths.release_links(rails))?;
+            let (lot, fins) = common.take_mailbox(rails).inspect_err(|_| paths.release_links(rails))?;
+            let receiver = MessageReceiver::new();
             let regions_max = self.core.params.regions_max as usize;
             let lane = RecvLane::new(
                 tables,

@@ -4,7 +4,6 @@
 use trunkline_fabric::{Host, LogLevel, OobError, OobListener, OobStream as _, OobTransport, Rail};
 use trunkline_proto::counters::ProcessTally;
 use trunkline_proto::limits::{INVITED_REMOTE_MAX, INVITED_STREAMS_MAX, STRANGER_OPEN_COST, UNPROVEN_TIME};
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Instant;
 
@@ -27,10 +26,9 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
     /// Returns how many were accepted.
     pub(super) fn accept_streams(&mut self, around: &ControlContext<'_, H>, now: Instant) -> usize {
         let mut accepted = 0;
-        let is_unbounded = around.params.mutant.is_planted("control-works-for-strangers");
         for _ in 0..BURST {
             let Some(listener) = self.listener.as_mut() else { return accepted };
-            if !self.strangers.check_room(now) && !is_unbounded {
+            if !self.strangers.check_room(now) {
                 return accepted;
             }
             match listener.accept() {
@@ -68,10 +66,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
     ) {
         match self.add_stream(io, None) {
             Ok(id) => {
-                let oldest = self.unproven.add_stream(id, now);
-                if let Some(oldest) =
-                    oldest.filter(|_| !around.params.mutant.is_planted("control-accepts-any-number"))
-                {
+                if let Some(oldest) = self.unproven.add_stream(id, now) {
                     self.refuse_stream(around, oldest, "more strangers have connected since than may wait");
                 }
             }
@@ -83,31 +78,21 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
 
     /// The streams that are read now: all but those that have shown nothing, of which a bounded number is read by turns, and the last ones accepted:
     /// an invited peer has sent its proof there.
-    pub(super) fn list_streams_to_read(
-        &mut self,
-        names: &mut Vec<SlotId>,
-        accepted: usize,
-        now: Instant,
-        mutant: Mutant,
-    ) {
-        let reads_all = mutant.is_planted("control-reads-all-strangers");
+    pub(super) fn list_streams_to_read(&mut self, names: &mut Vec<SlotId>, accepted: usize, now: Instant) {
         names.clear();
-        let proven = |standing| standing != StreamStanding::Unproven || reads_all;
+        let proven = |standing| standing != StreamStanding::Unproven;
         names.extend(self.streams.iter().filter(|(_, stream)| proven(stream.standing)).map(|(id, _)| id));
-        if !reads_all {
-            names.extend(self.unproven.expired_streams(now));
-            names.extend(self.unproven.newest_streams(accepted));
-            names.extend(self.unproven.next_reads());
-        }
+        names.extend(self.unproven.expired_streams(now));
+        names.extend(self.unproven.newest_streams(accepted));
+        names.extend(self.unproven.next_reads());
     }
 
     /// Takes frames from a stream, a bounded number; fewer from one that carries no connection while many such streams speak.
     pub(super) fn take_frames(&mut self, around: &ControlContext<'_, H>, id: SlotId, now: Instant) {
-        let is_unbounded = around.params.mutant.is_planted("control-works-for-strangers");
         for _ in 0..BURST {
             let Some(stream) = self.streams.get_mut(id) else { return };
             let is_charged = stream.standing != StreamStanding::Carries;
-            if is_charged && !self.strangers.check_room(now) && !is_unbounded {
+            if is_charged && !self.strangers.check_room(now) {
                 return;
             }
             match stream.io.recv() {
@@ -131,7 +116,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
                             self.warn_refusal(around, &text);
                         }
                     }
-                    return self.drop_stream(around, id);
+                    return self.drop_stream(id);
                 }
             }
         }
@@ -150,7 +135,6 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         let most = if process.is_some() { INVITED_STREAMS_MAX } else { INVITED_REMOTE_MAX };
         let mut others = self.invited.iter().filter(|(_, of)| *of == process);
         if others.clone().count() > most
-            && !around.params.mutant.is_planted("control-invites-without-end")
             && let Some(&(oldest, _)) = others.next()
         {
             self.refuse_stream(around, oldest, "its process has opened more streams than it needs");
@@ -158,9 +142,9 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
     }
 
     /// Whether an OPEN on a stream may be answered now: links are made for it. Of streams that carry nothing only so many are.
-    pub(crate) fn may_answer(&mut self, id: SlotId, now: Instant, mutant: Mutant) -> bool {
+    pub(crate) fn may_answer(&mut self, id: SlotId, now: Instant) -> bool {
         let Some(stream) = self.streams.get_mut(id) else { return true };
-        if stream.standing == StreamStanding::Carries || mutant.is_planted("control-works-for-strangers") {
+        if stream.standing == StreamStanding::Carries {
             return true;
         }
         let has_room = self.strangers.check_room(now);
@@ -184,14 +168,8 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
 
     /// Ends the streams that have shown no nonce of ours in time.
     pub(super) fn expire_streams(&mut self, around: &ControlContext<'_, H>, now: Instant) {
-        let mutant = around.params.mutant;
         while let Some(id) = self.unproven.take_expired(now) {
             let has_greeted = self.streams.get(id).is_some_and(|stream| stream.peer.is_some());
-            let planted =
-                if has_greeted { "control-keeps-who-said-hello" } else { "control-waits-for-hello" };
-            if mutant.is_planted(planted) {
-                continue;
-            }
             let missing = if has_greeted { "no connection was opened on it" } else { "no hello came" };
             let why = format!("{missing} within {} s", UNPROVEN_TIME.0 / 1_000_000_000);
             self.refuse_stream(around, id, &why);
@@ -206,13 +184,12 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         for (_, attempt) in self.attempts.iter_mut().filter(|(_, attempt)| attempt.stream == id) {
             attempt.redials = REDIALS_MAX;
         }
-        self.drop_stream(around, id);
+        self.drop_stream(id);
     }
 
     /// Logs a line that any process can cause, unless there were too many of late.
     pub(crate) fn warn_refusal(&mut self, around: &ControlContext<'_, H>, text: &str) {
-        let admitted = self.refusals.admit_line(around.host.now());
-        match admitted.or(around.params.mutant.is_planted("control-logs-every-refusal").then_some(0)) {
+        match self.refusals.admit_line(around.host.now()) {
             None => {}
             Some(0) => around.host.log(LogLevel::Warn, text),
             Some(left_out) => {

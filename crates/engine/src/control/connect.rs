@@ -61,14 +61,12 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let used = &nics.numbers()[..nics.numbers().len().min(links)];
         let depth_of = |at: usize| {
             let most = self.core.fabric.nics().get(used[at]).map_or(depth, |nic| nic.caps.depth_max);
-            let forgets = self.core.params.mutant.is_planted("engine-depth-not-granted");
-            depth.saturating_mul(times).min(if forgets { u32::MAX } else { most })
+            depth.saturating_mul(times).min(most)
         };
         let open = |at: usize| {
             // Link `k` is on NIC `k` modulo their number.
             let links = (links - at).div_ceil(used.len()) as u32;
-            let plain = self.core.params.mutant.is_planted("ride-keeps-plain-depth");
-            let depth = if plain { depth } else { depth_of(at) };
+            let depth = depth_of(at);
             let config = RailConfig {
                 depth,
                 recv_depth,
@@ -86,16 +84,14 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             open(0)?,
             (1..used.len()).map(open).collect::<Result<_, EngineError>>()?,
             depth_of(0),
-            self.core.params.mutant,
         );
         rails.pipeline = pipeline;
         let now = self.core.host.now();
-        let mutant = self.core.params.mutant;
         let first = rails.create_link(0, 0)?;
         let path = |at: usize| {
             let (link, life) = match at {
-                0 => (first, LinkLife::new_first(asks, now, mutant)),
-                _ => (NO_LINK, LinkLife::new_further(asks, now, mutant)),
+                0 => (first, LinkLife::new_first(asks, now)),
+                _ => (NO_LINK, LinkLife::new_further(asks, now)),
             };
             let rail = at % used.len();
             LinkPath { rail, link, nic: used[rail], life, leaving: None, proof: LinkProbe::None }
@@ -115,12 +111,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let Some(stream) = control.stream_to(host, handle.process, &handle.address)? else {
             return Ok(None);
         };
-        let ignored = params.mutant.is_planted("ride-ignores-hints");
-        let traffic = if ignored { TrafficHint::default() } else { traffic };
-        let neighbours =
-            control.is_local(stream) || params.mutant.is_planted("engine-takes-anybody-for-a-neighbour");
-        let offered = handle.near || params.mutant.is_planted("engine-asks-for-what-is-not-offered");
-        let near = fabric.intra_host_nic().filter(|_| neighbours && offered);
+        let near = fabric.intra_host_nic().filter(|_| control.is_local(stream) && handle.near);
         let (nics, remote) = match near {
             Some(near) => (CommNics::from(near), nics::NicList::NEAR),
             None => (nics, handle.nics),
@@ -128,7 +119,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let rails = usize::from(remote.len()).max(nics.numbers().len());
         let each = match params.p2p_links_per_rail {
             0 => params.links_per_rail,
-            p2p if handle.p2p && !params.mutant.is_planted("engine-forgets-point-to-point") => p2p,
+            p2p if handle.p2p => p2p,
             _ => params.links_per_rail,
         };
         let links = (rails * each as usize).min(LINKS_MAX);
@@ -189,8 +180,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let answered = attempt.reply.is_some();
         let joined = attempt.joined;
         if !answered || joined {
-            let redialled =
-                !answered && !joined && control.redial_attempt(&self.core.host, id, self.core.params.mutant);
+            let redialled = !answered && !joined && control.redial_attempt(&self.core.host, id);
             if let Some(error) = control.stream_fault(stream, process).filter(|_| !redialled) {
                 return Err(error);
             }
@@ -284,12 +274,9 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let (rails, paths) = self.open_paths(nics, links, manner)?;
         let mailbox = MailboxPiece::register_own(&rails, RecordLines::for_links(links).mailbox_bytes())?;
         let plan = plan.with_depth_factor(group.unwrap_or(1));
-        let sender = MessageSender::new(0, 0, params.mutant);
-        let tables = SendTables::new(paths.are_many(), plan.mutant);
-        if tables.is_err() && plan.mutant.is_planted("engine-leaks-without-memory") {
-            std::mem::forget(mailbox.memory_and_offset().0.clone());
-        }
-        let lane = SendLane::new(tables?, paths, plan, sender, mailbox, params.regions_max as usize);
+        let sender = MessageSender::new(0, 0);
+        let tables = SendTables::new(paths.are_many())?;
+        let lane = SendLane::new(tables, paths, plan, sender, mailbox, params.regions_max as usize);
         Ok((lane, AttemptLinks::Own(rails)))
     }
 
@@ -313,18 +300,12 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             }
         }
         match control.pool.on_answer(place.seat, &share) {
-            AnswerStep::Wire => {
-                self.connect_link(control, id, &link)?;
-                if self.core.params.mutant.is_planted("ride-joins-before-link-is-up") {
-                    self.on_link_up(control, id)?;
-                }
-            }
+            AnswerStep::Wire => self.connect_link(control, id, &link)?,
             AnswerStep::Go => {}
             AnswerStep::Again(wish) => {
                 self.withdraw_ask(control, id, wish);
                 return Ok(false);
             }
-            AnswerStep::Failed(_) if self.core.params.mutant.is_planted("engine-takes-any-answer") => {}
             AnswerStep::Failed(fault) => return Err(fault.into()),
             AnswerStep::Known => return Ok(false),
         }
@@ -396,12 +377,10 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             // Whoever came before has seen that it is.
             _ => true,
         };
-        if !up && !self.core.params.mutant.is_planted("engine-connects-before-link-is-up") {
+        if !up {
             return Ok(None);
         }
-        if !self.core.params.mutant.is_planted("ride-joins-before-link-is-up") {
-            self.on_link_up(control, id)?;
-        }
+        self.on_link_up(control, id)?;
         // What the attempt has is cleared away with it.
         let Some(peer) = control.stream_peer(stream) else {
             return Err(crate::CommFault::PeerDead(process).into());
@@ -434,7 +413,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let credits = reply.eager_credits.min(lane.plan.eager_credits);
         let credits = if eager_max == 0 { 0 } else { credits };
         (lane.plan.eager_max, lane.plan.eager_credits) = (eager_max, credits);
-        let sender = MessageSender::new(eager_max, credits, self.core.params.mutant).with_links(links);
+        let sender = MessageSender::new(eager_max, credits).with_links(links);
         let sender = if lane.plan.link_order { sender } else { sender.without_order() };
         lane.apply_peer_answer(sender, reply.fins);
     }

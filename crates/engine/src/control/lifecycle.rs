@@ -7,7 +7,6 @@ use trunkline_proto::counters::ProcessTally;
 use trunkline_proto::pool::config::TrafficHint;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
-use trunkline_proto::wire::fabric::ChosenFabric;
 use trunkline_proto::wire::frame::OpenAnswer;
 use trunkline_proto::wire::handle::{self, ConnectionHandle};
 
@@ -28,10 +27,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let core = &setup.core;
         let nics = nics.into();
         core.check_nics(&nics)?;
-        let first =
-            core.params.mutant.is_planted("engine-tells-one-nic").then(|| CommNics::from(nics.first_nic()));
-        let told =
-            first.unwrap_or(nics).to_wire().ok_or(EngineError::Argument("a NIC's number is too large"))?;
+        let told = nics.to_wire().ok_or(EngineError::Argument("a NIC's number is too large"))?;
         let nonce = core.host.random_bytes();
         let mut control = setup.lock_control();
         let address = control.listen_address(&core.host)?.0;
@@ -39,8 +35,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let process = self.process;
         let listen = id.to_bits();
         let near = core.fabric.intra_host_nic().is_some();
-        let hidden = core.params.mutant.is_planted("handle-hides-fabric");
-        let fabric = if hidden { ChosenFabric::default() } else { core.fabric.chosen_fabric() };
+        let fabric = core.fabric.chosen_fabric();
         let handle = ConnectionHandle {
             process,
             nonce,
@@ -101,12 +96,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             Ok(None) => {}
             Ok(Some(_)) => ConnectionHandle::set_attempt(handle, 0),
             Err(_) => {
-                let mutant = core.params.mutant.is_planted("engine-keeps-failed-attempts-to-itself");
                 let answered = control.attempts.get_mut(id).and_then(|a| Some((a.stream, a.reply.take()?)));
                 setup.forget_attempt(&mut control, id);
                 if let Some((stream, (reply, _))) = answered
                     && reply.answer == OpenAnswer::Accepted
-                    && !mutant
                 {
                     // Who accepted may hear of it in no other way, if this process makes no more calls.
                     control.refuse_reply(stream, &reply, 0);
@@ -115,9 +108,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
         }
         drop(control);
-        if !core.params.mutant.is_planted("ride-forgets-closed-members") {
-            self.driver.progress_lingering();
-        }
+        self.driver.progress_lingering();
         advanced
     }
 
@@ -127,7 +118,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let process = handle.process;
         let theirs = handle.fabric;
         let ours = core.fabric.chosen_fabric();
-        if ours.can_connect(&theirs) || core.params.mutant.is_planted("engine-connects-other-fabrics") {
+        if ours.can_connect(&theirs) {
             return Ok(());
         }
         Err(EngineError::Fabric { process, theirs, ours })
@@ -144,9 +135,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         setup.progress_control(&mut control);
         let advanced = setup.advance_accept(&mut control, listen.0);
         drop(control);
-        if !setup.core.params.mutant.is_planted("ride-forgets-closed-members") {
-            self.driver.progress_lingering();
-        }
+        self.driver.progress_lingering();
         advanced
     }
 

@@ -54,7 +54,7 @@ impl LingeringComm {
         }
         open.closed = Some(requests);
         let until = if closed { self.until } else { self.until_closed };
-        let late = now >= until && !open.side.mutant().is_planted("engine-lingers-for-ever");
+        let late = now >= until;
         let busy = matches!(&open.side, CommSide::Send(lane) if lane.has_unfinished());
         failed || !busy || late || open.peer.dead.load(Ordering::Relaxed)
     }
@@ -70,7 +70,6 @@ impl LingeringComm {
         turn.take_shared(&core.comms, &requests);
         turn.open.closed = Some(requests);
         let ended = turn.open.side.regions_mut().retire_all();
-        let ended = ended || core.params.mutant.is_planted("ride-forgets-stuck-memory");
         let drained = ended && turn.is_drained();
         if drained && turn.open.life.finish_drain() {
             control.send_frame(self.ends.stream, &ControlFrame::Gone { id: self.ends.remote }, None);
@@ -83,22 +82,20 @@ impl LingeringComm {
             // What it has posted may land for ever: then better for nobody.
             rails.fail_all();
         }
-        let early = core.params.mutant.is_planted("ride-leaves-before-gone");
-        drained && (control.is_gone(self.name) || early || ended || dead)
+        drained && (control.is_gone(self.name) || ended || dead)
     }
 }
 
 impl RecvLane {
     /// Whether memory may be taken away although the peer still writes to it: not from receives that the NIC itself has.
     pub(crate) fn can_retire_memory(&self, rails: &GroupRails<impl Rail>) -> bool {
-        let posted = self.matched_posted > 0 && !self.plan.mutant.is_planted("ride-retires-posted-receives");
-        !posted && rails.iter().all(|rail| rail.caps().retires)
+        self.matched_posted == 0 && rails.iter().all(|rail| rail.caps().retires)
     }
 
     /// Gives bounce buffers back whose messages nobody will ask for.
     pub(crate) fn forget_eager(&mut self, rails: &mut GroupRails<impl Rail>) {
         let held: Vec<u32> = self.receiver.bounces_held().collect();
-        *self.receiver = MessageReceiver::new(self.plan.mutant);
+        *self.receiver = MessageReceiver::new();
         for bounce in held {
             // A link that takes none has ended, which it says by itself.
             let _ = self.post_bounce(rails, bounce);
@@ -115,9 +112,8 @@ impl RecvLane {
         }
         let path = self.paths.lead_path();
         // A link that takes none has ended, and may have nothing to tell of it.
-        let ended = self.gone && !self.plan.mutant.is_planted("ride-waits-for-flushed");
         self.end == DrainProof::Proven && !self.records_land()
-            || ended && rails.get_mut(path.rail).poll_link_quiet(path.link)
+            || self.gone && rails.get_mut(path.rail).poll_link_quiet(path.link)
     }
 
     fn post_ends(&mut self, rails: &mut GroupRails<impl Rail>) {
@@ -162,9 +158,6 @@ impl<R: Rail> LockedMember<'_, R> {
             if !rails.get_mut(path.rail).poll_link_quiet(path.link) {
                 return false;
             }
-        }
-        if open.side.mutant().is_planted("ride-says-gone-early") {
-            return true;
         }
         match &mut open.side {
             CommSide::Send(lane) => {

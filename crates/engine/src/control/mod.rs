@@ -31,7 +31,6 @@ use trunkline_proto::counters::ProcessTally;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::{OPENS_INVITED_MAX, OPENS_PENDING_MAX};
 use trunkline_proto::log_rate::LogRate;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::nics;
 use trunkline_proto::pool::config::GroupPreference;
 use trunkline_proto::pool::group::GroupId;
@@ -274,12 +273,12 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
     }
 
     /// Opens the stream of an unanswered attempt anew, if it has ended. `false`: it cannot be, or not right now.
-    pub(crate) fn redial_attempt(&mut self, host: &H, id: SlotId, mutant: Mutant) -> bool {
+    pub(crate) fn redial_attempt(&mut self, host: &H, id: SlotId) -> bool {
         let Some(attempt) = self.attempts.get(id) else { return false };
         let process = attempt.process;
         let address = attempt.address.clone();
         let was_local = attempt.open.near;
-        let spent = attempt.redials >= REDIALS_MAX || mutant.is_planted("control-never-redials");
+        let spent = attempt.redials >= REDIALS_MAX;
         if spent || self.streams.get(attempt.stream).is_some() {
             return false;
         }
@@ -327,12 +326,9 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         let now = around.host.now();
         self.age_attempts(around, now);
         let accepted = self.accept_streams(around, now);
-        if around.params.mutant.is_planted("control-expires-before-it-hears") {
-            self.expire_streams(around, now);
-        }
         let mut carried = ControlStreams::default();
         let mut names = std::mem::take(&mut self.names);
-        self.list_streams_to_read(&mut names, accepted, now, around.params.mutant);
+        self.list_streams_to_read(&mut names, accepted, now);
         names.iter().for_each(|&id| self.take_frames(around, id, now));
         names.clear();
         names.extend(self.streams.iter().map(|(id, _)| id));
@@ -360,10 +356,8 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         let limit = around.params.connect_time;
         let mut forgotten = Vec::new();
         for (id, attempt) in self.attempts.iter_mut().filter(|(_, attempt)| attempt.comm.is_none()) {
-            let step =
-                if around.params.mutant.is_planted("control-ages-while-stopped") { passed } else { AGE_STEP };
-            attempt.unasked = Duration(attempt.unasked.0.saturating_add(step.0));
-            if attempt.unasked > limit && !around.params.mutant.is_planted("control-keeps-abandoned") {
+            attempt.unasked = Duration(attempt.unasked.0.saturating_add(AGE_STEP.0));
+            if attempt.unasked > limit {
                 forgotten.push(id);
             }
         }
@@ -397,8 +391,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
     }
 
     /// Ends a stream; its peer counts as dead.
-    fn drop_stream(&mut self, around: &ControlContext<'_, H>, id: SlotId) {
-        let mutant = around.params.mutant;
+    fn drop_stream(&mut self, id: SlotId) {
         self.unproven.remove(id);
         self.invited.retain(|(invited, _)| *invited != id);
         for (_, listen) in self.listens.iter_mut() {
@@ -406,15 +399,8 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         }
         if let Some(stream) = self.streams.remove(id)
             && let Some(peer) = stream.peer
-            && !mutant.is_planted("control-loss-is-nothing")
         {
             peer.dead.store(true, Ordering::Release);
-            let named = self.streams.iter().filter_map(|(_, s)| s.peer.as_ref());
-            for other in
-                named.filter(|p| p.process == peer.process && mutant.is_planted("control-shares-death"))
-            {
-                other.dead.store(true, Ordering::Release);
-            }
         }
     }
 
@@ -429,7 +415,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         let peer = self.streams.get(id).and_then(|s| s.peer.clone());
         match (frame, peer) {
             (ControlFrame::Hello { min, max, offer, process }, None) => {
-                self.on_hello(around, id, min, max, process, offer)
+                self.on_hello(id, min, max, process, offer)
             }
             (ControlFrame::Hello { .. }, Some(_)) => Ok(()),
             (_, None) => Err("the first frame is not a hello".to_owned()),
@@ -438,13 +424,12 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
                 Ok(())
             }
             (ControlFrame::Result(reply), Some(_)) => {
-                self.on_result(around, id, reply, fd);
+                self.on_result(id, reply, fd);
                 Ok(())
             }
             (ControlFrame::Ready { comm, conn }, Some(_)) => {
                 let current = self.listens.iter_mut().filter_map(|(_, l)| l.current.as_mut());
-                let anyone = around.params.mutant.is_planted("control-ready-from-anyone");
-                for current in current.filter(|c| (c.stream == id || anyone) && c.conn == conn) {
+                for current in current.filter(|c| c.stream == id && c.conn == conn) {
                     if current.comm.to_bits() == comm {
                         current.machine.on_ready();
                     }
@@ -462,9 +447,6 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
                 Ok(())
             }
             (ControlFrame::Stop { id: end }, Some(_)) => {
-                if around.params.mutant.is_planted("control-takes-stop-for-close") {
-                    self.on_close(around, id, end, 0);
-                }
                 if self.riders.get(&end).is_some_and(|rider| rider.stream == id) {
                     self.on_link_frame(around, id, end, (ControlFrame::Stop { id: end }, None));
                 }
@@ -481,25 +463,18 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
 
     fn on_hello(
         &mut self,
-        around: &ControlContext<'_, H>,
         id: SlotId,
         min_version: u16,
         max_version: u16,
         process: ProcessId,
         offer: ShareOffer,
     ) -> Result<(), String> {
-        let mutant = around.params.mutant;
         let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
         let ours = stream.expected.is_some();
-        if mutant.is_planted("control-trusts-any-name") {
-            stream.expected = Some(process);
-        }
-        if stream.expected.is_some_and(|expected| expected != process)
-            && !mutant.is_planted("control-ignores-identity")
-        {
+        if stream.expected.is_some_and(|expected| expected != process) {
             return Err(format!("process {process} answered for another"));
         }
-        if (VERSION < min_version || VERSION > max_version) && !mutant.is_planted("control-ignores-version") {
+        if VERSION < min_version || VERSION > max_version {
             stream.versions = Some((min_version, max_version));
             let why = format!(
                 "process {process} speaks versions {min_version} to {max_version}, this process {VERSION}"
@@ -508,7 +483,6 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         }
         // A peer of its own, even if another stream names the same process: who only says a name must not be able to
         // die in its place.
-        let offer = if mutant.is_planted("control-forgets-offer") { ShareOffer::NONE } else { offer };
         stream.peer = Some(Arc::new(RemoteProcess::new(process, offer)));
         Ok(())
     }
@@ -523,10 +497,8 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
     ) {
         let conn = open.conn;
         let turn = open.share.turn;
-        let mutant = around.params.mutant;
-        let knows = |l: &CommListener| l.nonce == open.nonce || mutant.is_planted("control-ignores-nonce");
         let id = SlotId::from_bits(open.listen);
-        if !self.listens.get(id).is_some_and(knows) {
+        if self.listens.get(id).is_none_or(|listen| listen.nonce != open.nonce) {
             around.status.add_tally(ProcessTally::OpensRefused, 1);
             let text =
                 format!("connection from process {} refused: stale handle or wrong nonce", peer.process);
@@ -538,7 +510,6 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         let Some(listen) = self.listens.get_mut(id) else { return };
         match listen.seen.classify_open(stream, conn, turn) {
             OpenVerdict::New => {}
-            _ if mutant.is_planted("control-opens-twice") => {}
             OpenVerdict::Again => {
                 if let Some(current) = listen.current.as_mut().filter(|c| c.conn == conn) {
                     current.repeat = true;
@@ -550,45 +521,32 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
             }
         }
         let carries = self.streams.get(stream).is_some_and(|one| one.standing == StreamStanding::Carries);
-        let is_known = carries || mutant.is_planted("control-queues-any-number");
         // One too many asks again later.
-        if listen.pending.len() >= if is_known { OPENS_PENDING_MAX } else { OPENS_INVITED_MAX } {
+        if listen.pending.len() >= if carries { OPENS_PENDING_MAX } else { OPENS_INVITED_MAX } {
             return;
         }
         listen.seen.record_open(stream, conn, turn);
         listen.pending.push_back(PendingOpen { open, fd, stream, peer });
     }
 
-    fn on_result(
-        &mut self,
-        around: &ControlContext<'_, H>,
-        stream: SlotId,
-        reply: ResultFrame,
-        fd: Option<PassedFd>,
-    ) {
+    fn on_result(&mut self, stream: SlotId, reply: ResultFrame, fd: Option<PassedFd>) {
         let conn = reply.conn;
-        let mutant = around.params.mutant;
         let Some(attempt) = self.attempts.get_mut(SlotId::from_bits(conn)) else {
-            if mutant.is_planted("control-forgets-closed") {
-                return;
-            }
             // The comm is closed, or was given up; how much it sent was told by a CLOSE that this answer crossed.
             return self.refuse_reply(stream, &reply, u64::MAX);
         };
-        if attempt.stream != stream && !mutant.is_planted("control-result-from-anyone") {
+        if attempt.stream != stream {
             return;
         }
-        if reply.share.turn != attempt.open.share.turn && !mutant.is_planted("control-takes-any-turn") {
+        if reply.share.turn != attempt.open.share.turn {
             return;
         }
         if attempt.comm.is_none() {
             // Without a place it has yet to ask anew.
-            if attempt.place.is_some() || mutant.is_planted("ride-hears-refusals-twice") {
+            if attempt.place.is_some() {
                 attempt.reply.get_or_insert((reply, fd));
             }
-        } else if attempt.machine.on_result(reply.answer) == ConnectStep::SendReady
-            && !mutant.is_planted("control-ready-once")
-        {
+        } else if attempt.machine.on_result(reply.answer) == ConnectStep::SendReady {
             self.send_frame(stream, &ControlFrame::Ready { comm: reply.comm, conn }, None);
         }
     }
@@ -608,16 +566,14 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
     /// Ids of attempts have a generation above bit 31, ids of comms are below it: the two never meet.
     fn on_close(&mut self, around: &ControlContext<'_, H>, stream: SlotId, end: u64, messages: u64) {
         self.left.on_close(end, stream);
-        let mutant = around.params.mutant;
-        let anyone = mutant.is_planted("control-close-from-anyone");
-        let attempt = self.attempts.get_mut(SlotId::from_bits(end)).filter(|a| a.stream == stream || anyone);
+        let attempt = self.attempts.get_mut(SlotId::from_bits(end)).filter(|a| a.stream == stream);
         let attempt = attempt.and_then(|attempt| {
-            attempt.closed |= attempt.comm.is_none() && !mutant.is_planted("control-forgets-early-close");
+            attempt.closed |= attempt.comm.is_none();
             attempt.comm
         });
         let id = if end >> 32 == 0 { Some(CommId::from_bits(end)) } else { attempt };
         if let Some(comm) = id.and_then(|id| around.comms.get(id))
-            && (comm.stream.load(Ordering::Relaxed) == stream.to_bits() || anyone)
+            && comm.stream.load(Ordering::Relaxed) == stream.to_bits()
         {
             let known =
                 comm.peer_closed.load(Ordering::Relaxed).then(|| comm.peer_messages.load(Ordering::Relaxed));

@@ -30,8 +30,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         if open.idle >= core.params.idle_polls {
             return true;
         }
-        if !open.idle.is_multiple_of(CLOCK_POLLS) || core.params.mutant.is_planted("engine-only-counts-polls")
-        {
+        if !open.idle.is_multiple_of(CLOCK_POLLS) {
             return false;
         }
         let now = core.host.now();
@@ -55,17 +54,12 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         let closed = slot.peer_closed.load(Ordering::Acquire);
         let fault = if open.peer.dead.load(Ordering::Acquire) {
             CommFault::PeerDead(process)
-        } else if closed
-            || open.life.is_link_lost()
-            || core.params.mutant.is_planted("engine-silence-is-death")
-        {
+        } else if closed || open.life.is_link_lost() {
             // Messages and completions may be slower than the news; a link that ends may be faster.
             let now = core.host.now();
-            let slept = core.params.mutant.is_planted("engine-ages-while-stopped");
-            let step = if slept { u64::MAX } else { core.params.peer_time.0 / LOOKS_AT_END };
+            let step = core.params.peer_time.0 / LOOKS_AT_END;
             let late =
                 FailureTimer::advance_timer(&mut open.down, now, Duration(step)) > core.params.peer_time;
-            let late = late && !core.params.mutant.is_planted("engine-waits-for-ever");
             let messages = slot.peer_messages.load(Ordering::Relaxed);
             let settled = closed && open.on_peer_closed(&slot.requests, messages);
             if !late && !settled {
@@ -87,7 +81,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         fault: CommFault,
     ) {
         let core = &self.setup.core;
-        let shares = turn.shared.is_some() && !core.params.mutant.is_planted("ride-drains-for-itself");
+        let shares = turn.shared.is_some();
         let LockedMember { open, rails, batch, .. } = turn;
         let failed = match shares {
             false => open.on_peer_gone(rails, batch, &slot.requests, fault),

@@ -55,11 +55,10 @@ pub(super) struct DetachedComm {
 impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
     /// The setup of that process, which neither listens nor has attempts.
     pub(crate) fn new(core: EngineCore<F, H>, process: ProcessId) -> Self {
-        let mutant = core.params.mutant;
         let control = new_control(&core.fabric, &core.host, &core.params, process);
         Self {
-            control: OwnerLock::new(control, mutant),
-            lingering: OwnerLock::new(Vec::new(), mutant),
+            control: OwnerLock::new(control),
+            lingering: OwnerLock::new(Vec::new()),
             broken: BrokenGroups::new(),
             core,
         }
@@ -145,9 +144,6 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         mut held: GroupGuard<'_, F::Rail>,
     ) {
         if last.rides {
-            if self.core.params.mutant.is_planted("ride-leaks-a-little") {
-                std::hint::black_box(Box::leak(Box::new([0_u8; 100])));
-            }
             if let Some(group) = held.as_mut() {
                 group.remove_member(last.seat);
             }
@@ -162,9 +158,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             drop(self.core.groups.remove(last.seat.lane, held));
         }
         control.left.remove_comm(last.name);
-        if let Some(place) = last.place
-            && !self.core.params.mutant.is_planted("ride-never-leaves-the-pool")
-        {
+        if let Some(place) = last.place {
             self.leave_pool(control, place);
         }
     }
@@ -190,8 +184,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let EngineCore { host, params, status, .. } = &self.core;
         let LockedMember { open, rails, shared, .. } = turn;
         // What has completed without having arrived is lost with the link, so it stays as long as a slow peer may take.
-        let arrives = rails.iter().all(|rail| rail.caps().arrives)
-            || params.mutant.is_planted("engine-lingers-briefly");
+        let arrives = rails.iter().all(|rail| rail.caps().arrives);
         let peer_time = params.peer_time;
         let slow = if arrives { peer_time } else { Duration(peer_time.0.saturating_mul(LINGER_TIMES)) };
         let until = host.now() + peer_time;
@@ -201,18 +194,12 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let place = open.place;
         let rides = shared.is_some();
         let last = LingeringComm { seat, until, until_closed, ends, name, place, rides };
-        let mutant = params.mutant;
         if shared.is_some() {
             open.withdraw_requests(rails);
             open.down = None;
-            let gone = gone
-                && matches!(open.side, CommSide::Recv(_))
-                && !mutant.is_planted("ride-close-forgets-gone");
+            let gone = gone && matches!(open.side, CommSide::Recv(_));
             if !open.gives_memory_back(rails) && !gone {
                 // The caller may unmap it as soon as this returns: then nothing must use the links any more.
-                rails.fail_all();
-            }
-            if mutant.is_planted("ride-ends-links-it-had-not-joined") && !open.side.paths_mut().all_carry() {
                 rails.fail_all();
             }
             if let CommSide::Send(lane) = &mut open.side {
@@ -227,17 +214,17 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
                 return DetachedComm { lingers: None, place, messages: open.message_count() };
             }
             CommSide::Send(lane) => {
-                let reads = lane.reads_user_memory(rails) && !mutant.is_planted("engine-close-keeps-reading");
+                let reads = lane.reads_user_memory(rails);
                 if open.fault.is_none() && reads {
                     // The caller may unmap it as soon as this returns.
                     lane.paths.fail_links(rails);
-                } else if open.fault.is_none() && !mutant.is_planted("engine-forgets-last-messages") {
+                } else if open.fault.is_none() {
                     lane.end_sending(rails);
                 }
             }
         }
         // What still completes was counted, or given up, with the comm.
-        open.closed = Some(Box::new(RequestTable::of_closed_comm(CommStatusRow::without_page, mutant)));
+        open.closed = Some(Box::new(RequestTable::of_closed_comm(CommStatusRow::without_page)));
         DetachedComm { lingers: Some(last), place, messages: open.message_count() }
     }
 
@@ -267,8 +254,6 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
 
     /// Tells the peer that our end is closed, and after how many messages; they may still be under way.
     pub(super) fn send_close(&self, ends: CommNames, messages: u64, place: Option<GroupPlace>) {
-        let messages =
-            if self.core.params.mutant.is_planted("engine-close-counts-nothing") { 0 } else { messages };
         let mut control = self.control.lock();
         control.send_frame(ends.stream, &ControlFrame::Close { id: ends.remote, messages }, None);
         if let Some(attempt) = ends.attempt {
@@ -291,9 +276,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let fresh = new_control(fabric, host, params, process);
         let old = std::mem::replace(&mut *control, fresh);
         // Those that are left had seats of attempts, which have gone with it.
-        if !params.mutant.is_planted("ride-keeps-groups-of-attempts") {
-            old.riding.values().for_each(|&lane| self.core.end_group(lane));
-        }
+        old.riding.values().for_each(|&lane| self.core.end_group(lane));
         drop((old, control));
     }
 }

@@ -19,13 +19,12 @@ use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
 use crate::comm::{CommTable, RemoteProcess};
 use crate::control::{ControlContext, ControlPlane};
 use crate::host::{ControlReach, LocalUsers, UnixHost};
-use crate::planted::planted_mutant;
 use crate::status::EngineStatus;
 use crate::{CommNics, EngineParams};
 
-/// The parameters, with the planted bug that the environment asks for.
+/// The default parameters, without a status page.
 fn params() -> EngineParams {
-    EngineParams { mutant: planted_mutant(), status: false, ..EngineParams::default() }
+    EngineParams { status: false, ..EngineParams::default() }
 }
 
 /// The lines that a process has logged.
@@ -50,7 +49,7 @@ impl Process {
         let (id, params) = (ProcessId([name; 16]), params());
         let fabric = SoftFabric::new(SoftConfig::default()).unwrap();
         let status = EngineStatus::new(&fabric, &host, &params, id);
-        let pool = GroupPool::new(PoolConfig::OFF, 1, params.mutant);
+        let pool = GroupPool::new(PoolConfig::OFF, 1);
         let control = ControlPlane::new(id, ShareOffer { groups }, pool);
         Self { id, host, comms: CommTable::new(1).unwrap(), params, status, control, lines }
     }
@@ -90,7 +89,7 @@ fn refusals_are_logged_at_a_bounded_rate() {
 #[test]
 fn a_process_of_another_user_is_refused_at_both_ends() {
     let other = |users| {
-        let reach = ControlReach { users, mutant: params().mutant, ..ControlReach::default() };
+        let reach = ControlReach { users, ..ControlReach::default() };
         UnixHost::with_reach(reach, |_, _| {})
     };
     let (strict, open) = (other(LocalUsers::Same), other(LocalUsers::Any));

@@ -47,7 +47,7 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
         Ok(Self {
             comms: CommTable::new(row_count(&params))?,
             // Those whose comms are closed may linger.
-            groups: GroupTable::new(2 * row_count(&params), params.mutant)?,
+            groups: GroupTable::new(2 * row_count(&params))?,
             fabric,
             host,
             params,
@@ -160,9 +160,7 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
     /// The NICs have more or less in use than before.
     #[cold]
     pub(crate) fn show_usage(&self) {
-        if !self.params.mutant.is_planted("status-forgets-usage") {
-            self.status.show_usage(&self.fabric);
-        }
+        self.status.show_usage(&self.fabric);
     }
 
     /// What users call a NIC.
@@ -181,8 +179,7 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
     /// How long something has been waited for by a process that made calls; one that was stopped finds what came
     /// meanwhile only now.
     pub(crate) fn advance_timer(&self, down: &mut Option<FailureTimer>) -> Duration {
-        let slept = self.params.mutant.is_planted("ride-ages-while-stopped");
-        let step = if slept { u64::MAX } else { self.params.peer_time.0 / LOOKS_AT_END };
+        let step = self.params.peer_time.0 / LOOKS_AT_END;
         FailureTimer::advance_timer(down, self.host.now(), Duration(step))
     }
 }

@@ -68,7 +68,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
 
     /// Comms whose caller makes no calls for them answer their peers all the same when somebody else does.
     fn deliver_link_frames(&self) {
-        let EngineCore { comms, groups, params, .. } = &self.setup.core;
+        let EngineCore { comms, groups, .. } = &self.setup.core;
         if !comms.news.swap(false, Ordering::AcqRel) {
             return;
         }
@@ -76,9 +76,8 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
             let seat = slot.member_location();
             let Some(mut lane) = groups.try_lock_group(seat) else {
                 // Who has it may be past the look at what is new, or looks for another member.
-                self.owes.fetch_or(!params.mutant.is_planted("ride-owes-nobody-news"), Ordering::Relaxed);
-                let kept = !params.mutant.is_planted("ride-loses-news-of-lanes-in-use");
-                comms.news.fetch_or(kept, Ordering::Release);
+                self.owes.store(true, Ordering::Relaxed);
+                comms.news.fetch_or(true, Ordering::Release);
                 continue;
             };
             if let Some(mut turn) = locked_member_of(&mut lane, seat, id) {
@@ -175,13 +174,12 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
 
     /// After a turn of a member: what others of its group have failed of is told, and that its links have ended.
     fn notify_members(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
-        let EngineCore { comms, host, params, status, .. } = &self.setup.core;
+        let EngineCore { comms, host, status, .. } = &self.setup.core;
         while !turn.open.many
             && slot.news.has_some()
             && let Some((frame, _)) = slot.news.pop_frame()
         {
-            let stop = matches!(frame, ControlFrame::Stop { .. });
-            if stop && !params.mutant.is_planted("ride-ignores-stop") {
+            if matches!(frame, ControlFrame::Stop { .. }) {
                 turn.open.life.on_stop();
             }
         }
@@ -193,7 +191,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
             return;
         }
         let ended = turn.rails.shared.as_ref().is_some_and(SharedLinks::all_ended);
-        if ended && !common.told && !params.mutant.is_planted("ride-hides-the-end-from-the-pool") {
+        if ended && !common.told {
             common.told = true;
             self.setup.broken.push_group(common.id);
         }
@@ -213,9 +211,6 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
     /// a comm that is not polled neither sends on nor takes in.
     fn help_other_comm(&self, than: &CommSlot) {
         let core = &self.setup.core;
-        if core.params.mutant.is_planted("engine-helps-nobody") {
-            return;
-        }
         let Some((id, other)) = core.comms.next_of_thread(than) else { return };
         let seat = other.member_location();
         let Some(mut lane) = core.groups.try_lock_group(seat) else { return };
@@ -230,13 +225,11 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
     /// Drives a comm that no caller has polled since the last call, for a helper thread: whether anything moved, and how soon
     /// the fabric wants to be asked again. `None` if another thread drives it.
     pub(crate) fn drive_if_unpolled(&self, id: CommId, slot: &CommSlot) -> Option<(bool, Option<Duration>)> {
-        let EngineCore { groups, params, .. } = &self.setup.core;
-        let polled = slot.polled.swap(false, Ordering::Relaxed);
-        if polled && !params.mutant.is_planted("helper-drives-polled-comms") {
+        if slot.polled.swap(false, Ordering::Relaxed) {
             return None;
         }
         let seat = slot.member_location();
-        let mut lane = groups.try_lock_group(seat)?;
+        let mut lane = self.setup.core.groups.try_lock_group(seat)?;
         let mut turn = locked_member_of(&mut lane, seat, id).filter(|turn| turn.open.fault.is_none())?;
         let moved = self.drive_comm(slot, &mut turn);
         if turn.open.fault.is_none() && self.waits_long(&mut turn) {

@@ -3,7 +3,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::strand::STRANDS_MAX;
 
@@ -17,18 +16,16 @@ pub(super) struct ConnectionDialer {
     /// Addresses of this one.
     from: Vec<IpAddr>,
     silence: Duration,
-    mutant: Mutant,
 }
 
 impl ConnectionDialer {
-    pub(super) fn new(places: Vec<SocketAddr>, from: Vec<IpAddr>, silence: Duration, mutant: Mutant) -> Self {
-        Self { places, from, silence, mutant }
+    pub(super) fn new(places: Vec<SocketAddr>, from: Vec<IpAddr>, silence: Duration) -> Self {
+        Self { places, from, silence }
     }
 
     /// How many strands there are to be.
     pub(super) fn connection_count(&self) -> usize {
-        let most = if self.mutant.is_planted("oob-begins-one-strand") { 1 } else { STRANDS_MAX };
-        self.places.len().max(self.from.len()).min(most)
+        self.places.len().max(self.from.len()).min(STRANDS_MAX)
     }
 
     /// Begins an attempt of a slot.
@@ -62,7 +59,7 @@ mod tests {
     fn there_are_as_many_strands_as_the_end_with_more_addresses_has() {
         let from = |count: u8| (1..=count).map(|at| IpAddr::from([127, 0, 0, at])).collect::<Vec<_>>();
         for (places, ours, strands) in [(1, 0, 1), (1, 1, 1), (2, 1, 2), (1, 3, 3), (4, 2, 4), (9, 9, 4)] {
-            let mut dial = ConnectionDialer::new(vec![nowhere(9)], from(ours), SILENCE, Mutant::NONE);
+            let mut dial = ConnectionDialer::new(vec![nowhere(9)], from(ours), SILENCE);
             dial.update_addresses((1..=places).map(nowhere).collect());
             dial.update_addresses(Vec::new());
             assert_eq!(dial.connection_count(), strands, "{places} {ours}");

@@ -11,7 +11,7 @@ use trunkline_proto::wire::socket_address;
 use trunkline_proto::wire::strand::STRANDS_MAX;
 
 use super::local::{LocalListener, LocalStream, SocketName};
-use super::reach::{ControlReach, LocalUsers};
+use super::reach::ControlReach;
 use super::remote::{RemoteListener, RemoteStream};
 
 /// First byte of the local part of an address (docs/wire.md, "Control address").
@@ -65,10 +65,6 @@ impl UnixOob {
     pub(super) fn new(reach: ControlReach) -> Self {
         Self { reach }
     }
-
-    fn allowed_users(&self) -> LocalUsers {
-        if self.reach.mutant.is_planted("host-takes-any-user") { LocalUsers::Any } else { self.reach.users }
-    }
 }
 
 impl OobTransport for UnixOob {
@@ -76,21 +72,18 @@ impl OobTransport for UnixOob {
     type Stream = UnixStream;
 
     fn listen(&self) -> Result<UnixListener, OobError> {
-        let local = if self.reach.local {
-            Some(LocalListener::new(random_name()?, self.allowed_users())?)
-        } else {
-            None
-        };
-        let ControlReach { addresses, silence, mutant, .. } = &self.reach;
+        let local =
+            if self.reach.local { Some(LocalListener::new(random_name()?, self.reach.users)?) } else { None };
+        let ControlReach { addresses, silence, .. } = &self.reach;
         let reached = !addresses.is_empty();
-        let remote = reached.then(|| RemoteListener::new(addresses, *silence, *mutant)).transpose()?;
+        let remote = reached.then(|| RemoteListener::new(addresses, *silence)).transpose()?;
         Ok(UnixListener { local, remote })
     }
 
     fn connect(&self, address: &OobAddress) -> Result<UnixStream, OobError> {
         let places = ListenAddresses::parse_address(address).ok_or(OobError::Malformed)?;
         if let Some(name) = places.local.filter(|_| self.reach.local) {
-            match LocalStream::connect(&name, self.allowed_users()) {
+            match LocalStream::connect(&name, self.reach.users) {
                 Ok(stream) => return Ok(UnixStream(StreamTransport::Local(stream))),
                 // Nobody of that name on this host.
                 Err(OobError::Closed) => {}
@@ -100,8 +93,8 @@ impl OobTransport for UnixOob {
         if places.remote.is_empty() {
             return Err(OobError::Closed);
         }
-        let ControlReach { addresses, silence, mutant, .. } = &self.reach;
-        let stream = RemoteStream::connect(random_name()?, places.remote, addresses, *silence, *mutant)?;
+        let ControlReach { addresses, silence, .. } = &self.reach;
+        let stream = RemoteStream::connect(random_name()?, places.remote, addresses, *silence)?;
         Ok(UnixStream(StreamTransport::Remote(Box::new(stream))))
     }
 }

@@ -3,7 +3,6 @@
 
 use std::net::IpAddr;
 
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Duration;
 
 /// Whose processes may be at the other end of a local control stream.
@@ -29,18 +28,10 @@ pub struct ControlReach {
     /// How long a host may be silent before the kernel gives it up. What a process does or does not do is not seen
     /// here: the kernels talk to each other.
     pub silence: Duration,
-    /// A planted bug.
-    pub mutant: Mutant,
 }
 
 impl Default for ControlReach {
     fn default() -> Self {
-        Self {
-            local: true,
-            users: LocalUsers::Same,
-            addresses: Vec::new(),
-            silence: Duration::from_secs(10),
-            mutant: Mutant::NONE,
-        }
+        Self { local: true, users: LocalUsers::Same, addresses: Vec::new(), silence: Duration::from_secs(10) }
     }
 }

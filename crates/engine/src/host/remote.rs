@@ -10,7 +10,6 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use trunkline_fabric::{OobError, OobFrame, StreamConnections};
 use trunkline_proto::control::{DialStep, FrameArrival, ResumeWindow, StrandPhase, StreamLife};
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::strand::{STRANDS_MAX, StrandJoin, StreamName};
 
@@ -33,12 +32,11 @@ pub(super) struct RemoteListener {
     places: Arc<[SocketAddr]>,
     silence: Duration,
     lobby: Arc<StreamAcceptQueue>,
-    mutant: Mutant,
 }
 
 impl RemoteListener {
     /// Listens at a free port of each address. One that cannot be had is left out, unless there is no other.
-    pub(super) fn new(at: &[IpAddr], silence: Duration, mutant: Mutant) -> Result<Self, OobError> {
+    pub(super) fn new(at: &[IpAddr], silence: Duration) -> Result<Self, OobError> {
         let mut refused = None;
         let mut listening = Vec::new();
         for &address in at.iter().take(STRANDS_MAX) {
@@ -51,7 +49,7 @@ impl RemoteListener {
             return Err(error);
         }
         let (sockets, places): (Vec<_>, Vec<_>) = listening.into_iter().unzip();
-        Ok(Self { sockets, places: places.into(), silence, lobby: Arc::default(), mutant })
+        Ok(Self { sockets, places: places.into(), silence, lobby: Arc::default() })
     }
 
     pub(super) fn listen_addresses(&self) -> &[SocketAddr] {
@@ -65,8 +63,8 @@ impl RemoteListener {
                 Ok(socket) => {
                     let strand = ControlConnection::from_accepted(socket, self.silence);
                     let end = StreamRole::Accepted { lobby: self.lobby.clone(), places: self.places.clone() };
-                    let life = StreamLife::new_accepted(self.silence, monotonic_now(), self.mutant);
-                    return Ok(Some(RemoteStream::new(None, end, life, vec![strand], self.mutant)));
+                    let life = StreamLife::new_accepted(self.silence, monotonic_now());
+                    return Ok(Some(RemoteStream::new(None, end, life, vec![strand])));
                 }
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
                 Err(errno) => return Err(system_error("accept")(errno)),
@@ -128,12 +126,11 @@ impl RemoteStream {
         places: Vec<SocketAddr>,
         from: &[IpAddr],
         silence: Duration,
-        mutant: Mutant,
     ) -> Result<Self, OobError> {
         let now = monotonic_now();
-        let dial = ConnectionDialer::new(places, from.to_vec(), silence, mutant);
-        let life = StreamLife::new_dialling(dial.connection_count(), silence, now, mutant);
-        let mut stream = Self::new(Some(name), StreamRole::Began(dial), life, Vec::new(), mutant);
+        let dial = ConnectionDialer::new(places, from.to_vec(), silence);
+        let life = StreamLife::new_dialling(dial.connection_count(), silence, now);
+        let mut stream = Self::new(Some(name), StreamRole::Began(dial), life, Vec::new());
         stream.refresh_connections(now);
         if stream.strands.is_empty() {
             return Err(stream.fault.take().unwrap_or(OobError::Closed));
@@ -146,9 +143,8 @@ impl RemoteStream {
         end: StreamRole,
         life: StreamLife,
         strands: Vec<ControlConnection>,
-        mutant: Mutant,
     ) -> Self {
-        Self { name, end, resume: ResumeWindow::new(mutant), life, strands, fault: None }
+        Self { name, end, resume: ResumeWindow::new(), life, strands, fault: None }
     }
 
     /// Strands that both ends have joined.

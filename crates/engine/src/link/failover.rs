@@ -50,7 +50,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         }
         let step = Duration(core.params.peer_time.0 / LOOKS_AT_END);
         let waited = FailureTimer::advance_timer(&mut open.adrift, now, step);
-        waited > core.params.peer_time || core.params.mutant.is_planted("engine-leaves-its-last-link")
+        waited > core.params.peer_time
     }
 
     /// The comm is of no more use, since none of its links is.
@@ -115,7 +115,6 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         let seat = slot.member_location();
         if let Some(mut lane) = core.groups.try_lock_group(seat)
             && let Some(mut turn) = locked_member_of(&mut lane, seat, comm)
-            && !core.params.mutant.is_planted("ride-tends-only-who-is-polled")
         {
             self.drive_comm(slot, &mut turn);
         }
@@ -162,9 +161,6 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
     /// Asks the network of each link whether it still carries: work may be under way that will never complete.
     pub(crate) fn check_links(&self, turn: &mut LockedMember<'_, F::Rail>) {
         let core = &self.setup.core;
-        if core.params.mutant.is_planted("engine-never-looks") {
-            return;
-        }
         let paths = turn.open.side.paths_mut();
         for at in 0..paths.len() {
             let path = turn.open.side.paths_mut().get(at);
@@ -258,9 +254,6 @@ impl<R: Rail> LockedMember<'_, R> {
     fn let_go_of_spent_links(&mut self) {
         let Self { open, rails, shared, .. } = self;
         let Some(GroupContext { others, .. }) = shared else { return };
-        if rails.mutant.is_planted("ride-keeps-spent-links") {
-            return;
-        }
         for (rail, link) in rails.shared.as_ref().map_or_else(Vec::new, SharedLinks::spent_links) {
             // What it brought may be hidden still; one flush shows what it brought to all.
             let shown = open.has_seen_all_of(rail, link)
@@ -388,19 +381,17 @@ impl OpenComm {
         now: Instant,
     ) -> Result<(), CommFault> {
         let tag = self.side.wr_id_tag();
-        let (mutant, flush) = match &self.side {
-            CommSide::Send(lane) => (lane.plan.mutant, None),
-            CommSide::Recv(lane) => (lane.plan.mutant, lane.last_flush(at)),
+        let flush = match &self.side {
+            CommSide::Send(_) => None,
+            CommSide::Recv(lane) => lane.last_flush(at),
         };
         let path = self.side.paths_mut().get_mut(at);
         let Some(leaving) = &mut path.leaving else { return Ok(()) };
-        let fences = !mutant.is_planted("engine-leaves-without-fence");
-        if fences && !rails.get_mut(path.rail).poll_link_quiet(path.link) {
+        if !rails.get_mut(path.rail).poll_link_quiet(path.link) {
             return Ok(());
         }
         // What it brought may be hidden still.
-        if fences
-            && let Some(flush) = flush
+        if let Some(flush) = flush
             && path.link != NO_LINK
             && !leaving.flushed
         {
@@ -432,7 +423,6 @@ impl OpenComm {
             CommSide::Send(lane) => (lane.fins_of(at), lane.plan.arrives),
             CommSide::Recv(_) => (None, true),
         };
-        let tells = arrives || self.side.mutant().is_planted("engine-takes-links-that-are-up");
         let path = self.side.paths_mut().get_mut(at);
         let rail = rails.get_mut(path.rail);
         if !path.life.is_joining() || !rail.poll_link_up(path.link)? {
@@ -443,8 +433,8 @@ impl OpenComm {
             let to = RemoteLocation::for_records(key, addr);
             let nothing = Op::Write { from: OpSource::Inline(&[]), to, imm: None };
             // Where that completes before it has arrived, what comes behind it does not.
-            let posted = rail.post(path.link, tag | PROBE, nothing, tells).is_ok()
-                && (tells || rail.post(path.link, tag | PROBE, Op::Nop, true).is_ok());
+            let posted = rail.post(path.link, tag | PROBE, nothing, arrives).is_ok()
+                && (arrives || rail.post(path.link, tag | PROBE, Op::Nop, true).is_ok());
             if posted {
                 rail.flush();
                 path.proof = LinkProbe::Posted;
@@ -563,9 +553,8 @@ impl OpenComm {
     /// Lets others have a link that nothing was posted on for this member, so that there is nothing to fence off; false if
     /// nobody else uses it.
     fn quits_unused(&mut self, rails: &mut GroupRails<impl Rail>, at: usize) -> bool {
-        let mutant = self.side.mutant();
         let path = self.side.paths_mut().get_mut(at);
-        if !rails.serves_others(path.rail, path.link) || mutant.is_planted("ride-ends-links-it-cannot-join") {
+        if !rails.serves_others(path.rail, path.link) {
             return false;
         }
         rails.release_link(path.rail, std::mem::replace(&mut path.link, NO_LINK));

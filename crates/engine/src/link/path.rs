@@ -180,21 +180,18 @@ impl CommPaths {
         self.iter().for_each(|path| rails.release_link(path.rail, path.link));
     }
 
-    /// Begins to leave a path; false if that has begun before. `fences` is false for a planted bug.
+    /// Begins to leave a path; false if that has begun before.
     pub(crate) fn start_drain(
         &mut self,
         rails: &mut GroupRails<impl Rail>,
         at: usize,
         told: Option<LinkDownReport>,
-        fences: bool,
     ) -> bool {
         let path = self.get_mut(at);
         if path.leaving.is_some() {
             return false;
         }
-        if fences {
-            rails.fail_link(path.rail, path.link);
-        }
+        rails.fail_link(path.rail, path.link);
         path.leaving = Some(PathDrain { flushing: false, flushed: false, told });
         self.choose_lead();
         true

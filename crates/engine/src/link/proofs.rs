@@ -116,14 +116,11 @@ impl SendLane {
         requests: &RequestTable,
         path: usize,
     ) -> Result<(), CommFault> {
-        let all = self.plan.mutant.is_planted("engine-proves-one-link");
-        for path in if all { 0..LINKS_MAX } else { path..path + 1 } {
-            while let Some(many) = &mut self.many
-                && let Some((number, waits)) = many.proofs.next_proven(path)
-            {
-                if let Some(posted) = many.flights.remove(number).filter(|_| waits) {
-                    self.on_op_arrived(requests, posted.flight.slot);
-                }
+        while let Some(many) = &mut self.many
+            && let Some((number, waits)) = many.proofs.next_proven(path)
+        {
+            if let Some(posted) = many.flights.remove(number).filter(|_| waits) {
+                self.on_op_arrived(requests, posted.flight.slot);
             }
         }
         self.post_spread(rails)

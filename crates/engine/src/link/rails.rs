@@ -6,7 +6,6 @@ use trunkline_proto::limits::SLICES_MAX;
 use trunkline_proto::pool::credits::GroupCredits;
 use trunkline_proto::wire::status::group::CreditUsage;
 
-use crate::Mutant;
 use crate::link::links::SharedLinks;
 use crate::link::path::LinkPath;
 
@@ -31,30 +30,16 @@ pub(crate) struct GroupRails<R: Rail> {
     pub(crate) pipeline: Option<u32>,
     /// Some of those links have ended, and not all members were told.
     pub(crate) has_ended: bool,
-    /// A planted bug, in test builds.
-    pub(crate) mutant: Mutant,
 }
 
 impl<R: Rail> GroupRails<R> {
     /// These, in the order of their NICs; on the links of the first so many operations may be under way.
-    pub(crate) fn new(first: R, more: Vec<R>, depth: u32, mutant: Mutant) -> Self {
-        let slices = GroupCredits::new(SLICES_MAX, mutant);
+    pub(crate) fn new(first: R, more: Vec<R>, depth: u32) -> Self {
+        let slices = GroupCredits::new(SLICES_MAX);
         let shared = None;
         let pipeline = None;
         let has_ended = false;
-        Self {
-            first,
-            more,
-            depth,
-            posts: 0,
-            burst: false,
-            eager: None,
-            slices,
-            shared,
-            pipeline,
-            has_ended,
-            mutant,
-        }
+        Self { first, more, depth, posts: 0, burst: false, eager: None, slices, shared, pipeline, has_ended }
     }
 
     /// How many.
@@ -91,8 +76,7 @@ impl<R: Rail> GroupRails<R> {
     /// # Errors
     /// As [`LinkControl::create_link`](trunkline_fabric::LinkControl::create_link).
     pub(crate) fn make_link(&mut self, slot: usize, rail: usize) -> Result<LinkId, LinkError> {
-        let place = if self.mutant.is_planted("ride-forgets-slots") { 0 } else { slot };
-        match self.shared.as_mut().and_then(|shared| shared.join_link(place)) {
+        match self.shared.as_mut().and_then(|shared| shared.join_link(slot)) {
             Some(link) => Ok(link),
             None => self.make_new(slot, rail),
         }

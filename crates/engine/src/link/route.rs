@@ -143,7 +143,6 @@ impl<R: Rail> LockedMember<'_, R> {
     fn progress_after_failure(&mut self, requests: &RequestTable) {
         if let CommSide::Send(lane) = &mut self.open.side
             && self.shared.is_some()
-            && !lane.plan.mutant.is_planted("ride-forgets-what-left")
         {
             lane.after_poll(self.rails, requests);
         }
@@ -245,8 +244,7 @@ impl<R: Rail> LockedMember<'_, R> {
         for completion in &mut batch[..taken] {
             if let Some(neighbours) = shared {
                 let bits = neighbours.common.identify_member(completion);
-                let astray = bits != NOBODY && rails.mutant.is_planted("ride-routes-to-whoever-polls");
-                if (bits != open.member || open.life.is_intake_stopped()) && !astray {
+                if bits != open.member || open.life.is_intake_stopped() {
                     own |= bits == open.member;
                     let tables = DeliveryTables { comms, requests };
                     neighbours.deliver_completion(open, rails, tables, rail, completion, bits);
@@ -272,8 +270,7 @@ impl<R: Rail> LockedMember<'_, R> {
         let Some(GroupContext { others, common }) = shared else { return };
         common.untold = true;
         while let Some((rail, link)) = rails.shared.as_mut().and_then(SharedLinks::next_ended) {
-            let one = rails.mutant.is_planted("ride-tells-one-of-the-end");
-            let others = others.iter_mut().filter(|_| !one).map(|other| &mut **other);
+            let others = others.iter_mut().map(|other| &mut **other);
             for member in std::iter::once(&mut **open).chain(others) {
                 if let Some(path) = member.side.paths_mut().of_link(rail, link) {
                     member.on_link_lost(rails, path);
@@ -312,16 +309,11 @@ impl GroupContext<'_> {
             return open.take_for(rails, comms, rail, completion);
         }
         let slot = bits & MemberId::SLOTS_MAX as u32;
-        let named = |other: &&mut Box<OpenComm>| {
-            other.member == bits || rails.mutant.is_planted("ride-ignores-generations")
-        };
+        let named = |other: &&mut Box<OpenComm>| other.member == bits;
         let Some(other) = others.at_mut(slot).filter(named) else {
             return common.drop_stray(rails, open, rail, completion);
         };
         common.routed += 1;
-        if rails.mutant.is_planted("ride-allocates-to-route") {
-            drop(std::hint::black_box(Box::new(bits)));
-        }
         other.set_time_of(open);
         other.take_for(rails, comms, rail, completion);
         common.untold |= other.life.is_report_due();
@@ -401,8 +393,7 @@ impl OpenComm {
         completion: &Completion,
     ) {
         // Whoever drives it may have its requests in hand.
-        let kept = self.side.mutant().is_planted("ride-closed-members-take-messages") && self.fault.is_none();
-        let over = (self.life.is_intake_stopped() || self.fault.is_some()) && !kept;
+        let over = self.life.is_intake_stopped() || self.fault.is_some();
         let taken = match &mut self.side {
             CommSide::Recv(lane) if over && completion.done != CompletionKind::Posted => {
                 match completion.done {

@@ -56,7 +56,6 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
     #[cold]
     pub(crate) fn rest_if_idle(&self, turn: &mut LockedMember<'_, F::Rail>) {
         let LockedMember { open, rails, shared, .. } = turn;
-        let mutant = self.params.mutant;
         let messages = match &open.side {
             CommSide::Send(lane) => lane.sent,
             CommSide::Recv(lane) => lane.arrived,
@@ -65,15 +64,12 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
             return;
         }
         match &mut open.side {
-            _ if mutant.is_planted("engine-never-rests") => {}
             CommSide::Send(lane) => {
                 lane.paths.trim_idle_memory(rails);
             }
             CommSide::Recv(lane) => {
-                let others = shared.iter_mut().flat_map(|neighbours| neighbours.others.iter_mut());
-                let held = others
-                    .filter(|_| !mutant.is_planted("ride-rests-on-others"))
-                    .any(|o| o.side.holds_eager());
+                let mut others = shared.iter_mut().flat_map(|neighbours| neighbours.others.iter_mut());
+                let held = others.any(|o| o.side.holds_eager());
                 lane.trim_idle_memory(rails, held);
             }
         }
@@ -90,8 +86,7 @@ impl CommSide {
 impl RecvLane {
     /// Empties the bounce buffers, unless a message is in one, of this comm or, as `held` says, of another one of its group.
     fn trim_idle_memory(&mut self, rails: &mut GroupRails<impl Rail>, held: bool) {
-        let holds =
-            held || self.receiver.holds_eager() && !self.plan.mutant.is_planted("engine-rests-on-messages");
+        let holds = held || self.receiver.holds_eager();
         if self.paths.trim_idle_memory(rails) && !holds {
             self.empty_bounces();
         }

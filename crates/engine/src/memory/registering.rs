@@ -99,7 +99,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 return Err(EngineError::Draining);
             }
             let used = turn.open.side.regions_mut().in_use(mr);
-            if used && !core.params.mutant.is_planted("engine-revokes-nothing") {
+            if used {
                 if turn.open.fault.is_none() || !turn.open.is_grouped() {
                     self.driver.fail_and_count(slot, turn, CommFault::Revoked);
                 }
@@ -117,23 +117,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         });
         let Some(taken) = taken else { return Err(EngineError::Unknown("region")) };
         let Some((region, named)) = taken? else { return Err(EngineError::Unknown("region")) };
-        let named = named && !core.params.mutant.is_planted("ride-closes-named-memory");
         let closed = if named { region.retire() } else { region.close() };
-        let closed = closed.or_else(|(region, error)| {
-            if core.params.mutant.is_planted("engine-hides-stuck-copies") {
-                return Ok(());
-            }
-            if core.params.mutant.is_planted("engine-forgets-stuck-regions") {
-                return Err(error.into());
-            }
+        let closed = closed.map_err(|(region, error)| {
             let late = core.with_member(comm, |turn| {
                 turn.open.side.regions_mut().keep_closing(mr, region);
                 core.advance_timer(&mut turn.open.revoking) > core.params.peer_time
             });
-            let waits =
-                late == Some(false) || core.params.mutant.is_planted("engine-waits-for-what-never-drains");
-            let drains = error == DeregisterError::Draining && waits;
-            Err(if drains { EngineError::Draining } else { error.into() })
+            let drains = error == DeregisterError::Draining && late == Some(false);
+            if drains { EngineError::Draining } else { error.into() }
         });
         core.show_usage();
         closed
@@ -160,8 +151,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             CommSide::Recv(lane) => lane.regions.is_of_device(mr) && lane.flushes_device(),
             CommSide::Send(_) => false,
         };
-        let mutant = self.driver.setup.core.params.mutant;
-        if !waits(turn) || mutant.is_planted("engine-takes-memory-from-flushes-of-devices") {
+        if !waits(turn) {
             return true;
         }
         self.driver.drive_comm(slot, turn);

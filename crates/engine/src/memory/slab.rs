@@ -8,7 +8,6 @@ use trunkline_mem::MemoryRange;
 use trunkline_proto::limits::{MEMBERS_OF_GROUP_MAX, RAILS_MAX};
 use trunkline_proto::wire::frame::RemoteRegion;
 
-use crate::Mutant;
 use crate::link::rails::GroupRails;
 
 /// Memory of one comm, on the rails of its group.
@@ -115,7 +114,7 @@ impl MailboxSlab {
         rails: &GroupRails<impl Rail>,
     ) -> Result<(SlabSlot, MailboxPiece), RegisterError> {
         if self.free.is_empty() {
-            let count = Self::growth_step(self.lots, rails.mutant);
+            let count = Self::growth_step(self.lots);
             let chunk = self.chunks.len() as u16;
             self.chunks.push(SlabChunk::new(rails, count.saturating_mul(self.bytes))?);
             self.lots += count;
@@ -125,9 +124,7 @@ impl MailboxSlab {
         let chunk = &self.chunks[usize::from(lot.chunk)];
         let offset = u64::from(lot.index) * self.bytes as u64;
         // Of who had it before nothing must be left; it lies within its chunk.
-        if !rails.mutant.is_planted("ride-keeps-mailboxes") {
-            clear(&chunk.memory, offset, self.bytes);
-        }
+        clear(&chunk.memory, offset, self.bytes);
         let memory = chunk.memory.clone();
         let regions = chunk.rail_regions(offset);
         Ok((lot, MailboxPiece { memory, offset, regions, _own: Vec::new() }))
@@ -151,13 +148,9 @@ impl MailboxSlab {
     }
 
     /// By how many places it grows if it has so many.
-    fn growth_step(lots: usize, mutant: Mutant) -> usize {
+    fn growth_step(lots: usize) -> usize {
         let room = MEMBERS_OF_GROUP_MAX.checked_sub(lots).filter(|&room| room > 0);
-        match () {
-            () if mutant.is_planted("slab-doubles") => lots.max(1),
-            () if mutant.is_planted("slab-registers-each-place") => 1,
-            () => (lots / 4).max(1).min(room.unwrap_or(MEMBERS_OF_GROUP_MAX)),
-        }
+        (lots / 4).max(1).min(room.unwrap_or(MEMBERS_OF_GROUP_MAX))
     }
 
     /// Places of a stretch.

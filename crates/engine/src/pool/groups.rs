@@ -28,7 +28,7 @@ use crate::memory::slab::{MailboxPiece, MailboxSlab, SlabSlot};
 use crate::pool::member::{BATCH, CommSide, CompletionBatch, OpenComm};
 use crate::status::groups::GroupDisplay;
 use crate::sync::Guard;
-use crate::{CommFault, CommId, EngineError, Mutant};
+use crate::{CommFault, CommId, EngineError};
 
 /// Where a comm is: which lane, and which member of the group there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -153,7 +153,7 @@ impl<R: Rail> CommGroup<R> {
         paths: &CommPaths,
         plan: TransferPlan,
     ) -> Self {
-        rails.eager = Some(GroupCredits::new(plan.eager_credits, plan.mutant));
+        rails.eager = Some(GroupCredits::new(plan.eager_credits));
         Self::new_shared(
             rails,
             paths,
@@ -169,7 +169,7 @@ impl<R: Rail> CommGroup<R> {
         plan: TransferPlan,
         bounces: Arc<BounceBuffers>,
     ) -> Self {
-        let receiving = ReceiverResources { ranges: TokenRanges::new(plan.mutant), bounces };
+        let receiving = ReceiverResources { ranges: TokenRanges::new(), bounces };
         let slots = slots_of(paths);
         Self::new_shared(
             rails,
@@ -183,7 +183,7 @@ impl<R: Rail> CommGroup<R> {
         let first = paths.get(0);
         shared.add_link(0, first.rail, first.link);
         rails.shared = Some(shared);
-        let members = GroupMembers::new(common.plan.mutant);
+        let members = GroupMembers::new();
         Self { rails, seats: MemberSet::Shared(Box::new(SharedGroup { members, common })), batch: no_batch() }
     }
 
@@ -238,9 +238,6 @@ impl<R: Rail> CommGroup<R> {
     /// What was to be a member finds no seat; nothing was posted for it.
     pub(crate) fn reject_member(&mut self, mut open: OpenComm) {
         let MemberSet::Shared(shared) = &mut self.seats else { return };
-        if self.rails.mutant.is_planted("ride-forgets-who-is-turned-away") {
-            return;
-        }
         if let Some(lot) = open.lot {
             shared.common.slab.free_slot(lot);
         }
@@ -267,16 +264,12 @@ impl<R: Rail> CommGroup<R> {
         match open.side {
             CommSide::Send(lane) => {
                 self.rails.slices.return_credits(lane.part.slices);
-                if let Some(eager) = &mut self.rails.eager
-                    && !self.rails.mutant.is_planted("ride-keeps-eager-credits")
-                {
+                if let Some(eager) = &mut self.rails.eager {
                     eager.return_credits(lane.part.eager);
                 }
             }
             CommSide::Recv(lane) => {
-                if !self.rails.mutant.is_planted("ride-forgets-what-members-dropped") {
-                    common.dropped += lane.dropped;
-                }
+                common.dropped += lane.dropped;
                 if let (Some(receiving), Some(range)) = (&mut common.receiving, lane.part.range) {
                     receiving.ranges.release_range(range);
                 }
@@ -401,7 +394,6 @@ pub(crate) struct GroupTable<R: Rail> {
     free: SpinMutex<FreeGroups>,
     /// Of seats that nobody ever had; holds no group.
     nowhere: GroupLock<R>,
-    mutant: Mutant,
 }
 
 /// Lanes that are made at a time.
@@ -417,10 +409,10 @@ struct FreeGroups {
 }
 
 impl<R: Rail> GroupTable<R> {
-    pub(crate) fn new(limit: usize, mutant: Mutant) -> Result<Self, OutOfMemory> {
+    pub(crate) fn new(limit: usize) -> Result<Self, OutOfMemory> {
         let chunks = try_filled_with(limit.div_ceil(CHUNK), OnceLock::new)?;
         let free = SpinMutex::new(FreeGroups { fresh: 0, used: Vec::new() });
-        Ok(Self { chunks, free, nowhere: OwnerLock::new(None, mutant), mutant })
+        Ok(Self { chunks, free, nowhere: OwnerLock::new(None) })
     }
 
     /// The group of a seat, unless somebody has it or waits for it.
@@ -467,7 +459,7 @@ impl<R: Rail> GroupTable<R> {
         };
         let chunk = &self.chunks[index as usize / CHUNK];
         if chunk.get().is_none() {
-            let lanes = try_filled_with(CHUNK, || OwnerLock::new(None, self.mutant));
+            let lanes = try_filled_with(CHUNK, || OwnerLock::new(None));
             let lanes = lanes.inspect_err(|_| self.free.lock().used.push(index))?;
             // Another thread may have made them meanwhile, and another one's are as good.
             let _ = chunk.set(lanes);

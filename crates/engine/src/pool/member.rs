@@ -23,7 +23,7 @@ use crate::memory::idle_timer::IdleTimer;
 use crate::memory::regions::CommRegions;
 use crate::memory::slab::SlabSlot;
 use crate::status::CommStatusRow;
-use crate::{CommFault, CommId, Mutant};
+use crate::{CommFault, CommId};
 
 /// Completions taken from a rail at once.
 pub(crate) const BATCH: usize = 16;
@@ -153,13 +153,6 @@ impl CommSide {
         }
     }
 
-    pub(crate) fn mutant(&self) -> Mutant {
-        match self {
-            Self::Send(lane) => lane.plan.mutant,
-            Self::Recv(lane) => lane.plan.mutant,
-        }
-    }
-
     pub(crate) fn regions_mut(&mut self) -> &mut CommRegions {
         match self {
             Self::Send(lane) => &mut lane.regions,
@@ -230,8 +223,7 @@ impl OpenComm {
                 if !self.life.is_link_lost() {
                     lane.after_poll(rails, requests);
                 }
-                let waits = lane.plan.mutant.is_planted("engine-waits-for-completions");
-                if waits { Ok(()) } else { lane.post_due(rails, requests) }
+                lane.post_due(rails, requests)
             }
         };
         if let Err(fault) = posted {
@@ -260,7 +252,7 @@ impl OpenComm {
                 None => return Ok(()),
             },
         };
-        if status != OpStatus::Ok && self.is_end(rails, status) {
+        if status != OpStatus::Ok && self.is_end(status) {
             self.on_link_lost(rails, path);
             return Ok(());
         }
@@ -273,13 +265,12 @@ impl OpenComm {
 
     /// Whether a link has ended, which the comm may live through or has to be told the reason of.
     #[cold]
-    fn is_end(&mut self, rails: &GroupRails<impl Rail>, status: OpStatus) -> bool {
+    fn is_end(&mut self, status: OpStatus) -> bool {
         if status != OpStatus::Flushed {
             self.ended_by = status;
         }
         // Where there is no other link, a number of the network's own is the reason.
-        let reason = !self.many || rails.mutant.is_planted("engine-fails-for-a-number");
-        status.is_of_link() && !(reason && matches!(status, OpStatus::Other(_)))
+        status.is_of_link() && (self.many || !matches!(status, OpStatus::Other(_)))
     }
 
     /// A link gives back what was posted: it carries nothing more.
@@ -312,8 +303,7 @@ impl OpenComm {
     pub(crate) fn withdraw_requests(&mut self, rails: &mut GroupRails<impl Rail>) {
         self.life.stop_intake();
         if self.closed.is_none() {
-            self.closed =
-                Some(Box::new(RequestTable::of_closed_comm(CommStatusRow::without_page, self.side.mutant())));
+            self.closed = Some(Box::new(RequestTable::of_closed_comm(CommStatusRow::without_page)));
         }
         match &mut self.side {
             CommSide::Send(lane) => lane.take_matched_back(rails),
@@ -376,7 +366,7 @@ impl OpenComm {
         if self.fault.is_none() {
             self.fault = Some(fault);
         }
-        if self.member == 0 || self.side.mutant().is_planted("ride-fails-for-all") {
+        if self.member == 0 {
             self.side.paths_mut().fail_links(rails);
         } else {
             self.withdraw_requests(rails);
@@ -388,12 +378,11 @@ impl OpenComm {
     pub(crate) fn on_peer_closed(&mut self, requests: &RequestTable, messages: u64) -> bool {
         match &mut self.side {
             // A flush needs no peer; what it makes visible has arrived.
-            CommSide::Recv(lane) if lane.plan.mutant.is_planted("engine-close-fails-early") => true,
             CommSide::Recv(lane) => {
                 (lane.arrived >= messages || self.life.is_link_lost()) && !lane.is_flush_pending()
             }
             CommSide::Send(lane) => {
-                if lane.sent <= messages && !lane.plan.mutant.is_planted("engine-close-loses-last-sends") {
+                if lane.sent <= messages {
                     lane.complete_all(requests);
                 }
                 true
@@ -415,9 +404,8 @@ impl OpenComm {
         if matches!(fault, CommFault::PeerDead(_)) {
             self.side.paths_mut().fail_links(rails);
         }
-        let drains = if self.side.mutant().is_planted("engine-skips-drain") { 0 } else { DRAIN_MAX };
         for rail in 0..rails.len() {
-            if let Err(fault) = self.drain_rail(rails, batch, requests, rail, drains) {
+            if let Err(fault) = self.drain_rail(rails, batch, requests, rail, DRAIN_MAX) {
                 return self.fail_requests(rails, requests, fault);
             }
         }

@@ -60,7 +60,7 @@ pub(crate) fn new_control<F: Fabric, H: Host>(
     let config = params.sharing.pool_config().unwrap_or(PoolConfig::OFF);
     let random = host.random_bytes();
     let base = u64::from_le_bytes(random[..8].try_into().unwrap_or_default());
-    let mut pool = GroupPool::new(config, base, params.mutant);
+    let mut pool = GroupPool::new(config, base);
     let budget = params.sharing.budget;
     if params.sharing.sharing != SharingMode::Off || budget > 0 {
         for (nic, found) in fabric.nics().iter().enumerate() {
@@ -111,9 +111,6 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
 
     /// Tells the pool what the groups of a key had to do since it was last asked for one, in operations.
     fn sample_load(&self, control: &mut ControlPlane<H, F::Rail>, key: &GroupKey) {
-        if self.core.params.mutant.is_planted("ride-ignores-load") {
-            return;
-        }
         let groups: Vec<GroupId> = control.pool.of_key(key).collect();
         for group in groups {
             let lane = control.riding.get(&group).map(|&lane| MemberLocation::of_single_comm(lane));
@@ -142,8 +139,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
     /// An attempt ends without a comm.
     pub(crate) fn forget_attempt(&self, control: &mut ControlPlane<H, F::Rail>, id: SlotId) {
         let Some(attempt) = control.attempts.remove(id) else { return };
-        let kept = self.core.params.mutant.is_planted("ride-keeps-places-of-attempts");
-        self.clear(control, AttemptLeftover { made: attempt.lane, place: attempt.place.filter(|_| !kept) });
+        self.clear(control, AttemptLeftover { made: attempt.lane, place: attempt.place });
     }
 
     /// Clears away what waited for a lane that was in use.
@@ -159,11 +155,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
     fn clear(&self, control: &mut ControlPlane<H, F::Rail>, leftover: AttemptLeftover<F::Rail>) {
         let AttemptLeftover { made, place } = leftover;
         if let Some((sender, AttemptLinks::Rider { lane, lot })) = made {
-            let held = match self.core.params.mutant.is_planted("ride-waits-for-a-lane-in-hand") {
-                true => Some(self.core.groups.lock_lane(lane)),
-                false => self.core.groups.try_lock_group(MemberLocation::of_single_comm(lane)),
-            };
-            let Some(mut held) = held else {
+            let Some(mut held) = self.core.groups.try_lock_group(MemberLocation::of_single_comm(lane)) else {
                 let made = Some((sender, AttemptLinks::Rider { lane, lot }));
                 return control.leftovers.push_back(AttemptLeftover { made, place });
             };
@@ -190,11 +182,10 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             return Err(unknown);
         };
         let Some(paths) = self.paths_of(common, rails, true) else { return Err(EngineError::Draining) };
-        let tables = SendTables::new(paths.are_many(), common.plan.mutant);
-        let tables = tables.inspect_err(|_| self.release_unassigned(&paths, rails))?;
-        let (lot, mailbox) =
-            common.take_mailbox(rails).inspect_err(|_| self.release_unassigned(&paths, rails))?;
-        let sender = MessageSender::new(0, 0, self.core.params.mutant);
+        let tables = SendTables::new(paths.are_many());
+        let tables = tables.inspect_err(|_| paths.release_links(rails))?;
+        let (lot, mailbox) = common.take_mailbox(rails).inspect_err(|_| paths.release_links(rails))?;
+        let sender = MessageSender::new(0, 0);
         let regions_max = self.core.params.regions_max as usize;
         let sender = SendLane::new(tables, paths, common.plan, sender, mailbox, regions_max);
         Ok((sender, AttemptLinks::Rider { lane, lot }))
@@ -210,25 +201,16 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
     ) -> Option<CommPaths> {
         let first = rails.shared.as_mut()?.join_link(0)?;
         let now = self.core.host.now();
-        let mutant = self.core.params.mutant;
         let path = |(at, &(rail, nic)): (usize, &(usize, usize))| {
             let (link, life) = match at {
-                0 => (first, LinkLife::new_first(asks, now, mutant)),
-                _ => (NO_LINK, LinkLife::new_further(asks, now, mutant)),
+                0 => (first, LinkLife::new_first(asks, now)),
+                _ => (NO_LINK, LinkLife::new_further(asks, now)),
             };
             LinkPath { rail, link, nic, life, leaving: None, proof: LinkProbe::None }
         };
         let mut paths = common.slots.iter().enumerate().map(path);
         let first = paths.next()?;
         Some(CommPaths::new(first, paths.collect()))
-    }
-
-    /// Who was to ride on the links of a group finds no mailbox.
-    pub(crate) fn release_unassigned(&self, paths: &CommPaths, rails: &mut GroupRails<F::Rail>) {
-        if self.core.params.mutant.is_planted("ride-ends-links-for-want-of-a-mailbox") {
-            paths.fail_links(rails);
-        }
-        paths.release_links(rails);
     }
 
     /// Opens a sending comm where it belongs.
@@ -282,13 +264,12 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         open: OpenComm,
     ) -> Result<CommId, EngineError> {
         let stream = open.ends.stream;
-        let mutant = self.core.params.mutant;
         let comm = self.core.install_in(lane, open, |open, common, member| {
             let range = common.receiving.as_mut().and_then(|receiving| receiving.ranges.assign_range(member));
             let (CommSide::Recv(lane), Some(range)) = (&mut open.side, range) else { return false };
             lane.part = RecvMemberIds::of_member(member, range);
             let lines = RecordLines::for_links(lane.paths.len());
-            *lane.receiver = MessageReceiver::new(mutant).in_range(range.generation, lines);
+            *lane.receiver = MessageReceiver::new().in_range(range.generation, lines);
             true
         })?;
         control.add_grouped_comm(comm.to_bits(), stream);

@@ -22,7 +22,6 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
             self.stop_peer(turn);
         }
         let used = match &turn.open.side {
-            CommSide::Send(_) if self.setup.core.params.mutant.is_planted("ride-revokes-at-once") => false,
             CommSide::Send(lane) => lane.regions.in_use(mr) || lane.copies_wait(turn.rails, mr),
             CommSide::Recv(_) => !self.peer_is_gone(turn),
         };
@@ -32,9 +31,8 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
     /// Whether what was posted may still come to memory that is given back now: its keys are named on links that were given up.
     /// What was in use and is in use no more, or whose peer has said GONE, is named by nobody.
     pub(crate) fn is_named(&self, turn: &mut LockedMember<'_, F::Rail>, used: bool) -> bool {
-        let mutant = self.setup.core.params.mutant;
         if !turn.open.is_grouped() {
-            return turn.open.fault.is_some() && !mutant.is_planted("engine-closes-named-memory");
+            return turn.open.fault.is_some();
         }
         let retires = match &turn.open.side {
             CommSide::Recv(lane) => lane.can_retire_memory(turn.rails),
@@ -50,7 +48,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
             CommSide::Send(lane) => lane.copies_wait(turn.rails, mr),
             CommSide::Recv(_) => false,
         };
-        if !waits(turn) || self.setup.core.params.mutant.is_planted("ride-forgets-copies-under-way") {
+        if !waits(turn) {
             return true;
         }
         self.drive_comm(slot, turn);
@@ -89,7 +87,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
     pub(crate) fn gives_up(&self, turn: &mut LockedMember<'_, F::Rail>) -> bool {
         let core = &self.setup.core;
         let late = core.advance_timer(&mut turn.open.revoking) > core.params.peer_time;
-        if late && !core.params.mutant.is_planted("ride-drains-for-ever") {
+        if late {
             turn.rails.fail_all();
         }
         turn.rails.all_quiet()

@@ -187,9 +187,7 @@ impl<R: Rail> RmaContext<R> {
     }
 
     fn defer_step(&mut self, at: u32, id: SlotId) {
-        if !self.mutant.is_planted("job-forgets-steps") {
-            self.peers[at as usize].steps.push_back(id);
-        }
+        self.peers[at as usize].steps.push_back(id);
         self.mark_busy(at);
     }
 
@@ -209,7 +207,7 @@ impl<R: Rail> RmaContext<R> {
         let asked = self.peers[at as usize].on_nic.as_ref();
         let request = asked.and_then(|asked| asked.calls.get(slot));
         let Some(atomic) = request.map(AtomicRequest::atomic) else { return };
-        if let Some(following) = next_expected(atomic, before, found, self.mutant) {
+        if let Some(following) = next_expected(atomic, before, found) {
             if let Some(OpRecord::Native(_, before)) = self.operations.note_mut(id) {
                 *before = Some(following);
             }

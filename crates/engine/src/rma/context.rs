@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 
 use trunkline_fabric::{AccessRights, Completion, CompletionKind, OpStatus, Rail};
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_proto::rma::PathId;
 use trunkline_proto::rma::ledger::{QuietFailure, QuietProgress};
@@ -121,7 +120,6 @@ pub(super) struct RmaContext<R: Rail> {
     unserved: u32,
     /// What NICs that execute atomics answer, if they do.
     pub(super) native: Option<NicAtomics>,
-    pub(super) mutant: Mutant,
 }
 
 /// What the id of a link that is dialled says.
@@ -154,7 +152,7 @@ impl<R: Rail> RmaContext<R> {
         answers: u32,
         heaps: HeapTable,
         now: Instant,
-        &EngineParams { mutant, progress_batch: batch, .. }: &EngineParams,
+        &EngineParams { progress_batch: batch, .. }: &EngineParams,
     ) -> Result<Self, RmaError> {
         let registrars = RailRegistrars::from_rails(&rails);
         let register = |heap: &Option<HeapMemory>| {
@@ -170,10 +168,10 @@ impl<R: Rail> RmaContext<R> {
         Ok(Self {
             stream,
             generation,
-            rails: ContextRails::new(rails, answers, arrives, mutant),
+            rails: ContextRails::new(rails, answers, arrives),
             heaps,
             learned: HashMap::new(),
-            operations: PendingOperations::new(mutant)?,
+            operations: PendingOperations::new()?,
             peers: Vec::new(),
             known: HashMap::new(),
             busy: Vec::new(),
@@ -188,7 +186,6 @@ impl<R: Rail> RmaContext<R> {
             unserved: 0,
             looked: now,
             native: None,
-            mutant,
         })
     }
 
@@ -203,7 +200,7 @@ impl<R: Rail> RmaContext<R> {
     /// # Errors
     /// [`OutOfMemory`].
     pub(super) fn keep_copies(&mut self) -> Result<(), OutOfMemory> {
-        if self.copies.is_empty() && !self.mutant.is_planted("job-keeps-no-copies") {
+        if self.copies.is_empty() {
             self.copies = try_filled(0, OPS as usize * self.inline_max as usize)?.into_vec();
         }
         Ok(())
@@ -237,8 +234,7 @@ impl<R: Rail> RmaContext<R> {
     pub(super) fn check_service_due(&mut self, found: bool) -> bool {
         self.waits = if found { 0 } else { self.waits.saturating_add(1) };
         self.unserved += 1;
-        let serves = self.waits > SOON
-            || (self.unserved >= SERVE_EVERY && !self.mutant.is_planted("job-who-waits-serves-nobody"));
+        let serves = self.waits > SOON || self.unserved >= SERVE_EVERY;
         if serves {
             self.unserved = 0;
         }
@@ -407,13 +403,12 @@ impl<R: Rail> RmaContext<R> {
     /// What is posted from now on towards a member comes after all that was: by itself, where a network keeps the order of writes and
     /// nothing else is under way. What its process has to execute may be there long before it is done.
     pub(super) fn fence(&mut self) {
-        if self.operations.is_idle() || self.mutant.is_planted("job-fences-nothing") {
+        if self.operations.is_idle() {
             return;
         }
         let in_order = self.rails.is_in_order();
-        let trusts = in_order && self.mutant.is_planted("job-fences-writes-only");
         for (at, peer) in self.peers.iter_mut().enumerate() {
-            let free = in_order && !peer.is_served() || trusts;
+            let free = in_order && !peer.is_served();
             peer.fenced |= !free && self.operations.pending_towards(at as u32) > 0;
         }
     }

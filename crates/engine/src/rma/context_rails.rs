@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use trunkline_fabric::{Completion, LinkAddress, LinkError, LinkId, Op, OpSource, PostError, Rail};
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::PathId;
 use trunkline_proto::wire::rma::RmaMessage;
 
@@ -47,25 +46,23 @@ pub(super) struct ContextRails<R: Rail> {
     batches: bool,
     /// A posted operation waits for a doorbell.
     unrung: bool,
-    mutant: Mutant,
 }
 
 impl<R: Rail> ContextRails<R> {
     /// Takes over these rails, whose links get `answers` receives each. `arrives`: on all of them, a completed write has arrived.
-    pub(super) fn new(all: Vec<R>, answers: u32, arrives: bool, mutant: Mutant) -> Self {
+    pub(super) fn new(all: Vec<R>, answers: u32, arrives: bool) -> Self {
         let places = !arrives && all.iter().all(|rail| rail.caps().placed_writes);
         let owners = all.iter().map(|_| Vec::new()).collect();
         Self {
             all,
             owners,
             answers,
-            arrives: arrives || mutant.is_planted("job-proves-nothing"),
+            arrives,
             places,
             starves: false,
             stirred: 0,
             batches: false,
             unrung: false,
-            mutant,
         }
     }
 
@@ -101,12 +98,6 @@ impl<R: Rail> ContextRails<R> {
     /// Whether the network keeps the order of all that is posted: one rail, whose completions mean arrival.
     pub(super) fn is_in_order(&self) -> bool {
         self.arrives && self.all.len() == 1 && self.all[0].caps().link_order
-    }
-
-    /// The planted bug of its context, if any.
-    #[inline]
-    pub(super) const fn planted_mutant(&self) -> Mutant {
-        self.mutant
     }
 
     /// Creates one end of a link on a rail, and returns it with its address.
@@ -237,7 +228,7 @@ impl<R: Rail> ContextRails<R> {
     /// Gives the operations that wait for the end of a batch to the network, on all rails.
     #[inline]
     pub(super) fn ring_all(&mut self) {
-        if std::mem::take(&mut self.unrung) && !self.mutant.is_planted("job-forgets-batches") {
+        if std::mem::take(&mut self.unrung) {
             self.all.iter_mut().for_each(Rail::flush);
         }
     }

@@ -8,7 +8,6 @@ use std::sync::{Mutex, PoisonError};
 use trunkline_fabric::{LinkAddress, PassedFd, Rail};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::RMA_EVENTS_MAX;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::incoming::PathDeliveryReport;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::dial::{DialRefusal, RemoteHeap as Told};
@@ -49,18 +48,12 @@ pub(super) struct ContextSlot<R: Rail> {
     lane: OwnerLock<Option<RmaContext<R>>>,
     has_news: AtomicBool,
     news: Mutex<VecDeque<ContextEvent>>,
-    mutant: Mutant,
 }
 
 impl<R: Rail> ContextSlot<R> {
     /// One with nothing in it.
-    pub(super) fn new(mutant: Mutant) -> Self {
-        Self {
-            lane: OwnerLock::new(None, mutant),
-            has_news: AtomicBool::new(false),
-            news: Mutex::default(),
-            mutant,
-        }
+    pub(super) fn new() -> Self {
+        Self { lane: OwnerLock::new(None), has_news: AtomicBool::new(false), news: Mutex::default() }
     }
 
     /// What is in it, unless somebody has it.
@@ -79,7 +72,7 @@ impl<R: Rail> ContextSlot<R> {
     pub(super) fn push_event(&self, heard: ContextEvent) -> bool {
         let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
         let is_loss = matches!(heard, ContextEvent::Lost { .. });
-        if news.len() >= RMA_EVENTS_MAX && !is_loss && !self.mutant.is_planted("job-queues-without-end") {
+        if news.len() >= RMA_EVENTS_MAX && !is_loss {
             return false;
         }
         news.push_back(heard);
@@ -129,11 +122,10 @@ mod tests {
     use trunkline_softnic::SoftRail;
 
     use super::*;
-    use crate::planted::planted_mutant;
 
     #[test]
     fn a_flood_of_words_is_bounded_and_losses_are_kept() {
-        let place = ContextSlot::<SoftRail>::new(planted_mutant());
+        let place = ContextSlot::<SoftRail>::new();
         let control = SlotId { slot: 1, generation: 1 };
         let word = || ContextEvent::Refused { control, id: 1, why: DialRefusal::Stranger };
         assert!((0..RMA_EVENTS_MAX).all(|_| place.push_event(word())));

@@ -122,10 +122,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
             DialMessage::Taken { .. } | DialMessage::Refused { .. } | DialMessage::Standing { .. }
         );
         // Answers come from members that were asked, on the streams on which they were.
-        if is_answer
-            && !desk.streams.is_opened(control)
-            && !self.params.mutant.is_planted("job-hears-answers-of-anybody")
-        {
+        if is_answer && !desk.streams.is_opened(control) {
             let why = "it answers what it was not asked";
             return desk.streams.refuse_stream(&self.host, control, why, &mut desk.events);
         }
@@ -173,7 +170,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
                 let cards = self.me.get().map(|(_, cards)| cards.as_slice()).unwrap_or_default();
                 let member = cards.iter().position(is_of).map(|member| member as MemberRank);
                 let is_shown = member.is_some_and(|member| self.is_shown(desk, control, member, &proof));
-                if !is_shown && !self.params.mutant.is_planted("job-lets-strangers-spoil") {
+                if !is_shown {
                     return Ok(MessageVerdict::Nothing);
                 }
                 if let Some(service) = self.service.lock().as_mut() {
@@ -216,8 +213,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         fd: Option<PassedFd>,
     ) -> MessageVerdict {
         let DialRequest { id, proof, member, stream, path, link } = request;
-        let lets_in = self.params.mutant.is_planted("job-lets-strangers-in");
-        let is_shown = self.is_shown(desk, control, member, &proof) || lets_in;
+        let is_shown = self.is_shown(desk, control, member, &proof);
         let Some(path) = PathId::new(path).filter(|_| is_shown) else {
             return MessageVerdict::Stranger(DialMessage::Refused { id, why: DialRefusal::Stranger });
         };
@@ -279,9 +275,6 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let Some(card) = cards.get(member as usize) else { return false };
         if desk.streams.peer_process(control) != Some(card.process) {
             return false;
-        }
-        if self.params.mutant.is_planted("job-believes-hello") {
-            return true;
         }
         if let Some(expected) = desk.proofs.get(&member) {
             return expected == proof;

@@ -46,9 +46,7 @@ impl EventWait {
     /// make meanwhile, end no sleep.
     pub fn wait<F: Fabric, H: Host>(&mut self, job: &RmaJob<F, H>, limit: Duration) -> SleepEnd {
         self.descriptors.clear();
-        let is_watched = self.vain < VAIN_MAX
-            && !job.params.mutant.is_planted("job-server-waits-for-no-event")
-            && job.arm_events(&mut self.descriptors);
+        let is_watched = self.vain < VAIN_MAX && job.arm_events(&mut self.descriptors);
         let count = self.descriptors.len();
         if !is_watched || count == 0 || count > WAITED_MAX {
             self.vain = 0;

@@ -73,9 +73,6 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let kept = self.service.lock().as_mut().map(|service| put_at(service.heaps_mut(), at, &mut served));
         kept.transpose()?;
         let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.params.mutant.is_planted("job-aborts-without-memory") {
-            heaps.own.reserve(1);
-        }
         put_at(&mut heaps.own, at, &mut Some(memory))
     }
 
@@ -104,9 +101,8 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         else {
             return Ok(());
         };
-        let in_the_way = Some(slot).filter(|_| self.params.mutant.is_planted("job-registers-in-the-way"));
+        drop(slot);
         let mut heap = Some(RegisteredHeap::new(&rails, memory, AccessRights::LOCAL)?);
-        drop(in_the_way);
         // No context ends before this returns, as `made` is held.
         let kept = place.lock_context().as_mut().map(|context| put_at(&mut context.heaps, at, &mut heap));
         Ok(kept.transpose().map(drop)?)
@@ -122,9 +118,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
         let own = heaps.own.get_mut(usize::from(number)).and_then(Option::take);
         own.ok_or(RmaError::Unknown)?;
-        if !self.params.mutant.is_planted("job-keeps-removed-heaps") {
-            self.forget_heap(number);
-        }
+        self.forget_heap(number);
         Ok(())
     }
 
@@ -165,10 +159,6 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         if told.len() != usize::from(card.rails) {
             return Err(RmaError::Argument("what is told of a heap does not fit the rails of its member"));
         }
-        let _made = self
-            .mutant()
-            .is_planted("job-learns-behind-registrations")
-            .then(|| self.made.lock().unwrap_or_else(PoisonError::into_inner));
         let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
         reserve_learned(&mut learned)?;
         learned.insert((member, number), told.to_vec());
@@ -186,9 +176,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     /// [`OutOfMemory`].
     pub(super) fn copy_member_heaps(&self, place: &ContextSlot<F::Rail>) -> Result<(), OutOfMemory> {
         let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(context) =
-            place.lock_context().as_mut().filter(|_| !self.mutant().is_planted("job-contexts-learn-nothing"))
-        {
+        if let Some(context) = place.lock_context().as_mut() {
             for ((member, number), told) in &*learned {
                 context.set_member_heap(*member, *number, told)?;
             }

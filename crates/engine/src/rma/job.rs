@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use trunkline_fabric::{Caps, Fabric, Host, Rail, RailConfig, RecvOrder};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::{RMA_STREAMS_MAX, whole_lines};
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::try_filled_with;
 use trunkline_proto::rma::atomic::TypedAtomic;
 use trunkline_proto::wire::dial::ProcessCard;
@@ -82,8 +81,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     pub fn new(fabric: F, host: H, params: EngineParams, nics: CommNics) -> Result<Self, RmaError> {
         let process = ProcessId(host.random_bytes());
         let key = MemberKey::new([host.random_bytes(), host.random_bytes()]);
-        let streams = MemberStreams::new(process, &host, params.mutant)?;
-        let mutant = params.mutant;
+        let streams = MemberStreams::new(process, &host)?;
         Ok(Self {
             fabric,
             host,
@@ -93,8 +91,8 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
             me: OnceLock::new(),
             heaps: Mutex::default(),
             learned: Mutex::default(),
-            desk: OwnerLock::new(ControlMessages::new(streams), mutant),
-            service: OwnerLock::new(None, mutant),
+            desk: OwnerLock::new(ControlMessages::new(streams)),
+            service: OwnerLock::new(None),
             contexts: try_filled_with(RMA_STREAMS_MAX, OnceLock::new)?,
             made: Mutex::default(),
             polls: AtomicU64::new(0),
@@ -114,7 +112,6 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let depth = self.params.depth.min(DEPTH_MAX).min(granted);
         // Who comes when the receives are given away is refused. Else it would wait for ever for what it cannot be told.
         let shared = caps.clone().map(|caps| caps.receives_max).min().unwrap_or(u32::MAX);
-        let shared = if self.params.mutant.is_planted("job-promises-receives") { u32::MAX } else { shared };
         let links = links.min((shared / RECEIVES_MIN).max(1));
         // Each receive may complete, and each operation; a link has at least one of either.
         let room = |caps: Caps| {
@@ -141,13 +138,6 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok((rails, receives))
     }
 
-    /// The bug that is planted in it, if any.
-    #[must_use]
-    #[inline]
-    pub const fn mutant(&self) -> Mutant {
-        self.params.mutant
-    }
-
     /// The number of this process, and of how many; nothing before [`RmaJob::set_members`].
     pub fn rank_and_size(&self) -> Option<(MemberRank, MemberRank)> {
         self.me.get().map(|(me, cards)| (*me, cards.len() as MemberRank))
@@ -164,7 +154,6 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let stream = RmaStream::new(at as u8).filter(|_| at < RMA_STREAMS_MAX).ok_or(exhausted)?;
         let (rails, answers) = self.open_rails(false)?;
         let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner).try_clone()?;
-        let mutant = self.params.mutant;
         let now = self.host.now();
         let id = ContextId { stream, generation: made.uses };
         let mut context = RmaContext::new(id, rails, answers, heaps, now, &self.params)?;
@@ -172,7 +161,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
             context.native = Some(NicAtomics::new(&context.rails.all_rails()[0])?);
         }
         // Nobody else takes this place: it is held.
-        let place = self.contexts[at].get_or_init(|| ContextSlot::new(mutant));
+        let place = self.contexts[at].get_or_init(ContextSlot::new);
         *place.lock_context() = Some(context);
         if let Err(lack) = self.copy_member_heaps(place) {
             let unmade = place.lock_context().take();
@@ -373,8 +362,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     /// # Errors
     /// [`RmaError::Unknown`] if there is no such context any more.
     pub fn set_batching(&self, id: ContextId, more: bool) -> Result<(), RmaError> {
-        let batches = more && !self.params.mutant.is_planted("job-ends-each-batch");
-        live_context(&mut self.context_slot(id)?.lock_context(), id)?.rails.set_batching(batches);
+        live_context(&mut self.context_slot(id)?.lock_context(), id)?.rails.set_batching(more);
         Ok(())
     }
 

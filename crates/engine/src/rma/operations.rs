@@ -2,7 +2,6 @@
 //! here when a completion or a reply arrives, or when its member is lost. Nothing here posts or sends anything.
 
 use trunkline_fabric::OpStatus;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::OutOfMemory;
 use trunkline_proto::rma::incoming::PathDeliveryReport;
 use trunkline_proto::rma::ledger::{
@@ -102,8 +101,8 @@ impl PendingOperations {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub(super) fn new(mutant: Mutant) -> Result<Self, OutOfMemory> {
-        let mut ledger = OperationLedger::new(mutant);
+    pub(super) fn new() -> Result<Self, OutOfMemory> {
+        let mut ledger = OperationLedger::new();
         ledger.grow_capacity(0, OPS)?;
         Ok(Self { ledger, outcomes: None, last_failure: OpStatus::Ok })
     }

@@ -55,8 +55,8 @@ impl<R: Rail> RmaContext<R> {
         if paths > 1 {
             self.keep_copies()?;
         }
-        let mut peer = RemoteMember::new(member, control, paths, self.stream, self.order, self.mutant)?;
-        peer.on_nic = self.native.is_some().then(|| MemberAtomics::new(self.stream, self.mutant));
+        let mut peer = RemoteMember::new(member, control, paths, self.stream, self.order)?;
+        peer.on_nic = self.native.is_some().then(|| MemberAtomics::new(self.stream));
         let mut words = Vec::new();
         for path in (0..paths as u8).filter_map(PathId::new) {
             let stream = self.stream;
@@ -239,7 +239,7 @@ impl<R: Rail> RmaContext<R> {
         let asked = peer.on_nic.iter_mut().chain([&mut peer.asked]);
         asked.flat_map(|asked| asked.found.iter_mut()).for_each(|found| found.1 = None);
         peer.sending = None;
-        peer.redo = RedoQueue::new(self.mutant);
+        peer.redo = RedoQueue::new();
         peer.steps.clear();
         if !matches!(lost, LossCause::Dead(_)) {
             self.words.push((peer.control, DialMessage::Leave { stream: self.stream }));
@@ -316,7 +316,7 @@ impl<R: Rail> RmaContext<R> {
         let mut moved = false;
         let peer = &mut self.peers[at as usize];
         // Nobody may be in a quiet: a signal waits at its target until what was written again has arrived.
-        if !peer.redo.is_empty() && !self.mutant.is_planted("job-proves-only-in-quiets") {
+        if !peer.redo.is_empty() {
             peer.post_proofs(&mut self.rails);
         }
         if peer.asks {
@@ -357,10 +357,7 @@ impl<R: Rail> RmaContext<R> {
             OpRecord::Call(slot) => {
                 let peer = &mut self.peers[at as usize];
                 let calls = &mut peer.asked.calls;
-                let again = calls
-                    .resend_request(slot)
-                    .filter(|_| !self.mutant.is_planted("job-forgets-lost-requests"));
-                let Some(request) = again else { return };
+                let Some(request) = calls.resend_request(slot) else { return };
                 // Both ends have left the path that it went over, so this is the only message with it; the reply tells that it
                 // has come.
                 calls.on_copy_gone(slot);
@@ -381,9 +378,7 @@ impl<R: Rail> RmaContext<R> {
 
     #[cold]
     fn check_links(&mut self, now: Instant, rail_time: Duration) {
-        if now - self.looked < Duration(rail_time.0 / LOOKS_IN_RAIL_TIME)
-            || self.mutant.is_planted("job-never-looks")
-        {
+        if now - self.looked < Duration(rail_time.0 / LOOKS_IN_RAIL_TIME) {
             return;
         }
         self.looked = now;
@@ -405,7 +400,6 @@ impl<R: Rail> RmaContext<R> {
     /// What is to be said to those whom this context has links to, as it ends.
     pub(super) fn detach_messages(&self) -> impl Iterator<Item = (SlotId, DialMessage)> {
         let lives = self.peers.iter().filter(|peer| peer.lost.is_none());
-        let silent = self.mutant.is_planted("job-takes-no-leave");
-        lives.filter(move |_| !silent).map(|peer| (peer.control, DialMessage::Leave { stream: self.stream }))
+        lives.map(|peer| (peer.control, DialMessage::Leave { stream: self.stream }))
     }
 }

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 
 use trunkline_fabric::{LinkId, Op, Rail, RegionPurpose, RemoteKey, RemoteLocation};
 use trunkline_proto::limits::RMA_CALLS_MAX;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_grow};
 use trunkline_proto::rma::atomic_requests::{AtomicRequests, ReplyEffect};
 use trunkline_proto::rma::outgoing::{OutgoingStream, QuietStep, SignalBatch, SignalOrdering};
@@ -135,9 +134,9 @@ pub(super) struct MemberAtomics {
 
 impl MemberAtomics {
     /// None so far.
-    pub(super) fn new(stream: RmaStream, mutant: Mutant) -> Self {
+    pub(super) fn new(stream: RmaStream) -> Self {
         Self {
-            calls: AtomicRequests::new(stream, mutant),
+            calls: AtomicRequests::new(stream),
             found: Box::new([(0, None, FetchResult::Pending); RMA_CALLS_MAX]),
         }
     }
@@ -207,18 +206,17 @@ impl RemoteMember {
         paths: usize,
         stream: RmaStream,
         order: SignalOrdering,
-        mutant: Mutant,
     ) -> Result<Self, OutOfMemory> {
         Ok(Self {
             member,
             control,
             links: Vec::with_capacity(paths),
-            paths: PeerPaths::new(paths, mutant),
-            redo: RedoQueue::new(mutant),
+            paths: PeerPaths::new(paths),
+            redo: RedoQueue::new(),
             sending: None,
             asks: false,
-            outgoing: OutgoingStream::new(stream, order, EpochShape::WIRE, mutant)?,
-            asked: MemberAtomics::new(stream, mutant),
+            outgoing: OutgoingStream::new(stream, order, EpochShape::WIRE)?,
+            asked: MemberAtomics::new(stream),
             on_nic: None,
             steps: VecDeque::new(),
             lost: None,
@@ -274,8 +272,7 @@ impl RemoteMember {
 
     /// Asks for the acknowledgement of what takes the receives of the member, unless the member acknowledges by itself.
     pub(super) fn request_room<R: Rail>(&mut self, rails: &mut ContextRails<R>) {
-        let asks = rails.planted_mutant().is_planted("job-asks-all-the-time");
-        if asks || !self.outgoing.is_told_unasked() {
+        if !self.outgoing.is_told_unasked() {
             self.request_ack(rails);
         }
     }

@@ -5,7 +5,6 @@
 use trunkline_fabric::{Op, OpSource as From, OpStatus, PostError, Rail};
 use trunkline_proto::limits::LINE_BYTES;
 use trunkline_proto::rma::PathId;
-use trunkline_proto::rma::ledger::QuietProgress;
 use trunkline_proto::rma::outgoing::{PutTag, SignalBatch, StreamBusy};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::rma::RmaMessage;
@@ -35,11 +34,7 @@ impl<R: Rail> RmaContext<R> {
     pub(super) fn prepare_member(&mut self, member: MemberRank) -> Option<u32> {
         let at = *self.known.get(&member)?;
         if self.peers[at as usize].fenced {
-            let still = match self.mutant.is_planted("job-fences-swallow-failures") {
-                true => self.poll_quiet(at) == Ok(QuietProgress::Done),
-                false => self.poll_peer_idle(at),
-            };
-            if !still {
+            if !self.poll_peer_idle(at) {
                 return None;
             }
             self.peers[at as usize].fenced = false;
@@ -105,7 +100,7 @@ impl<R: Rail> RmaContext<R> {
 
     /// The path, and how many of so many bytes go over it at once.
     fn select_route(&mut self, at: u32, len: u64) -> Option<(PathId, u64)> {
-        if !self.operations.has_room() && !self.mutant.is_planted("job-begins-without-room") {
+        if !self.operations.has_room() {
             // What completed and is not known to have arrived takes the room.
             self.peers.iter_mut().for_each(|peer| peer.post_proofs(&mut self.rails));
             return None;
@@ -120,9 +115,7 @@ impl<R: Rail> RmaContext<R> {
             return Some((path, len));
         }
         // What has gone out and is not known to have arrived is under way.
-        if !self.mutant.is_planted("job-waits-for-no-proof") {
-            self.peers[at as usize].post_proofs(&mut self.rails);
-        }
+        self.peers[at as usize].post_proofs(&mut self.rails);
         None
     }
 

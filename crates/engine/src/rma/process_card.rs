@@ -3,7 +3,6 @@
 
 use trunkline_fabric::{Caps, Fabric, Host};
 use trunkline_proto::wire::dial::{CARD_BYTES, ProcessCard};
-use trunkline_proto::wire::fabric::ChosenFabric;
 use trunkline_proto::wire::rma::word::WordWidth;
 
 use crate::params::ExecuteBy;
@@ -25,8 +24,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
                     ExecuteBy::Owner => false,
                 }
         });
-        let mutant = self.params.mutant.is_planted("card-hides-fabric");
-        let fabric = if mutant { ChosenFabric::default() } else { self.fabric.chosen_fabric() };
+        let fabric = self.fabric.chosen_fabric();
         ProcessCard { process: self.process, key: self.key.public_key(), rails, address, executes, fabric }
             .to_bytes()
     }
@@ -39,18 +37,14 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
 
     /// Whether NICs execute atomics on words of 8 bytes: those of all members can, and no word is behind two of them.
     pub(super) fn nics_execute(&self) -> bool {
-        let believes = self.params.mutant.is_planted("job-believes-two-nics");
-        self.me.get().is_some_and(|(_, cards)| cards.iter().all(|card| card.executes) || believes)
+        self.me.get().is_some_and(|(_, cards)| cards.iter().all(|card| card.executes))
     }
 
     /// Whether a word of this process may be changed by its own atomics, beside those that others ask for. Else this process asks for
     /// its own, as others do.
     pub fn can_execute_locally(&self, width: WordWidth) -> bool {
         let coherent = self.caps_of_one().is_some_and(|caps| caps.coherent_atomics);
-        width == WordWidth::Four
-            || !self.nics_execute()
-            || coherent
-            || self.params.mutant.is_planted("job-goes-around-the-nic")
+        width == WordWidth::Four || !self.nics_execute() || coherent
     }
 
     /// Who is in the job: the cards of all, in the order of their numbers, and which of them this process is.
@@ -79,10 +73,10 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let ours = self.fabric.chosen_fabric();
         let differs = |card: &ProcessCard| !ours.can_connect(&card.fabric);
         match cards.iter().position(differs) {
-            Some(member) if !self.params.mutant.is_planted("job-meets-other-fabrics") => {
+            Some(member) => {
                 Err(RmaError::Fabric { member: member as MemberRank, theirs: cards[member].fabric, ours })
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 }

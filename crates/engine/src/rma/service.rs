@@ -10,7 +10,6 @@ use trunkline_fabric::{
     Rail, RegisterError, WaitMethod,
 };
 use trunkline_proto::limits::{LINKS_MAX as PATHS_MAX, RMA_HEAPS_TOLD_MAX};
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_proto::rma::inbox::{ArrivalEffect, StreamInbox};
 use trunkline_proto::rma::incoming::MakeUp;
@@ -86,7 +85,6 @@ pub(super) struct RmaService<R: Rail> {
     pub(super) words: Vec<(SlotId, DialMessage)>,
     stirred: u64,
     batch: Box<[Completion]>,
-    mutant: Mutant,
 }
 
 /// Why a link is not made.
@@ -118,7 +116,7 @@ impl<R: Rail> RmaService<R> {
     pub(super) fn new(
         rails: Vec<R>,
         receives: u32,
-        &EngineParams { mutant, progress_batch: batch, .. }: &EngineParams,
+        &EngineParams { progress_batch: batch, .. }: &EngineParams,
     ) -> Result<Self, OutOfMemory> {
         let names = rails.iter().map(|_| Vec::new()).collect();
         let links = SlotTable::new(LINKS_MAX);
@@ -129,20 +127,7 @@ impl<R: Rail> RmaService<R> {
         let leaving = Vec::new();
         let words = Vec::new();
         let batch = try_filled(Completion::BLANK, batch as usize)?;
-        Ok(Self {
-            rails,
-            heaps,
-            links,
-            names,
-            members,
-            receives,
-            starves,
-            leaving,
-            words,
-            stirred,
-            batch,
-            mutant,
-        })
+        Ok(Self { rails, heaps, links, names, members, receives, starves, leaving, words, stirred, batch })
     }
 
     /// Its rails.
@@ -192,7 +177,7 @@ impl<R: Rail> RmaService<R> {
             Some(_) | None => {}
         }
         // Memory first: a link has to be undone.
-        let inbox = || StreamInbox::new(EpochShape::WIRE, self.mutant);
+        let inbox = || StreamInbox::new(EpochShape::WIRE);
         let known = self
             .members
             .entry(member)
@@ -236,13 +221,12 @@ impl<R: Rail> RmaService<R> {
         let names = &mut self.names[at];
         names.resize(names.len().max(link.0 as usize + 1), None);
         names[link.0 as usize] = Some(served);
-        let inbox = || StreamInbox::new(EpochShape::WIRE, self.mutant);
+        let inbox = || StreamInbox::new(EpochShape::WIRE);
         let known = self
             .members
             .entry(member)
             .or_insert_with(|| ServedMember { inbox: inbox(), streams: HashMap::new() });
-        let new =
-            || ServedStream { control, served: ServedSlots::new(self.mutant), links: [None; PATHS_MAX] };
+        let new = || ServedStream { control, served: ServedSlots::new(), links: [None; PATHS_MAX] };
         known.streams.entry(stream).or_insert_with(new).links[path.index()] = Some(served);
         let told = |heap: &Option<RegisteredHeap>| {
             heap.as_ref().and_then(|heap| heap.descriptor_on(at)).unwrap_or(RegisteredHeap::NONE)
@@ -378,11 +362,7 @@ impl<R: Rail> RmaService<R> {
             self.post_receives();
         }
         for at in 0..self.rails.len() {
-            let mut count = self.take_from(at);
-            moved |= count > 0;
-            while count > 0 && self.mutant.is_planted("job-empties-one-rail-first") {
-                count = self.take_from(at);
-            }
+            moved |= self.take_from(at) > 0;
         }
         if !self.leaving.is_empty() {
             moved |= self.retire_drained_links();
@@ -500,8 +480,7 @@ impl<R: Rail> RmaService<R> {
         let member = self.members.get_mut(&number)?;
         let links = &self.links;
         let streams = &member.streams;
-        let eager = self.mutant.is_planted("job-answers-before-it-hears");
-        let carries = |id: &SlotId| links.get(*id).is_some_and(|link| !link.leaving && (link.heard || eager));
+        let carries = |id: &SlotId| links.get(*id).is_some_and(|link| !link.leaving && link.heard);
         let link_of = |stream: RmaStream| {
             let all = &streams.get(&stream)?.links;
             let that = over.filter(|id| all.contains(&Some(*id)) && carries(id));
@@ -516,11 +495,10 @@ impl<R: Rail> RmaService<R> {
         let Some(member) = self.members.get_mut(&link.member) else { return Ok(()) };
         let Some(serving) = member.streams.get_mut(&link.stream) else { return Ok(()) };
         let heaps = &self.heaps;
-        let mutant = self.mutant;
         let execute = |request: &AtomicRequest| {
             let word = request.word();
             let atomic = request.atomic();
-            heap::update_word(heaps, word, |old| atomic.apply_to(old, mutant))
+            heap::update_word(heaps, word, |old| atomic.apply_to(old))
                 .map_or(AtomicOutcome::Refused, AtomicOutcome::Done)
         };
         match serving.served.serve_request(request, execute)? {

@@ -37,10 +37,6 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     {
         HelperThread::spawn_with(move |stop| {
             serve_until_stopped(&job, stop);
-            if job.params.mutant.is_planted("job-server-frees-its-job") {
-                drop(job);
-                return Box::new(());
-            }
             Box::new(job)
         })
     }
@@ -52,20 +48,19 @@ fn serve_until_stopped<F: Fabric, H: Host>(job: &RmaJob<F, H>, stop: &AtomicBool
     // It takes a processor from whoever computes: one that has slept is given one sooner than one that asks again and again.
     let mut waiting = WaitBackoff::with_spins(SPINS, 0);
     let mut events = EventWait::default();
-    let mutant = job.params.mutant;
     let mut fruitless = 0_u32;
     while !stop.load(Ordering::Relaxed) {
         let now = job.poll_count();
         let polled = std::mem::replace(&mut polls, now) != now;
         // Else its own threads serve.
-        let moved = !polled && !mutant.is_planted("job-serves-nobody") && {
+        let moved = !polled && {
             let hears = fruitless < IDLE_AFTER || fruitless.is_multiple_of(STREAMS_EVERY);
             let moved = if hears { job.serve_members() } else { job.serve_links() };
-            let own = !mutant.is_planted("job-serves-others-only") && job.progress_begun();
+            let own = job.progress_begun();
             let now = job.sample_progress(None);
             moved | own | (std::mem::replace(&mut stirs, now) != now)
         };
-        if moved || mutant.is_planted("job-server-never-rests") {
+        if moved {
             waiting.reset_backoff();
             events.note_progress();
             fruitless = 0;

@@ -8,7 +8,6 @@ use trunkline_proto::control::{UnprovenStreams, WorkBudget};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::UNPROVEN_TIME;
 use trunkline_proto::log_rate::LogRate;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::slots::{SlotId, SlotTable};
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::dial::DialMessage;
@@ -62,7 +61,6 @@ pub(super) struct MemberStreams<H: Host> {
     /// How often refusals are logged: any process can cause them.
     refusals: LogRate,
     told: Option<String>,
-    mutant: Mutant,
 }
 
 impl<H: Host> MemberStreams<H> {
@@ -70,7 +68,7 @@ impl<H: Host> MemberStreams<H> {
     ///
     /// # Errors
     /// When the system refuses to listen.
-    pub(super) fn new(process: ProcessId, host: &H, mutant: Mutant) -> Result<Self, OobError> {
+    pub(super) fn new(process: ProcessId, host: &H) -> Result<Self, OobError> {
         Ok(Self {
             process,
             listener: host.oob().listen()?,
@@ -81,7 +79,6 @@ impl<H: Host> MemberStreams<H> {
             names: Vec::new(),
             refusals: LogRate::new(Instant::default()),
             told: None,
-            mutant,
         })
     }
 
@@ -155,8 +152,7 @@ impl<H: Host> MemberStreams<H> {
 
     /// Logs a line that any process can cause, unless there were too many of late.
     pub(super) fn warn_refusal(&mut self, host: &H, text: &str) {
-        let admitted = self.refusals.admit_line(host.now());
-        match admitted.or(self.mutant.is_planted("job-logs-every-refusal").then_some(0)) {
+        match self.refusals.admit_line(host.now()) {
             None => {}
             Some(0) => host.log(LogLevel::Warn, text),
             Some(left_out) => {
@@ -216,11 +212,9 @@ impl<H: Host> MemberStreams<H> {
     /// a stream's proof may have arrived while this process made no calls.
     pub(super) fn expire_unproven(&mut self, host: &H, events: &mut Vec<StreamEvent>) {
         while let Some(id) = self.unproven.take_expired(self.read_at) {
-            if !self.mutant.is_planted("job-keeps-strangers") {
-                let seconds = UNPROVEN_TIME.0 / 1_000_000_000;
-                let why = format!("no member of this job proved to be at its other end within {seconds} s");
-                self.refuse_stream(host, id, &why, events);
-            }
+            let seconds = UNPROVEN_TIME.0 / 1_000_000_000;
+            let why = format!("no member of this job proved to be at its other end within {seconds} s");
+            self.refuse_stream(host, id, &why, events);
         }
     }
 
@@ -229,7 +223,7 @@ impl<H: Host> MemberStreams<H> {
     fn accept_streams(&mut self, host: &H, now: Instant, events: &mut Vec<StreamEvent>) -> usize {
         let mut accepted = 0;
         for _ in 0..BURST {
-            if !self.strangers.check_room(now) && !self.mutant.is_planted("job-works-for-strangers") {
+            if !self.strangers.check_room(now) {
                 break;
             }
             let error = match self.listener.accept() {
@@ -238,10 +232,7 @@ impl<H: Host> MemberStreams<H> {
                     Ok(id) => {
                         self.strangers.spend_units(1);
                         accepted += 1;
-                        let oldest = self.unproven.add_stream(id, now);
-                        if let Some(oldest) =
-                            oldest.filter(|_| !self.mutant.is_planted("job-accepts-any-number"))
-                        {
+                        if let Some(oldest) = self.unproven.add_stream(id, now) {
                             let why = "more strangers have connected since than may wait";
                             self.refuse_stream(host, oldest, why, events);
                         }
@@ -269,11 +260,8 @@ impl<H: Host> MemberStreams<H> {
     /// Whether a frame may be read from a stream now: streams that have shown nothing, and those that ask for very many links, wait.
     fn may_read(&mut self, id: SlotId, now: Instant) -> bool {
         let Some(stream) = self.streams.get_mut(id) else { return false };
-        let is_due = if stream.is_unproven {
-            self.strangers.check_room(now) || self.mutant.is_planted("job-works-for-strangers")
-        } else {
-            stream.dials.check_room(now)
-        };
+        let is_due =
+            if stream.is_unproven { self.strangers.check_room(now) } else { stream.dials.check_room(now) };
         is_due || stream.broken
     }
 

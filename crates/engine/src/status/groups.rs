@@ -14,7 +14,6 @@ use trunkline_proto::wire::status::group::{
 use trunkline_proto::wire::status::{CommDirection, head};
 
 use super::{EngineStatus, load_word, store_word};
-use crate::Mutant;
 use crate::link::rails::GroupRails;
 use crate::pool::groups::{GroupResources, MemberLocation};
 
@@ -66,20 +65,17 @@ impl GroupDisplay {
 #[derive(Debug)]
 pub(super) struct GroupRecordWriter {
     words: CounterWords<WORDS>,
-    mutant: Mutant,
 }
 
 impl GroupRecordWriter {
-    pub(super) fn new(words: CounterWords<WORDS>, mutant: Mutant) -> Self {
-        Self { words, mutant }
+    pub(super) fn new(words: CounterWords<WORDS>) -> Self {
+        Self { words }
     }
 
     /// The record is that group's from now on.
     pub(super) fn publish_group(&self, group: &QueueGroupRecord) {
         let sequence = group::record_sequence(load_word(&self.words[word::WHO])).wrapping_add(1);
-        if !self.mutant.is_planted("status-group-changes-unannounced") {
-            store_word(&self.words[word::WHO], group::free_word(sequence));
-        }
+        store_word(&self.words[word::WHO], group::free_word(sequence));
         fence(Ordering::Release);
         let words = group.to_words(sequence.wrapping_add(1));
         self.words.iter().zip(words).skip(1).for_each(|(place, value)| store_word(place, value));
@@ -119,7 +115,7 @@ impl EngineStatus {
         self.count_groups(1);
         let Some(at) = self.page.as_ref().and_then(|_| self.records.allocate_record(lane)) else { return };
         let Some(words) = self.record_words(at) else { return };
-        let record = GroupRecordWriter::new(words, self.mutant);
+        let record = GroupRecordWriter::new(words);
         record.publish_group(&QueueGroupRecord {
             direction: if common.receiving.is_some() { CommDirection::Recv } else { CommDirection::Send },
             // At most four, over NICs of which there are few.
@@ -140,7 +136,6 @@ impl EngineStatus {
         self.count_groups(u64::MAX);
         if let Some(record) = common.shown.record.take()
             && let Some(at) = self.records.find_record(lane)
-            && !self.mutant.is_planted("status-keeps-groups")
         {
             record.clear_group();
             self.records.release_record(at);
@@ -188,9 +183,7 @@ impl GroupResources {
     /// Writes what changes with use.
     #[cold]
     fn show_numbers(&self, rails: &GroupRails<impl Rail>) {
-        if let Some(record) = &self.shown.record
-            && !record.mutant.is_planted("status-group-numbers-stay")
-        {
+        if let Some(record) = &self.shown.record {
             record.write_numbers(&group_numbers(self, rails));
         }
     }
@@ -210,10 +203,9 @@ fn group_numbers(common: &GroupResources, rails: &GroupRails<impl Rail>) -> Grou
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::planted::planted_mutant;
 
     fn record() -> GroupRecordWriter {
-        GroupRecordWriter::new(CounterWords::heap(), planted_mutant())
+        GroupRecordWriter::new(CounterWords::heap())
     }
 
     fn group_of(peer: u8) -> QueueGroupRecord {

@@ -19,7 +19,7 @@ use trunkline_proto::wire::status::{
 
 use self::groups::RecordSlots;
 pub use self::read::{StatusPageError, read_head, read_status};
-use crate::{CommFault, EngineParams, Mutant};
+use crate::{CommFault, EngineParams};
 
 /// Words of the whole head.
 const HEAD_WORDS: usize = HEAD_BYTES / 8;
@@ -33,7 +33,6 @@ pub(crate) struct EngineStatus {
     usage: CounterWords<USAGE_WORDS>,
     page: Option<Arc<PublishedPage>>,
     records: RecordSlots,
-    mutant: Mutant,
 }
 
 /// Rows of an engine: one for each comm that can be open.
@@ -58,8 +57,7 @@ impl EngineStatus {
         let head = CounterWords::heap();
         let usage = CounterWords::heap();
         let records = RecordSlots::default();
-        let mutant = params.mutant;
-        let unseen = Self { head, usage, page: None, records, mutant };
+        let unseen = Self { head, usage, page: None, records };
         let Some(made) = made else { return unseen };
         let whole = CounterWords::<HEAD_WORDS>::of_page(&made.page, 0);
         let own = CounterWords::of_page(&made.page, 0).zip(CounterWords::of_page(&made.page, usage::AT));
@@ -92,7 +90,7 @@ impl EngineStatus {
     pub(crate) fn row_at(&self, index: usize) -> CommStatusRow {
         let shown =
             self.page.as_ref().and_then(|page| CounterWords::of_page(page, HEAD_BYTES + index * ROW_BYTES));
-        CommStatusRow { words: shown.unwrap_or_else(CounterWords::heap), mutant: self.mutant }
+        CommStatusRow { words: shown.unwrap_or_else(CounterWords::heap) }
     }
 
     /// So many rows were used so far; called by one thread at a time.
@@ -174,7 +172,6 @@ fn store_word(word: &AtomicU64, value: u64) {
 #[derive(Debug)]
 pub(crate) struct CommStatusRow {
     words: CounterWords<ROW_WORDS>,
-    mutant: Mutant,
 }
 
 /// The counted words, in the order of [`MessageCounts`].
@@ -189,7 +186,7 @@ const FAILED: usize = row::COUNTS + 6;
 impl CommStatusRow {
     /// A row that nobody sees, for what is no comm any more.
     pub(crate) fn without_page() -> Self {
-        Self { words: CounterWords::heap(), mutant: Mutant::NONE }
+        Self { words: CounterWords::heap() }
     }
 
     #[inline]
@@ -208,10 +205,7 @@ impl CommStatusRow {
     #[inline]
     pub(crate) fn count_sent(&self, bytes: u64) {
         self.add_count(SENT, 1);
-        self.add_count(
-            SENT_BYTES,
-            if self.mutant.is_planted("status-counts-bytes-twice") { 2 * bytes } else { bytes },
-        );
+        self.add_count(SENT_BYTES, bytes);
     }
 
     /// Messages were received.
@@ -239,8 +233,7 @@ impl CommStatusRow {
 
     /// A comm begins to use the row; what it finds counted is not its own.
     pub(crate) fn open_comm(&self, comm: CommRecord) {
-        let forgets = self.mutant.is_planted("status-forgets-who-counted");
-        let before = if forgets { MessageCounts::default() } else { self.counts() };
+        let before = self.counts();
         self.write_comm(&CommRecord { before, ..comm });
     }
 
@@ -267,9 +260,7 @@ impl CommStatusRow {
         if links == comm.links {
             return None;
         }
-        if !self.mutant.is_planted("status-hides-links") {
-            self.write_comm(&CommRecord { links, ..comm });
-        }
+        self.write_comm(&CommRecord { links, ..comm });
         let before = comm.links.carrying();
         let now = links.carrying();
         Some(((before & !now).count_ones(), (now & !before).count_ones()))
@@ -278,16 +269,12 @@ impl CommStatusRow {
     /// Changes the words that say which comm it is, so that readers notice what they copied meanwhile.
     fn write_comm(&self, to: &CommRecord) {
         let sequence = load_word(&self.words[row::SEQUENCE]);
-        if !self.mutant.is_planted("status-row-changes-unannounced") {
-            store_word(&self.words[row::SEQUENCE], sequence.wrapping_add(1));
-        }
+        store_word(&self.words[row::SEQUENCE], sequence.wrapping_add(1));
         fence(Ordering::Release);
         for (word, value) in self.words.iter().zip(to.to_words(0)).skip(1) {
             store_word(word, value);
         }
-        if !self.mutant.is_planted("status-row-changes-unannounced") {
-            self.words[row::SEQUENCE].store(sequence.wrapping_add(2).to_le(), Ordering::Release);
-        }
+        self.words[row::SEQUENCE].store(sequence.wrapping_add(2).to_le(), Ordering::Release);
     }
 }
 
@@ -296,14 +283,13 @@ mod tests {
     use trunkline_proto::wire::status::{CommDirection, RowLinks};
 
     use super::*;
-    use crate::planted::planted_mutant;
 
-    pub(super) fn row_of(words: CounterWords<ROW_WORDS>, mutant: Mutant) -> CommStatusRow {
-        CommStatusRow { words, mutant }
+    pub(super) fn row_of(words: CounterWords<ROW_WORDS>) -> CommStatusRow {
+        CommStatusRow { words }
     }
 
     fn row() -> CommStatusRow {
-        row_of(CounterWords::heap(), planted_mutant())
+        row_of(CounterWords::heap())
     }
 
     fn comm(direction: CommDirection, generation: u16) -> CommRecord {

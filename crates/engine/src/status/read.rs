@@ -105,7 +105,6 @@ mod tests {
     use super::super::groups::GroupRecordWriter;
     use super::super::tests::row_of;
     use super::*;
-    use crate::planted::planted_mutant;
 
     /// A page under a name of its own, and how others see it.
     fn page(name: &str, rows: usize) -> (Arc<PublishedPage>, PageView) {
@@ -135,7 +134,7 @@ mod tests {
     #[test]
     fn a_row_that_changes_is_read_whole_or_not_at_all() {
         let (page, view) = page("trunkline.changing", 1);
-        let row = row_of(CounterWords::of_page(&page, HEAD_BYTES).unwrap(), planted_mutant());
+        let row = row_of(CounterWords::of_page(&page, HEAD_BYTES).unwrap());
         let stop = AtomicBool::new(false);
         let mut whole = 0;
         let mut torn = None;
@@ -168,8 +167,7 @@ mod tests {
     #[test]
     fn a_record_that_changes_is_read_whole_or_not_at_all() {
         let (page, view) = page("trunkline.groups", 1);
-        let record =
-            GroupRecordWriter::new(CounterWords::of_page(&page, group::AT).unwrap(), planted_mutant());
+        let record = GroupRecordWriter::new(CounterWords::of_page(&page, group::AT).unwrap());
         let of = |number: u16| QueueGroupRecord {
             direction: CommDirection::Send,
             links: 1,

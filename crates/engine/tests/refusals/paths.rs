@@ -32,20 +32,6 @@ pub(crate) const ALL: &[Case] = &[
     ("staged tagged messages", || tagged(MethodChoice::Fixed(CopyMethod::Stage))),
 ];
 
-/// With the bug that `cargo xtask mutants` asks for, if any.
-fn params() -> EngineParams {
-    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = EngineParams::default();
-    #[cfg(feature = "mutants")]
-    {
-        // Leaked once, as memory that is not freed is counted.
-        static NAME: std::sync::OnceLock<Option<&str>> = std::sync::OnceLock::new();
-        let name = NAME.get_or_init(|| Some(std::env::var("TRUNKLINE_MUTANT").ok()?.leak()));
-        params.mutant = name.map_or(params.mutant, trunkline_engine::Mutant::with_name);
-    }
-    params
-}
-
 fn fabric(wire: WireMode, nics: usize) -> Result<SoftFabric, String> {
     SoftFabric::new(SoftConfig { wire, nics, ..SoftConfig::default() }).map_err(told)
 }
@@ -55,7 +41,7 @@ fn messages(wire: WireMode, nics: &[usize], len: u64) -> Outcome {
     let count = nics.len();
     let nics = CommNics::new(nics).ok_or("no such NIC")?;
     let engine = || -> Result<Running, String> {
-        let params = EngineParams { status: false, ..params() };
+        let params = EngineParams { status: false, ..EngineParams::default() };
         Engine::new(fabric(wire, count)?, UnixHost::new(|_, _| {}), params).map_err(told)
     };
     let (from, into) = (engine()?, engine()?);
@@ -110,7 +96,7 @@ fn one_sided(wire: WireMode) -> Outcome {
     const HEAP: usize = 1 << 16;
     let nics = CommNics::new(&[0]).ok_or("no such NIC")?;
     let job = || -> Result<RmaJob<SoftFabric, UnixHost>, String> {
-        RmaJob::new(fabric(wire, 1)?, UnixHost::new(|_, _| {}), params(), nics).map_err(told)
+        RmaJob::new(fabric(wire, 1)?, UnixHost::new(|_, _| {}), EngineParams::default(), nics).map_err(told)
     };
     let jobs = [job()?, job()?];
     let cards: Vec<_> = jobs.iter().map(RmaJob::process_card).collect();

@@ -57,9 +57,8 @@ impl RailTrack {
 impl<R: Rail> TracedRail<R> {
     pub(super) fn new(rail: R, nic: usize, recorder: Option<&Arc<EventRecorder>>) -> Self {
         let track = recorder.map(|recorder| {
-            let mixed = recorder.mutant.is_planted("fabric-trace-mixes-rails");
             // No host has more NICs.
-            let nic = if mixed { 0 } else { u16::try_from(nic).unwrap_or(u16::MAX) };
+            let nic = u16::try_from(nic).unwrap_or(u16::MAX);
             let (recorder, rail) = (Arc::clone(recorder), recorder.add_rail());
             Box::new(RailTrack { recorder, nic, rail, up: Vec::new() })
         });

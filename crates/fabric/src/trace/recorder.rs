@@ -4,7 +4,6 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use trunkline_mem::OutOfMemory;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::try_filled_with;
 use trunkline_proto::time::Instant;
 
@@ -20,7 +19,6 @@ pub struct EventRecorder {
     /// Events so far, those without a place included.
     count: AtomicU64,
     rails: AtomicU32,
-    pub(super) mutant: Mutant,
 }
 
 impl EventRecorder {
@@ -31,7 +29,6 @@ impl EventRecorder {
     /// [`OutOfMemory`].
     pub fn try_new(
         limit: usize,
-        mutant: Mutant,
         clock: impl Fn() -> Instant + Send + Sync + 'static,
     ) -> Result<Self, OutOfMemory> {
         let start = clock();
@@ -39,7 +36,7 @@ impl EventRecorder {
         let slots = try_filled_with(limit, || std::array::from_fn(|_| AtomicU64::new(0)))?;
         let count = AtomicU64::new(0);
         let rails = AtomicU32::new(0);
-        Ok(Self { clock: Box::new(clock), start, slots, count, rails, mutant })
+        Ok(Self { clock: Box::new(clock), start, slots, count, rails })
     }
 
     /// The same for tests.
@@ -48,8 +45,8 @@ impl EventRecorder {
     /// Without memory.
     #[cfg(any(test, feature = "test-utils"))]
     #[expect(clippy::expect_used, reason = "for tests alone")]
-    pub fn new(limit: usize, mutant: Mutant, clock: impl Fn() -> Instant + Send + Sync + 'static) -> Self {
-        Self::try_new(limit, mutant, clock).expect("memory for events")
+    pub fn new(limit: usize, clock: impl Fn() -> Instant + Send + Sync + 'static) -> Self {
+        Self::try_new(limit, clock).expect("memory for events")
     }
 
     /// What time it is.
@@ -73,9 +70,6 @@ impl EventRecorder {
     /// How many found no room.
     #[must_use]
     pub fn lost_count(&self) -> u64 {
-        if self.mutant.is_planted("fabric-trace-hides-losses") {
-            return 0;
-        }
         self.event_count().saturating_sub(self.slots.len() as u64)
     }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::status::NicUsage;
 
@@ -190,19 +189,10 @@ fn fake() -> Fake {
     Fake(vec![nic("a0"), nic("b1")])
 }
 
-/// The bug that is chosen for this run.
-fn mutant() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::with_name(name.leak());
-    }
-    Mutant::NONE
-}
-
 /// A clock that goes on by a microsecond a look, from 5 ms on.
 fn recorder(limit: usize) -> Arc<EventRecorder> {
     let time = AtomicU64::new(5_000_000);
-    Arc::new(EventRecorder::new(limit, mutant(), move || Instant(time.fetch_add(1000, Ordering::Relaxed))))
+    Arc::new(EventRecorder::new(limit, move || Instant(time.fetch_add(1000, Ordering::Relaxed))))
 }
 
 const TO: RemoteLocation = RemoteLocation { key: RemoteKey(1), addr: 0, purpose: RegionPurpose::Data };

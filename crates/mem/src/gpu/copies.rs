@@ -70,8 +70,7 @@ impl GpuCopyStream {
                 .map(|at| unsafe { transmute::<NonNull<c_void>, calls::FlushGpuDirectRdmaWrites>(at) }),
         };
         // A stream without the flag waits for kernels on the default one.
-        let flags =
-            if super::is_planted("mem-copies-behind-kernels") { 0 } else { calls::STREAM_NON_BLOCKING };
+        let flags = calls::STREAM_NON_BLOCKING;
         let mut stream = ptr::null_mut();
         let code = cuda.with_device_context(device, || {
             // SAFETY: writes a handle to a place of ours, in the device's context.
@@ -86,8 +85,7 @@ impl GpuCopyStream {
     /// # Errors
     /// [`DriverCallError`]: the bytes are not there.
     pub fn copy_from_device(&self, addr: usize, out: &mut [u8]) -> Result<(), DriverCallError> {
-        let flush = self.calls.flush_gpu_direct_rdma_writes;
-        if let Some(flush) = flush.filter(|_| !super::is_planted("mem-copies-before-flushes")) {
+        if let Some(flush) = self.calls.flush_gpu_direct_rdma_writes {
             let target = calls::FLUSH_TARGET_CURRENT_CTX;
             let scope = calls::FLUSH_TO_OWNER;
             // SAFETY: takes two numbers. A device that keeps the order by itself says that it does not support it.

@@ -9,7 +9,6 @@ use std::ptr::{self, NonNull};
 use trunkline_sys::cuda::{self as calls, Calls, Status, memory_type, pointer_attribute, status};
 
 use super::dmabuf::PageWindow;
-use super::error::is_planted;
 use super::library::DynamicLibrary;
 use super::{
     AddressAttributes, DeviceAllocation, DmaBuf, DmaBufError, DmaBufExport, DmaBufMapping, DriverCallError,
@@ -147,14 +146,9 @@ impl CudaLibrary {
                 (code, values) = asked?;
             }
         }
-        let failed = self.check_status("cuPointerGetAttributes", code);
-        if !is_planted("mem-takes-errors-for-host") {
-            failed?;
-        } else if failed.is_err() {
-            return Ok(AddressAttributes::HOST);
-        }
+        self.check_status("cuPointerGetAttributes", code)?;
         let [kind, managed, device, base, len, sync] = values;
-        if managed as u32 != 0 && !is_planted("mem-takes-managed-for-device") {
+        if managed as u32 != 0 {
             let kind = PointerKind::Managed { vendor: GpuVendor::Nvidia };
             return Ok(AddressAttributes { kind, allocation: None, sync_copies: sync as u32 != 0 });
         }
@@ -240,15 +234,12 @@ impl CudaLibrary {
             self.check_status("cuMemAlloc", code)?;
             return Ok((at as usize, false));
         }
-        let keeps = !is_planted("mem-lets-contexts-of-memory-go");
-        if keeps {
-            self.retain_context(self.device_handle(0)?)?;
-        }
+        self.retain_context(self.device_handle(0)?)?;
         let code = self.with_device_context(0, call).and_then(|code| self.check_status("cuMemAlloc", code));
-        if code.is_err() && keeps {
+        if code.is_err() {
             self.release_context(0);
         }
-        code.map(|()| (at as usize, keeps))
+        code.map(|()| (at as usize, true))
     }
 
     /// Frees what was allocated on a device, and lets its context go if that was kept.
@@ -352,7 +343,7 @@ impl CudaLibrary {
         // SAFETY: a context that is retained until it has been taken away again.
         let pushed = unsafe { (self.calls.ctx_push_current)(context) };
         let result = self.check_status("cuCtxPushCurrent", pushed).map(|()| call());
-        if pushed == status::SUCCESS && !is_planted("mem-keeps-contexts") {
+        if pushed == status::SUCCESS {
             // SAFETY: what was pushed above is on top, as the call leaves the stack as it is. It cannot fail then.
             let _ = unsafe { (self.calls.ctx_pop_current)(&raw mut context) };
         }

@@ -6,7 +6,6 @@ use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 
 use rustix::io::FdFlags;
 
-use super::error::is_planted;
 use super::{DriverCallError, LookError, PointerKind};
 
 /// Exported bytes.
@@ -166,9 +165,6 @@ impl DmaBuf {
         // SAFETY: the caller vouches that it is open and nobody else's.
         let owned = unsafe { OwnedFd::from_raw_fd(fd) };
         let checked = Self::check_descriptor(call, &owned, start, window, len);
-        if checked.is_err() && is_planted("mem-leaks-descriptors") {
-            std::mem::forget(owned.try_clone());
-        }
         let offset = match checked {
             Ok(offset) => offset,
             Err(DescriptorFault::System(error)) => return Err(fault(error.into())),
@@ -187,7 +183,7 @@ impl DmaBuf {
     ) -> Result<u64, DescriptorFault> {
         rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC)?;
         let size = rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0))?;
-        let inset = if is_planted("mem-exports-pages") { 0 } else { window.inset as u64 };
+        let inset = window.inset as u64;
         match start.checked_add(inset) {
             Some(offset) if offset.checked_add(len as u64).is_some_and(|end| end <= size) => Ok(offset),
             offset => {

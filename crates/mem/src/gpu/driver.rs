@@ -156,7 +156,7 @@ impl VendorDriver {
         else {
             return Err(DmaBufError::Kind { addr, kind: pointer.kind });
         };
-        if !allocation.contains_range(addr, len) && !super::error::is_planted("mem-exports-beyond") {
+        if !allocation.contains_range(addr, len) {
             let base = allocation.base;
             let size = allocation.len;
             return Err(DmaBufError::Beyond { addr, len, base, size });

@@ -1,4 +1,4 @@
-//! Why there is no GPU, what a call of its driver failed with and what helps, and the planted bugs.
+//! Why there is no GPU, what a call of its driver failed with, and what helps.
 
 use super::GpuVendor;
 
@@ -86,9 +86,4 @@ pub enum LookError {
         /// The type of memory.
         value: u32,
     },
-}
-
-/// Whether the planted bug of a name is switched on. Without the feature `mutants` it never is, and costs nothing.
-pub(crate) fn is_planted(name: &str) -> bool {
-    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
 }

@@ -8,7 +8,6 @@ use std::ptr::{self, NonNull};
 use trunkline_sys::hip::{self as calls, Calls, PointerAttributes, Status, memory_type, status};
 
 use super::dmabuf::PageWindow;
-use super::error::is_planted;
 use super::library::DynamicLibrary;
 use super::{
     AddressAttributes, DeviceAllocation, DmaBuf, DmaBufError, DmaBufExport, DriverCallError, ExportRefusal,
@@ -71,7 +70,7 @@ impl HipLibrary {
         if code != status::NO_DEVICE {
             this.check_status("hipRuntimeGetVersion", told)?;
         }
-        if told == status::SUCCESS && this.version < LEAST && !is_planted("mem-takes-any-hip") {
+        if told == status::SUCCESS && this.version < LEAST {
             let [found, least] = [this.version, LEAST].map(|v| format!("HIP {}", format_version(v)));
             return Err(GpuUnavailable::TooOld { vendor: GpuVendor::Amd, found, least });
         }
@@ -114,14 +113,9 @@ impl HipLibrary {
         let at = ptr::with_exposed_provenance_mut::<c_void>(addr);
         // SAFETY: writes the attributes to a place of ours; the address is only looked up.
         let code = unsafe { (self.calls.pointer_get_attributes)(&raw mut found, at) };
-        let failed = self.check_status("hipPointerGetAttributes", code);
-        if !is_planted("mem-takes-errors-for-host") {
-            failed?;
-        } else if failed.is_err() {
-            return Ok(AddressAttributes::HOST);
-        }
+        self.check_status("hipPointerGetAttributes", code)?;
         let managed = found.is_managed != 0 || found.kind == memory_type::MANAGED;
-        if managed && !is_planted("mem-takes-managed-for-device") {
+        if managed {
             let kind = PointerKind::Managed { vendor: GpuVendor::Amd };
             return Ok(AddressAttributes { kind, allocation: None, sync_copies: true });
         }
@@ -167,9 +161,6 @@ impl HipLibrary {
         // SAFETY: bytes of one allocation, and places for a descriptor and an offset.
         let code = unsafe { export(at, window.len, &raw mut fd, &raw mut offset) };
         let refused = [status::HSA_ERROR, status::HSA_INVALID_AGENT, status::HSA_INVALID_ALLOCATION];
-        if is_planted("mem-forgets-where-dmabufs-begin") {
-            offset = 0;
-        }
         match self.check_status(EXPORT, code) {
             Ok(()) => {
                 // SAFETY: the runtime made it for us just now.

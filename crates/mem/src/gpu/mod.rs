@@ -26,7 +26,6 @@ pub use device::{
 };
 pub use dmabuf::{DmaBuf, DmaBufError, DmaBufExport, DmaBufMapping, ExportRefusal};
 pub use driver::{GpuVendor, VendorDriver};
-pub(crate) use error::is_planted;
 pub use error::{DriverCallError, GpuUnavailable, LookError};
 pub use free_count::FreeCount;
 pub use gdrcopy::{GdrCopy, GdrError};

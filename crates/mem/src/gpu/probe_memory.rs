@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::driver::DriverLibrary;
-use super::{AddressAttributes, LookError, PointerKind, is_planted};
+use super::{AddressAttributes, LookError, PointerKind};
 use crate::{MemoryKind, MemoryRange};
 
 /// Frees the memory when it goes.
@@ -17,9 +17,6 @@ struct ProbeMemory {
 
 impl Drop for ProbeMemory {
     fn drop(&mut self) {
-        if is_planted("mem-keeps-lent") {
-            return;
-        }
         // What cannot be freed is the driver's until the process ends.
         let _ = match &self.driver {
             DriverLibrary::Cuda(cuda) => cuda.free(self.device, self.addr, self.keeps),

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use trunkline_sys::cuda::{self as calls, pointer_attribute, status};
 
+use super::DriverCallError;
 use super::cuda::CudaLibrary;
-use super::{DriverCallError, is_planted};
 
 /// The warning that this process has given: nothing, that contexts have the flag, or that nothing could be set.
 static WARNED: AtomicU8 = AtomicU8::new(0);
@@ -67,7 +67,7 @@ impl SyncMemops {
             }
         };
         let is_news = told.fetch_max(degree, Ordering::Relaxed) < degree;
-        (is_news || is_planted("mem-warns-of-each-allocation")).then_some(text)
+        is_news.then_some(text)
     }
 }
 
@@ -107,9 +107,6 @@ impl CudaLibrary {
     fn flag_contexts(&self, device: u32) -> Option<Result<(), DriverCallError>> {
         let get = self.calls().ctx_get_flags?;
         let set = self.calls().ctx_set_flags?;
-        if is_planted("mem-sets-no-context-flag") {
-            return Some(Ok(()));
-        }
         let flag = || {
             let mut flags = 0;
             // SAFETY: writes a number to a place of ours.

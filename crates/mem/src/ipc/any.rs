@@ -8,7 +8,7 @@ use super::error::{
 use super::{
     CopyBatch, CopyPlace, CopyTarget, CudaMemory, ExportedHandle, HandlePassing, HipMemory, HostError,
     HostMemory, IpcAllocation, IpcCaps, IpcHandle, IpcMemory, LevelZero, MappingQueue, MappingUser,
-    OpenedHandle, PrivateMemory, StagePin, XpmemMemory, is_planted,
+    OpenedHandle, PrivateMemory, StagePin, XpmemMemory,
 };
 
 use crate::MemoryRange;
@@ -45,8 +45,8 @@ impl AnyMemory {
         match name {
             "host" => Ok(Self::Host(HostMemory::new()?)),
             "private" => match XpmemMemory::open() {
-                Ok(xpmem) if !is_planted("mem-xpmem-is-never-picked") => Ok(Self::Xpmem(xpmem)),
-                _ => Ok(Self::Private(PrivateMemory::new()?)),
+                Ok(xpmem) => Ok(Self::Xpmem(xpmem)),
+                Err(_) => Ok(Self::Private(PrivateMemory::new()?)),
             },
             "xpmem" => XpmemMemory::open().map(Self::Xpmem),
             "cuda" => CudaMemory::open_device(device).map(Self::Cuda),

@@ -10,7 +10,6 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use super::error::CallFailure;
-use super::is_planted;
 use super::mapping::cause_of;
 
 const SIGNALS: [c_int; 2] = [libc::SIGBUS, libc::SIGSEGV];
@@ -44,8 +43,7 @@ impl FaultGuard {
     /// Whether it is the handler still: another library may have taken its place.
     pub(super) fn is_in_place(self) -> bool {
         let ours = handler as *const () as usize;
-        is_planted("mem-xpmem-trusts-handlers")
-            || SIGNALS.iter().all(|signal| get(*signal).is_ok_and(|now| now.sa_sigaction == ours))
+        SIGNALS.iter().all(|signal| get(*signal).is_ok_and(|now| now.sa_sigaction == ours))
     }
 
     /// Copies bytes. Whether all of them were there; if not, some may have been copied.
@@ -56,11 +54,6 @@ impl FaultGuard {
     pub(super) unsafe fn copy_guarded(self, to: usize, from: usize, len: usize) -> bool {
         let to = ptr::with_exposed_provenance_mut(to);
         let from = ptr::with_exposed_provenance(from);
-        if is_planted("mem-xpmem-copies-unguarded") {
-            // SAFETY: the caller's promise, but for memory that may be gone.
-            unsafe { ptr::copy::<u8>(from, to, len) };
-            return true;
-        }
         if !lets_in() {
             return false;
         }
@@ -71,10 +64,6 @@ impl FaultGuard {
 
 /// A thread that blocks these signals would be ended by one. Asked before each copy, as a thread may block them at any time.
 fn lets_in() -> bool {
-    #[cfg(all(test, target_arch = "x86_64"))]
-    if is_planted("mem-guard-asks-once") && tests::ASKED.replace(true) {
-        return true;
-    }
     let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: changes nothing, and fills a place of ours.
     let code = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), mask.as_mut_ptr()) };
@@ -82,7 +71,7 @@ fn lets_in() -> bool {
         // SAFETY: filled in by the call above, which is asked for first.
         unsafe { libc::sigismember(mask.as_ptr(), *signal) != 0 }
     };
-    code == 0 && (!SIGNALS.iter().any(blocks) || is_planted("mem-guard-asks-no-thread"))
+    code == 0 && !SIGNALS.iter().any(blocks)
 }
 
 fn get(signal: c_int) -> Result<libc::sigaction, CallFailure> {
@@ -118,7 +107,6 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     let number = usize::from(signal == SIGNALS[1]);
     let before = BEFORE.get().and_then(|all| all.get(number));
     match before.map_or((libc::SIG_DFL, 0), |before| (before.sa_sigaction, before.sa_flags)) {
-        _ if is_planted("mem-guard-swallows-signals") && !is_fault => {}
         (libc::SIG_IGN, _) if !is_fault => {}
         (libc::SIG_DFL | libc::SIG_IGN, _) => {
             // What faulted does so again, and ends the process as it would have.
@@ -240,11 +228,6 @@ mod tests {
         let at =
             unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), 2 * PAGE, protection, MapFlags::PRIVATE) };
         at.unwrap().expose_provenance()
-    }
-
-    thread_local! {
-        /// A thread was asked, where a planted bug asks it once.
-        pub(super) static ASKED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     }
 
     #[test]

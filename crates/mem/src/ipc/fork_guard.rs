@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::error::CallFailure;
-use super::is_planted;
 use super::mapping::cause_of;
 
 /// Bytes of a page, or less.
@@ -42,7 +41,7 @@ impl ForkGuard {
     /// Whether this is a child of the process that it was.
     #[inline]
     pub(super) fn is_child(&self) -> bool {
-        self.process_word().load(Ordering::Relaxed) == 0 && !is_planted("mem-ipc-goes-on-in-children")
+        self.process_word().load(Ordering::Relaxed) == 0
     }
 
     /// Whether it is not.

@@ -11,7 +11,7 @@ use super::mapping::{FIXED, FileMapping, cause_of, create_sized_file, reopen_fil
 use super::table::AllocationTable;
 use super::{
     CopyPlace, CopyTarget, ExportedHandle, HandlePassing, IpcAllocation, IpcAllocationId, IpcCaps, IpcHandle,
-    IpcHandleError, IpcMemory, OpenedHandle, is_planted,
+    IpcHandleError, IpcMemory, OpenedHandle,
 };
 use crate::{MemoryRange, OutOfMemory};
 
@@ -155,7 +155,7 @@ impl IpcMemory for HostMemory {
         let stat = rustix::fs::fstat(&fd).map_err(|error| open_error(cause_of("fstat")(error)))?;
         let is_it = stat.st_ino == inode && u64::try_from(stat.st_size).is_ok_and(|size| size >= len as u64);
         let is_right = is_fixed && is_it;
-        if !is_right && !is_planted("mem-ipc-takes-any-descriptor") {
+        if !is_right {
             return Err(HandleOpenError::Descriptor(WRONG));
         }
         self.check_process().map_err(open_error)?;

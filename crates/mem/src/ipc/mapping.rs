@@ -10,7 +10,6 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::error::CallFailure;
 use super::fork_guard::ForkGuard;
-use super::is_planted;
 use crate::{MemoryKind, MemoryRange};
 
 /// Seals without which a file could end under a mapping.
@@ -118,7 +117,7 @@ impl FileMapping {
 impl Drop for FileMapping {
     fn drop(&mut self) {
         // A child does not have it, and may have something else there.
-        if self.here.is_child() && !is_planted("mem-ipc-unmaps-in-children") {
+        if self.here.is_child() {
             return;
         }
         // SAFETY: called once by the owner of the mapping, from which nothing is borrowed any more.

@@ -47,5 +47,3 @@ pub use process::{PeerCredentials, peer_credentials, peer_pidfd, process_across}
 pub use transfer::{CopyBatch, CopyPlace, CopyTarget, ExportedHandle, HandlePassing, OpenedHandle, StagePin};
 pub use xpmem::{AttachCounts, XpmemMemory};
 pub use ze::LevelZero;
-
-use crate::gpu::is_planted;

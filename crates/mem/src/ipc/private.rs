@@ -18,7 +18,7 @@ use super::memory::copy_in_steps;
 use super::process;
 use super::{
     CloseError, CopyPlace, CopyTarget, ExportedHandle, HandlePassing, HostError, IpcAllocation,
-    IpcAllocationId, IpcCaps, IpcHandle, IpcHandleError, IpcMemory, OpenedHandle, is_planted,
+    IpcAllocationId, IpcCaps, IpcHandle, IpcHandleError, IpcMemory, OpenedHandle,
 };
 use crate::memory::{HeldHeaps, hold_heap};
 use crate::shared_copy::copy_shared;
@@ -125,7 +125,7 @@ impl PrivateMemory {
             let block = blocks.range(..=addr).next_back();
             let inside = block
                 .is_some_and(|(base, block)| block.checked_address((addr - base) as u64, len as u64).is_ok());
-            if !inside && !is_planted("mem-private-copies-at-any-address") {
+            if !inside {
                 return Err(CopyError::Outside { at: addr as u64, len });
             }
         }
@@ -153,22 +153,6 @@ impl PrivateMemory {
         }
     }
 
-    /// Copies own bytes to another own place, which may overlap; whether it did. If not, a system call does.
-    ///
-    /// # Safety
-    /// Both are memory, in blocks that are held, borrowed, or of a [`MemoryRange`], and no reference but the caller's exists to the bytes at `to`.
-    #[inline]
-    unsafe fn move_own(&self, to: usize, from: usize, len: usize) -> bool {
-        if is_planted("mem-private-calls-for-own") {
-            return false;
-        }
-        let from = std::ptr::with_exposed_provenance::<u8>(from);
-        let to = std::ptr::with_exposed_provenance_mut(to);
-        // SAFETY: the caller's promise.
-        unsafe { copy_shared(from, to, len) };
-        true
-    }
-
     fn this_process(&self) -> ProvenProcess {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         ProvenProcess { pid, addr: self.proof_at(), proof: *self.proof, is_here: false }
@@ -191,7 +175,7 @@ impl ProvenProcess {
     /// # Errors
     /// [`CopyError::Outside`], if they are not all in one heap that was allocated here.
     fn hold_bytes(&self, addr: usize, len: usize) -> Result<Option<HeldHeaps>, CopyError> {
-        if !self.is_here || len == 0 || is_planted("mem-private-reaches-all-of-itself") {
+        if !self.is_here || len == 0 {
             return Ok(None);
         }
         hold_heap(addr, len).map(Some).ok_or(CopyError::Outside { at: addr as u64, len })
@@ -218,7 +202,7 @@ impl ProvenProcess {
             // SAFETY: the first local range is an exclusive borrow, the second as the caller says; the kernel checks the remote ones.
             let got = unsafe { libc::process_vm_readv(self.pid, here.as_ptr(), 2, there.as_ptr(), 2, 0) };
             let got = check_moved("process_vm_readv", got)?;
-            if got < 8 || (u64::from_ne_bytes(found) != self.proof && !is_planted("mem-ipc-believes-pids")) {
+            if got < 8 || u64::from_ne_bytes(found) != self.proof {
                 return Err(CopyError::Gone);
             }
             if got < 8 + part_len {
@@ -329,7 +313,7 @@ impl IpcMemory for PrivateMemory {
         let pid = pid.ok_or(IpcHandleError::Value("process"))?;
         let addr = usize::try_from(addr).map_err(|_| IpcHandleError::Value("address"))?;
         let is_here = process::is_this(pid);
-        let foreign = is_here && !process::is_own(addr, proof) && !is_planted("mem-private-writes-to-itself");
+        let foreign = is_here && !process::is_own(addr, proof);
         if proof == *self.proof || foreign {
             return Err(HandleOpenError::Own);
         }
@@ -360,9 +344,8 @@ impl IpcMemory for PrivateMemory {
         if let CopyPlace::Own(addr) = from {
             let to = out.as_mut_ptr().expose_provenance();
             // SAFETY: an exclusive borrow of so many bytes, as long as the call.
-            if unsafe { self.move_own(to, addr, out.len()) } {
-                return Ok(());
-            }
+            unsafe { move_own(to, addr, out.len()) };
+            return Ok(());
         }
         let (peer, addr) = self.resolve_place(from, out.len())?;
         peer.read_bytes(out, addr)
@@ -373,26 +356,20 @@ impl IpcMemory for PrivateMemory {
         if let CopyPlace::Own(addr) = to {
             let from = bytes.as_ptr().expose_provenance();
             // SAFETY: inside a block that was allocated here and is held, to which no reference exists.
-            if unsafe { self.move_own(addr, from, bytes.len()) } {
-                return Ok(());
-            }
+            unsafe { move_own(addr, from, bytes.len()) };
+            return Ok(());
         }
         let (peer, addr) = self.resolve_place(to, bytes.len())?;
         peer.push(bytes.as_ptr().expose_provenance(), addr, bytes.len())
     }
 
     fn copy(&self, from: CopyPlace<'_>, to: CopyTarget<'_>, len: usize) -> Result<(), CopyError> {
-        if is_planted("mem-private-copies-in-steps") {
-            return copy_in_steps(self, from, to, len);
-        }
         let _held = self.hold_blocks([from.own_address(), to.own_address()], len)?;
         let ((peer, addr), to) = match (from, to, here_of(to, len)?) {
             (CopyPlace::Own(from), _, Some(to)) => {
                 // SAFETY: memory that says how long it is, or bytes inside a block that is held: no reference exists to either.
-                if unsafe { self.move_own(to, from, len) } {
-                    return Ok(());
-                }
-                (self.resolve_place(CopyPlace::Own(from), len)?, to)
+                unsafe { move_own(to, from, len) };
+                return Ok(());
             }
             (CopyPlace::Own(from), CopyTarget::Open(mapped, at), None) => {
                 let (peer, to) = self.resolve_place(CopyPlace::Open(mapped, at), len)?;
@@ -416,13 +393,24 @@ impl IpcMemory for PrivateMemory {
         let _held = self.hold_blocks([to.own_address(), None], len)?;
         if let CopyPlace::Own(to) = to {
             // SAFETY: as in `write`.
-            if unsafe { self.move_own(to, from, len) } {
-                return Ok(());
-            }
+            unsafe { move_own(to, from, len) };
+            return Ok(());
         }
         let (peer, addr) = self.resolve_place(to, len)?;
         peer.push(from, addr, len)
     }
+}
+
+/// Copies own bytes to another own place, which may overlap.
+///
+/// # Safety
+/// Both are memory, in blocks that are held, borrowed, or of a [`MemoryRange`], and no reference but the caller's exists to the bytes at `to`.
+#[inline]
+unsafe fn move_own(to: usize, from: usize, len: usize) {
+    let from = std::ptr::with_exposed_provenance::<u8>(from);
+    let to = std::ptr::with_exposed_provenance_mut(to);
+    // SAFETY: the caller's promise.
+    unsafe { copy_shared(from, to, len) };
 }
 
 /// Where bytes are to go in this process; `None` if they go to another one.

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use trunkline_proto::reserve::{OutOfMemory, try_vec};
 
-use crate::is_planted;
 use crate::world::{self, PluginWorld};
 
 /// Memory for a value that is to be kept: reserved before the value is made, which may be hard to take back.
@@ -66,8 +65,7 @@ impl<T: Send + Sync> UnloadCell<T> {
     /// # Safety
     /// Nobody uses what `get` and `put` returned, or calls them, any more, if the process does not end.
     unsafe fn give_back(&self) {
-        let kept = self.ending.load(Ordering::Acquire) && !is_planted("nccl-gives-back-under-calls");
-        if kept || is_planted("nccl-keeps-what-is-unloaded") {
+        if self.ending.load(Ordering::Acquire) {
             return;
         }
         let at = self.at.swap(std::ptr::null_mut(), Ordering::AcqRel);

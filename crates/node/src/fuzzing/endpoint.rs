@@ -16,7 +16,6 @@ use trunkline_proto::wire::ipc::IpcMessage;
 use trunkline_proto::wire::tagged::InboxSizes;
 
 use crate::ipc::{MessageBuffer, NodeConfig as Sharing};
-use crate::planted::planted_mutant;
 use crate::tagged::{
     MessageStatus, TaggedConfig, TaggedEndpoint, TaggedEvent, TaggedFailure, TaggedPeerId, TaggedRequestId,
     TaggedSendStart,
@@ -389,8 +388,7 @@ impl TestedEndpoint {
     fn new(memory: MemfdDevice, number: u8, copy: MethodChoice, pipe: FramePipe) -> Option<Self> {
         let secret = memory.alloc(4096).ok()?;
         memory.write(CopyPlace::Own(secret), &[CANARY; 4096]).ok()?;
-        let of = Sharing::new([number; 16], ExportAmount { entries: 8, bytes: 1 << 24 });
-        let sharing = Sharing { mutant: planted_mutant(), ..of };
+        let sharing = Sharing::new([number; 16], ExportAmount { entries: 8, bytes: 1 << 24 });
         let config = TaggedConfig { sharing, inbox: InboxSizes::new(64, 64, 1 << 16).ok()?, copy };
         let mut endpoint = TaggedEndpoint::new(memory, config, Instant(0));
         let peer = endpoint.join_peer(pipe).ok()?;

@@ -129,12 +129,6 @@ impl NodeFuzzer {
         }
         let mut config = NodeConfig::new([1; 16], ExportAmount { entries: 1, bytes: 1 << 30 });
         config.exporting.passing = 1;
-        #[cfg(feature = "mutants")]
-        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            let name = String::leak(name);
-            config.mutant =
-                trunkline_proto::mutant::Mutant::with_name(name.strip_prefix("fuzz-").unwrap_or(name));
-        }
         let mut node = IpcNode::new(mine, config);
         let stream = ScriptedStream::default();
         let neighbour = node.join_neighbour(stream.clone()).ok()?;

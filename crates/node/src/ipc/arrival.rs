@@ -158,9 +158,6 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         let Some(peer) = self.peers.get_mut(arrival.from) else { return };
         let Some(ArrivalRecord { operation, used, .. }) = peer.arrivals.remove(arrival.id) else { return };
         self.importer.release_pin(used);
-        if outcome == CopyOutcome::Copied && self.mutant.is_planted("ipc-node-answers-first") {
-            return;
-        }
         if let Some(operation) = operation {
             peer.send_message(&IpcMessage::Done { operation, outcome }, None);
         }
@@ -194,14 +191,13 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
 
     /// Asks for the end of an arrival's copies under way. `None`: none is, and there is more to copy.
     fn end_batch(&mut self, arrival: ArrivalId) -> Option<CopyProgress> {
-        let early = self.mutant.is_planted("ipc-node-ends-before-the-event");
         let peer = self.peers.get_mut(arrival.from)?;
         let is_lost = peer.lost.is_some();
         let one = peer.arrivals.get_mut(arrival.id)?;
         if let Some(batch) = &one.batch {
             let ended = match self.memory.has_ended(batch) {
-                Ok(false) if !early => return Some(CopyProgress::Waits),
-                Ok(_) => Ok(()),
+                Ok(false) => return Some(CopyProgress::Waits),
+                Ok(true) => Ok(()),
                 Err(error) => Err(error),
             };
             one.batch = None;
@@ -246,16 +242,9 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
     }
 
     fn copy_mapped(&mut self, arrival: ArrivalId) -> CopyProgress {
-        let mut early = None;
         let Some(peer) = self.peers.get_mut(arrival.from) else { return CopyProgress::Over };
         let Some(one) = peer.arrivals.get_mut(arrival.id) else { return CopyProgress::Over };
         let (part, Some(job)) = (one.used.part(), &one.job) else { return CopyProgress::Over };
-        if one.done == 0
-            && let Some(operation) = one.operation
-            && self.mutant.is_planted("ipc-node-answers-first")
-        {
-            early = Some(IpcMessage::Done { operation, outcome: CopyOutcome::Copied });
-        }
         let in_one_row = job.rows.is_whole() && job.buffer.rows().is_whole();
         let most = self.memory.batch_bytes().filter(|_| in_one_row).unwrap_or(COPY_PER_CALL);
         let len = (job.len - one.done).min(most);
@@ -270,20 +259,15 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
             }
             None => Err(CopyError::Closed),
         };
-        let gives_up = batch.is_some() && self.mutant.is_planted("ipc-node-fails-half-a-batch");
-        if copied == Err(CopyError::Busy) && !gives_up {
+        if copied == Err(CopyError::Busy) {
             // The copies under way end first, and then all of them are begun again.
             one.batch = batch;
             return CopyProgress::Waits;
         }
         let more = one.done + len < job.len;
         one.done += len;
-        let is_under_way = batch.is_some();
-        if is_under_way {
-            (one.batch, one.failed) = (batch, copied.clone().err());
-        }
-        early.iter().for_each(|done| peer.send_message(done, None));
-        if is_under_way {
+        if batch.is_some() {
+            (one.batch, one.failed) = (batch, copied.err());
             return CopyProgress::Moved;
         }
         if let Err(error) = copied {

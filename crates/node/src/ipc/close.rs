@@ -68,19 +68,14 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
     /// a driver does not take back, their memory is neither unmapped nor given back to its receiver: then it is lost behind the last of them.
     pub(super) fn lose_neighbour(&mut self, neighbour: NeighbourId, why: LeaveReason, now: Instant) {
         let Some(peer) = self.peers.get_mut(neighbour).filter(|peer| peer.stream.is_some()) else { return };
-        if peer.is_copied() && !self.mutant.is_planted("ipc-node-unmaps-under-copies") {
+        if peer.is_copied() {
             peer.lost.get_or_insert(why);
             return;
         }
         let why = peer.lost.take().unwrap_or(why);
         peer.stream = None;
         self.counts.broken += u64::from(matches!(why, LeaveReason::Broken(_)));
-        if !self.mutant.is_planted("ipc-node-mourns-nobody") {
-            self.exporter.remove_peer(peer.exporting, now);
-        }
-        if self.mutant.is_planted("ipc-node-forgets-openings") {
-            self.mapping_work.forget_openings();
-        }
+        self.exporter.remove_peer(peer.exporting, now);
         self.importer.end_source(neighbour.0);
         for id in peer.arrivals.iter().map(|(id, _)| id).collect::<Vec<SlotId>>() {
             let Some(arrival) = peer.arrivals.remove(id) else { continue };

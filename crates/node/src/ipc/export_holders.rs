@@ -17,8 +17,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
 
     /// The neighbours that were told of an export and have not let it go, each with the number of messages to it that use it.
     pub fn export_holders(&self, name: ExportName) -> impl Iterator<Item = (NeighbourId, u32)> {
-        let blind = self.mutant.is_planted("seen-finds-nobody");
-        self.exporter.export_holders(name).filter(move |_| !blind).filter_map(|(holder, pins)| {
+        self.exporter.export_holders(name).filter_map(|(holder, pins)| {
             let mut all = (0..self.peers.slot_count()).filter_map(|place| self.peers.neighbour_at(place));
             Some((all.find(|neighbour| self.exporter_peer(*neighbour) == Some(holder))?, pins))
         })
@@ -26,8 +25,6 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
 
     /// For how long an export is kept from now on that no message uses; `None`: for ever.
     pub fn set_idle_limit(&mut self, limit: Option<Duration>) {
-        if !self.mutant.is_planted("seen-idle-limit-unheard") {
-            self.exporter.set_idle_limit(limit);
-        }
+        self.exporter.set_idle_limit(limit);
     }
 }

@@ -72,15 +72,13 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         };
         // A process that can have no more descriptors is given none by the kernel (unix(7), MSG_CTRUNC): what is announced with one is then not mapped,
         // and its messages go another way.
-        let lost = matches!(message, IpcMessage::Announce(_))
-            && !self.mutant.is_planted("ipc-node-needs-descriptors");
+        let lost = matches!(message, IpcMessage::Announce(_));
         if frame.fd.is_some() != announced && !(announced && lost) {
             return Err(ProtocolViolation::Descriptor);
         }
         let is_first = peer.takes == 0;
         let is_hello = matches!(message, IpcMessage::Hello(_));
-        let in_turn = is_first == is_hello || !is_hello && self.mutant.is_planted("ipc-node-hears-anybody");
-        if !in_turn {
+        if is_first != is_hello {
             return Err(ProtocolViolation::Turn);
         }
         // Whoever has said BYE hears answers and the other BYE, and nothing else.

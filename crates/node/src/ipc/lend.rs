@@ -132,9 +132,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         batch: Option<CopyBatch>,
         begun: Result<(), CopyError>,
     ) -> Result<(), CopyError> {
-        let Some(batch) = batch.filter(|_| !self.mutant.is_planted("ipc-node-forgets-loan-copies")) else {
-            return begun;
-        };
+        let Some(batch) = batch else { return begun };
         if let Some(one) = self.peers.get_mut(lent.from).and_then(|peer| peer.arrivals.get_mut(lent.id)) {
             (one.batch, one.failed) = (Some(batch), begun.err());
         }
@@ -174,7 +172,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         let one = peer.arrivals.get(lent.id).ok_or(CopyError::Gone)?;
         let (part, LoanRange { at, rows }) = (one.used.part(), spot);
         let end = rows.spanned_bytes(len).and_then(|span| at.checked_add(span));
-        if end.is_none_or(|end| end > part.len()) && !self.mutant.is_planted("ipc-node-lends-all") {
+        if end.is_none_or(|end| end > part.len()) {
             return Err(CopyError::Outside { at, len: len as usize });
         }
         let mapped =

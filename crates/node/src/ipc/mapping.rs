@@ -82,18 +82,12 @@ impl MappingWork {
     pub(super) fn is_done(&self) -> bool {
         self.opening.is_empty() && self.closing.is_empty()
     }
-
-    /// Leaves openings without a user.
-    pub(super) fn forget_openings(&mut self) {
-        self.opening.clear();
-    }
 }
 
 impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
     /// Where memory of others must be mapped for copies from or to that buffer.
     pub(super) fn place_of(&self, buffer: &MessageBuffer) -> MappingPlace {
-        let user = self.memory.mapping_user(buffer.own_address());
-        match user.filter(|_| !self.mutant.is_planted("ipc-node-maps-in-one-place")) {
+        match self.memory.mapping_user(buffer.own_address()) {
             None => self.config.place,
             Some(MappingUser::Device(device)) => MappingPlace { device, way: MappingKind::Device },
             Some(MappingUser::Host) => MappingPlace { device: 0, way: MappingKind::Host },
@@ -120,8 +114,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         let peer = self.peers.get(NeighbourId(mapping.source)).filter(|peer| peer.stream.is_some())?;
         let import = peer.imports.get(mapping.name)?;
         // A neighbour names no other process than itself, be it this one.
-        let process = peer.process.filter(|_| !self.mutant.is_planted("ipc-node-believes-numbers"));
-        let handle = process.map_or(import.handle, |number| import.handle.of_process(number));
+        let handle = peer.process.map_or(import.handle, |number| import.handle.of_process(number));
         let descriptor = import.descriptor.as_ref().map(|fd| fd.try_clone()).transpose().ok()?;
         let user = match mapping.place {
             MappingPlace { device, way: MappingKind::Device } => MappingUser::Device(device),
@@ -149,10 +142,6 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
                     return;
                 }
             };
-            if ticket.is_none() && self.mutant.is_planted("ipc-node-drops-what-finds-no-room") {
-                self.mapping_work.opening.remove(at);
-                return self.map_failed(mapping, MapRefusal::Other);
-            }
             if ticket.is_none() {
                 return;
             }
@@ -201,7 +190,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         let import = self.peers.get(neighbour).and_then(|peer| peer.imports.get(mapping.name));
         let announced = import.map_or(0, |import| import.span.len());
         let found = mapped.len() as u64;
-        if found < announced && !self.mutant.is_planted("ipc-node-believes-lengths") {
+        if found < announced {
             self.end_mapping(mapping, mapped, 0);
             self.map_failed(mapping, MapRefusal::Other);
             return self.break_with(neighbour, ProtocolViolation::Length { found, announced });
@@ -226,15 +215,12 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         let peer = self.peers.get_mut(NeighbourId(mapping.source));
         let mapped = peer.and_then(|peer| peer.imports.take_mapping(mapping.name, mapping.place));
         match mapped {
-            Some(_) if self.mutant.is_planted("ipc-node-unmaps-nothing") => {
-                _ = self.importer.on_unmapped(mapping)
-            }
             Some(mapped) => {
                 if self.end_mapping(mapping, mapped, 0) {
                     self.on_unmapped(mapping);
                 }
             }
-            // Only a planted bug has the importer take for mapped a name that is not.
+            // There is nothing to close. The importer ends only mapped windows, so this does not happen.
             None => _ = self.importer.on_unmapped(mapping),
         }
     }
@@ -252,7 +238,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
                 Err(mapped) => ClosingStep::Waits(mapped),
             };
             self.mapping_work.closing.push_back(ClosingMapping { mapping, step, tries });
-            return self.mutant.is_planted("ipc-node-tells-before-it-unmaps");
+            return false;
         }
         match self.memory.close(mapped) {
             Ok(()) => true,
@@ -323,9 +309,6 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
                 .ending_exports
                 .0
                 .push_back(EndingExport { name, step: EndingStep::Waits(Box::new(export)) });
-            if self.mutant.is_planted("ipc-node-tells-before-it-unexports") {
-                let _ = self.exporter.on_unexported(name);
-            }
             return;
         }
         let ended = self.memory.unexport(export);
@@ -342,13 +325,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
             let step = match (step, self.memory.unexport_queue()) {
                 (EndingStep::Waits(export), Some(queue)) => match queue.post_unexport(export) {
                     Ok(ticket) => EndingStep::Posted(ticket),
-                    Err(export) if !self.mutant.is_planted("ipc-node-drops-unexports") => {
-                        EndingStep::Waits(export)
-                    }
-                    Err(_) => {
-                        self.on_unexported(name, Ok(()));
-                        continue;
-                    }
+                    Err(export) => EndingStep::Waits(export),
                 },
                 (EndingStep::Posted(ticket), Some(queue)) => match queue.take_unexported(&ticket) {
                     Some(answer) => {

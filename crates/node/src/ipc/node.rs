@@ -9,7 +9,6 @@ use trunkline_proto::ipc::exporter::{
     ExportAmount, ExporterCommand, ExporterConfig as Exporting, MemoryExporter,
 };
 use trunkline_proto::ipc::importer::{MappingKind, MappingPlace, MemoryImporter};
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::ipc::{IpcHello, IpcMessage, NAMES_MAX};
 
@@ -35,8 +34,6 @@ pub struct NodeConfig {
     pub place: MappingPlace,
     /// For how long neighbours may take to leave when this process does.
     pub leaving: Duration,
-    /// A planted bug.
-    pub mutant: Mutant,
 }
 
 impl NodeConfig {
@@ -46,7 +43,7 @@ impl NodeConfig {
         let exporting = Exporting { budget, passing: 64, idle: Some(Exporting::IDLE), weightless: false };
         let place = MappingPlace { device: 0, way: MappingKind::Device };
         let leaving = Duration::from_secs(2);
-        Self { process, exporting, passing: HandlePassing::Bytes, place, leaving, mutant: Mutant::NONE }
+        Self { process, exporting, passing: HandlePassing::Bytes, place, leaving }
     }
 }
 
@@ -95,7 +92,6 @@ pub struct IpcNode<M, S> {
     pub(super) counts: NodeCounts,
     /// Once the node is closed: when neighbours that have not left are given up.
     pub(super) until: Option<Instant>,
-    pub(super) mutant: Mutant,
 }
 
 impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
@@ -103,15 +99,14 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
     #[must_use]
     pub fn new(memory: M, mut config: NodeConfig) -> Self {
         // What nobody maps keeps no memory from being freed.
-        config.exporting.weightless =
-            !memory.caps().maps && !config.mutant.is_planted("ipc-node-weighs-what-is-not-kept");
+        config.exporting.weightless = !memory.caps().maps;
         // What is lent is for the device that copies for the host, where there are several.
         if let Some(MappingUser::Device(device)) = memory.mapping_user(None) {
             config.place = MappingPlace { device, way: MappingKind::Device };
         }
         Self {
-            exporter: MemoryExporter::new(config.exporting, config.mutant),
-            importer: MemoryImporter::new(config.mutant),
+            exporter: MemoryExporter::new(config.exporting),
+            importer: MemoryImporter::new(),
             exports: ExportTable::default(),
             peers: NeighbourTable::new(),
             copying: VecDeque::new(),
@@ -119,7 +114,6 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
             mapping_work: MappingWork::default(),
             counts: NodeCounts::default(),
             until: None,
-            mutant: config.mutant,
             config,
             memory,
         }
@@ -209,9 +203,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
 
     /// Asks back all that a neighbour has; see [`MemoryExporter::drain_peer`].
     pub fn drain_neighbour(&mut self, neighbour: NeighbourId) {
-        if let Some(peer) =
-            self.peers.get(neighbour).filter(|_| !self.mutant.is_planted("seen-drains-nobody"))
-        {
+        if let Some(peer) = self.peers.get(neighbour) {
             self.exporter.drain_peer(peer.exporting);
         }
     }
@@ -272,9 +264,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
             while let Some(names) = self.importer.take_retired_names(neighbour.0) {
                 told = true;
                 let Some(peer) = self.peers.get_mut(neighbour) else { break };
-                if !self.mutant.is_planted("ipc-node-keeps-handles") {
-                    names.get().iter().for_each(|name| peer.imports.remove_import(*name));
-                }
+                names.get().iter().for_each(|name| peer.imports.remove_import(*name));
                 peer.send_message(&IpcMessage::Retired(names), None);
             }
         }

@@ -2,7 +2,6 @@
 //! its end. Never waits.
 
 use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory};
-use trunkline_proto::mutant::Mutant;
 
 use super::request::TaggedFailure;
 use crate::ipc::MessageBuffer;
@@ -48,12 +47,11 @@ impl CopyAhead {
         }
     }
 
-    /// Begins it if it has not begun, and polls for its end; whether it has ended. `early`: a planted bug.
+    /// Begins it if it has not begun, and polls for its end; whether it has ended.
     pub(super) fn advance_copy<M: IpcMemory>(
         &mut self,
         memory: &M,
         begin: impl FnOnce(&mut Option<CopyBatch>) -> Result<(), CopyError>,
-        early: bool,
     ) -> bool {
         if let CopyStands::PartUnderWay(batch) = &self.stands {
             match memory.has_ended(batch) {
@@ -76,8 +74,8 @@ impl CopyAhead {
         }
         if let CopyStands::UnderWay(batch) = &self.stands {
             match memory.has_ended(batch) {
-                Ok(false) if !early => return false,
-                Ok(_) => {}
+                Ok(false) => return false,
+                Ok(true) => {}
                 Err(error) => self.failed = self.failed.take().or(Some(error.into())),
             }
             self.stands = CopyStands::Ended;
@@ -88,7 +86,6 @@ impl CopyAhead {
 
 /// Whether copies from and to a buffer go on after they were begun.
 #[inline]
-pub(super) fn is_copied_ahead<M: IpcMemory>(memory: &M, buffer: &MessageBuffer, mutant: Mutant) -> bool {
-    let waits = mutant.is_planted("tagged-waits-for-short-copies");
-    buffer.own_address().is_some() && memory.batch_bytes().is_some() && !waits
+pub(super) fn is_copied_ahead<M: IpcMemory>(memory: &M, buffer: &MessageBuffer) -> bool {
+    buffer.own_address().is_some() && memory.batch_bytes().is_some()
 }

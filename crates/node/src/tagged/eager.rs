@@ -78,7 +78,6 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
 
     /// Publishes the message that is copied into a peer's ring, if its copy has ended; whether it has.
     fn end_eager_send(&mut self, to: TaggedPeerId) -> bool {
-        let early = self.mutant.is_planted("tagged-publishes-before-its-copy");
         let Some(peer) = self.peers.get_mut(to.0 as usize) else { return false };
         let (Some(eager), Some(outbox)) = (&mut peer.eager_send, &mut peer.outbox) else { return false };
         let Some(MessageRequest::Send(sending)) = self.requests.get(eager.request) else { return false };
@@ -95,7 +94,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
             };
             messages.fill_eager(len, fill)
         };
-        if !eager.copy.advance_copy(memory, begin, early) {
+        if !eager.copy.advance_copy(memory, begin) {
             return false;
         }
         let done = MessageStatus { peer: to, tag: sending.tag, len };
@@ -136,8 +135,6 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
 
     /// Ends the receives of short messages of a peer whose copies have ended; whether there was any.
     fn end_eager_receives(&mut self, from: TaggedPeerId) -> bool {
-        let early = self.mutant.is_planted("tagged-ends-before-its-short-copy");
-        let gives_back_early = self.mutant.is_planted("tagged-gives-cells-back-early");
         let Some(peer) = self.peers.get_mut(from.0 as usize) else { return false };
         let mut at = 0;
         let before = peer.eager_receives.len();
@@ -165,7 +162,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                     messages.bytes_at(*position, want, take)
                 }
             };
-            if !copy.advance_copy(memory, begin, early) {
+            if !copy.advance_copy(memory, begin) {
                 if copy.is_waiting() {
                     // There is no place for the others either.
                     break;
@@ -185,8 +182,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
             EagerSource::Ring(position) => Some(position),
             EagerSource::Kept(_) => None,
         });
-        let first = in_ring.min().filter(|_| !gives_back_early);
-        peer.inbox.messages.keep_from(first);
+        peer.inbox.messages.keep_from(in_ring.min());
         if peer.gone && peer.eager_receives.is_empty() {
             drop(peer.pins[0].end_pin(self.node.memory()));
         }

@@ -6,7 +6,6 @@ use trunkline_fabric::OobStream;
 use trunkline_mem::SharedMemory;
 use trunkline_mem::gpu::FreeCount;
 use trunkline_mem::ipc::{CallFailure, IpcMemory};
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::reserve::{OutOfMemory, try_grow};
 use trunkline_proto::slots::{SlotId, SlotTable};
 use trunkline_proto::tagged::{MethodChoice, TagMatcher};
@@ -111,7 +110,6 @@ pub struct TaggedEndpoint<M, S> {
     events: VecDeque<TaggedEvent>,
     pub(super) counts: TaggedCounts,
     pub(super) now: Instant,
-    pub(super) mutant: Mutant,
     /// What others see of it, if they are to.
     pub(super) shown: Option<EndpointPage>,
     pub(super) hook: FreeHook,
@@ -147,13 +145,12 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
             peers: Vec::new(),
             greeted: Vec::new(),
             requests: SlotTable::new(REQUESTS_MAX),
-            matcher: TagMatcher::new(RECEIVES_MAX, KEPT_MAX, config.sharing.mutant),
+            matcher: TagMatcher::new(RECEIVES_MAX, KEPT_MAX),
             copies: Vec::new(),
             spare: Vec::with_capacity(SPARE_MAX),
             events: VecDeque::new(),
             counts: TaggedCounts::default(),
             now,
-            mutant: config.sharing.mutant,
             shown: None,
             hook: FreeHook::default(),
             free_count: None,
@@ -371,7 +368,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         match SharedMemory::map_peer(file, inbox.file_bytes()) {
             Ok(memory) => {
                 peer.pins[1] = InboxPin::request_pin(self.node.memory(), memory.clone());
-                peer.outbox = Some(OutboundChannel::new(inbox, memory, self.mutant));
+                peer.outbox = Some(OutboundChannel::new(inbox, memory));
                 let at = self.greeted.iter().position(|(of, _)| *of == neighbour);
                 if let Some((_, process)) = at.map(|at| self.greeted.swap_remove(at)) {
                     self.events.push_back(TaggedEvent::Met { peer: id, process });
@@ -396,7 +393,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     pub(super) fn lose_peer(&mut self, neighbour: NeighbourId, why: LeaveReason) {
         let Some(id) = self.peer_of(neighbour) else { return };
         let is_copied = self.peers.get(id.0 as usize).is_some_and(|peer| !peer.unstaging.is_empty());
-        if is_copied && !self.mutant.is_planted("tagged-gives-back-under-copies") {
+        if is_copied {
             return self.deferred.push((neighbour, why));
         }
         if let Some(peer) = self.peers.get_mut(id.0 as usize) {
@@ -409,7 +406,6 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         while self.read_message(id) {}
         self.abandon_copies(id);
         let with = |request: &MessageRequest| match request {
-            _ if self.mutant.is_planted("tagged-forgets-the-dead") => false,
             MessageRequest::Send(StartedSend { peer, .. }) => *peer == id,
             // All of its message is here.
             MessageRequest::Receive(StartedReceive { way: ReceiveStep::Eager(_), .. }) => false,
@@ -440,11 +436,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         let said = if peer.unsaid.is_empty() { outbox.push_answer(&answer) } else { Ok(false) };
         match said {
             Ok(true) => {}
-            Ok(false)
-                if peer.unsaid.len() < UNSAID_MAX || self.mutant.is_planted("tagged-waits-for-the-deaf") =>
-            {
-                peer.unsaid.push_back(answer);
-            }
+            Ok(false) if peer.unsaid.len() < UNSAID_MAX => peer.unsaid.push_back(answer),
             Ok(false) | Err(InvalidConsumedCount) => self.report_violation(to),
         }
     }

@@ -27,8 +27,7 @@ pub(super) struct EndpointPage {
 
 impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     /// From now on this is shown on that page, which is written at once and then every tenth of a second in which progress is made.
-    pub fn publish_page(&mut self, mut page: NodePage) {
-        page.mutant = self.mutant;
+    pub fn publish_page(&mut self, page: NodePage) {
         self.shown = Some(EndpointPage { page, labels: Vec::new(), due: self.now });
         self.write_page();
     }
@@ -57,9 +56,9 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
 
     /// Looks at the hook and at the count of frees; whether memory was freed since it was asked last.
     fn take_frees(&mut self) -> bool {
-        let hooked = self.hook.take_flag() && !self.mutant.is_planted("seen-hook-unheard");
+        let hooked = self.hook.take_flag();
         let counted = self.free_count.as_mut().is_some_and(FreeCount::take_rise);
-        hooked || (counted && !self.mutant.is_planted("seen-frees-unheard"))
+        hooked || counted
     }
 
     /// Looks for freed memory, and writes the page if it is time. Returns whether memory was freed.
@@ -77,11 +76,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     /// Writes the page. Looks at as many exports as there are, and at the holders of as many as it shows.
     fn write_page(&mut self) {
         let Some(shown) = &mut self.shown else { return };
-        if self.mutant.is_planted("seen-page-allocates") {
-            drop(std::hint::black_box(Box::new(0_u64)));
-        }
-        let once = self.mutant.is_planted("seen-page-written-once");
-        shown.due = if once { Instant(u64::MAX) } else { self.now + EVERY };
+        shown.due = self.now + EVERY;
         let Some(shown) = &self.shown else { return };
         let exporter = self.node.exporter();
         let mut neighbours = [NeighbourRecord::default(); NEIGHBOURS];
@@ -116,9 +111,6 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                 export.held_by |= 1 << at;
                 neighbours[at].holds += 1;
                 neighbours[at].held_bytes = neighbours[at].held_bytes.saturating_add(export.len);
-            }
-            if self.mutant.is_planted("seen-forgets-holders") {
-                export.held_by = 0;
             }
             shown.page.write_export(written, &export);
             written += 1;
@@ -180,14 +172,11 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         put(Number::Staged, self.counts.staged);
         put(Number::Unmapped, self.counts.fallbacks);
         put(Number::Early, self.counts.early);
-        let swapped = self.mutant.is_planted("seen-swaps-who-copies");
         let TaggedCounts { by_receiver, by_sender, .. } = self.counts;
-        put(Number::ByReceiver, if swapped { by_sender } else { by_receiver });
-        put(Number::BySender, if swapped { by_receiver } else { by_sender });
-        if !self.mutant.is_planted("seen-hides-fallbacks") {
-            let reasons = numbers.iter_mut().skip(Number::FALLBACKS).zip(FallbackReason::ALL);
-            reasons.for_each(|(number, why)| *number = counts.fallback_count(why));
-        }
+        put(Number::ByReceiver, by_receiver);
+        put(Number::BySender, by_sender);
+        let reasons = numbers.iter_mut().skip(Number::FALLBACKS).zip(FallbackReason::ALL);
+        reasons.for_each(|(number, why)| *number = counts.fallback_count(why));
         numbers
     }
 }

@@ -6,10 +6,9 @@ use std::collections::VecDeque;
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::IpcMemory;
 use trunkline_proto::chooser::{CLASSES, MethodChooser, TRIALS, size_class};
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::tagged::{
-    CopyMethod, MemoryReach, MethodChoice, SETTLED, SendMethod, allowed_methods, choose_send_method,
+    CopyMethod, MemoryReach, MethodChoice, SendMethod, allowed_methods, choose_send_method,
 };
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::tagged::EAGER_MAX;
@@ -53,8 +52,8 @@ pub(super) enum MethodOutcome {
 }
 
 impl LearnedMethods {
-    fn new(mutant: Mutant) -> Self {
-        let choosers = [(); 2].map(|()| MethodChooser::with_mutant(mutant));
+    fn new() -> Self {
+        let choosers = [(); 2].map(|()| MethodChooser::new());
         let staged = VecDeque::with_capacity(TRIALS);
         Self { choosers, numbers: [0; CLASSES], settled: 0, staged }
     }
@@ -93,17 +92,14 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                 learned: None,
             };
         };
-        let mutant = self.mutant;
-        let learned = peer.learned.get_or_insert_with(|| Box::new(LearnedMethods::new(mutant)));
+        let learned = peer.learned.get_or_insert_with(|| Box::new(LearnedMethods::new()));
         let number = learned.numbers[size_class(len)];
         match choice {
             MethodChoice::Fixed(method) => {
                 MethodPlan { way: choose_send_method(len, source, method, number), choice, learned: None }
             }
             MethodChoice::Learned => {
-                let at_once = mutant.is_planted("tagged-takes-turns-at-once");
-                let settled = if at_once { SETTLED } else { learned.settled };
-                let allowed = allowed_methods(self.maps, settled);
+                let allowed = allowed_methods(self.maps, learned.settled);
                 let among = usize::from(learned.timed_count() > 0);
                 let method = learned.choosers[among].current_method(len, allowed);
                 let learned = Some((method, allowed, among));
@@ -132,16 +128,10 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
             learned.record_setup(new);
         }
         // What is private has no turn.
-        if by_turns
-            && (matches!(plan.way, SendMethod::Refer { .. })
-                || self.mutant.is_planted("tagged-counts-private-turns"))
-        {
+        if by_turns && matches!(plan.way, SendMethod::Refer { .. }) {
             learned.count_alternating(size_class(len));
         }
         if let Some((method, allowed, among)) = plan.learned {
-            if self.mutant.is_planted("tagged-learns-with-allocations") {
-                drop(std::hint::black_box(Box::new(0_u64)));
-            }
             let timed =
                 learned.choosers[among].begin_timing(request.to_bits(), len, method, allowed, self.now);
             self.timed += usize::from(timed);

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use trunkline_mem::{MemoryRange, SharedMemory};
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::tagged::StageWriter;
 use trunkline_proto::wire::tagged::{
@@ -119,9 +118,8 @@ impl InboundChannel {
 }
 
 impl OutboundChannel {
-    pub(super) fn new(inbox: InboxSizes, memory: MemoryRange, mutant: Mutant) -> Self {
-        let [messages, answers] =
-            ring_layouts(inbox).map(|place| RingWriter::new(memory.clone(), place, mutant));
+    pub(super) fn new(inbox: InboxSizes, memory: MemoryRange) -> Self {
+        let [messages, answers] = ring_layouts(inbox).map(|place| RingWriter::new(memory.clone(), place));
         Self { memory, messages, answers, stage: StageWriter::new(inbox.stage_bytes()), inbox, said: 0 }
     }
 

@@ -180,7 +180,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
             UnexpectedMessage::Eager(bytes) => {
                 let matched = of(bytes.len() as u64, SlotId::from_bits(0));
                 let part = bytes.get(..matched.want as usize).unwrap_or_default();
-                if !part.is_empty() && is_copied_ahead(self.node.memory(), &into, self.mutant) {
+                if !part.is_empty() && is_copied_ahead(self.node.memory(), &into) {
                     let kept = MemoryRange::try_heap(part.len()).inspect(|kept| {
                         // It has as many bytes.
                         let _ = kept.write(0, part);
@@ -286,7 +286,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                 let matched = MatchedMessage { peer, tag, len, want, request: SlotId::from_bits(0) };
                 let node = &self.node;
                 let buffer = &receiving.buffer;
-                if want > 0 && is_copied_ahead(node.memory(), buffer, self.mutant) {
+                if want > 0 && is_copied_ahead(node.memory(), buffer) {
                     let position =
                         self.peers.get(peer.0 as usize).map(|of| of.inbox.messages.next_position());
                     let source = EagerSource::Ring(position.unwrap_or(0));
@@ -395,12 +395,11 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
             self.send_answer(peer, TaggedAnswer::Done { request, outcome: CopyOutcome::Copied });
             return self.end_request(id, matched.final_result());
         }
-        let pieces = pieces && !self.mutant.is_planted("tagged-grants-no-wish");
         let mut unshared = false;
         if self.choose_reply(&buffer, SendMethod::Ready { pieces }) == ReceiveMethod::Offer {
             match self.offer_memory(id, matched, &buffer) {
                 Some(true) => return,
-                Some(false) => unshared = !self.mutant.is_planted("tagged-hides-what-it-did-not-share"),
+                Some(false) => unshared = true,
                 None => {}
             }
         }
@@ -458,25 +457,17 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
             self.send_answer(peer, TaggedAnswer::Done { request, outcome: CopyOutcome::Copied });
             return self.end_request(id, matched.final_result());
         }
-        let offer = offer && !self.mutant.is_planted("tagged-grants-no-wish");
-        if self.choose_reply(&buffer, SendMethod::Refer { offer }) == ReceiveMethod::Offer {
-            if self.offer_memory(id, matched, &buffer) == Some(true) {
-                let _ = self.node.refuse_arrival(arrival);
-                return;
-            }
-            if self.mutant.is_planted("tagged-grants-what-it-cannot") {
-                let _ = self.node.refuse_arrival(arrival);
-                return self.clear(id, matched, buffer, false);
-            }
+        if self.choose_reply(&buffer, SendMethod::Refer { offer }) == ReceiveMethod::Offer
+            && self.offer_memory(id, matched, &buffer) == Some(true)
+        {
+            let _ = self.node.refuse_arrival(arrival);
+            return;
         }
         if self.node.receive_part(arrival, buffer.clone(), want, rows).is_err() {
             return self.end_request(id, Err(TaggedFailure::Gone));
         }
         self.set_receiving(id, StartedReceive { buffer, way: ReceiveStep::Copying(matched) });
         self.copies.push((arrival, id));
-        if self.mutant.is_planted("tagged-answers-early") {
-            self.send_answer(peer, TaggedAnswer::Done { request, outcome: CopyOutcome::Copied });
-        }
     }
 
     #[inline]
@@ -500,11 +491,6 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                     (self.counts.mapped + 1, self.counts.by_receiver + 1);
                 self.send_answer(peer, TaggedAnswer::Done { request, outcome: CopyOutcome::Copied });
                 self.end_request(id, matched.final_result());
-            }
-            ReceiveOutcome::NotMapped | ReceiveOutcome::NotCopied(_)
-                if self.mutant.is_planted("tagged-fails-with-the-driver") =>
-            {
-                self.end_request(id, Err(TaggedFailure::Unsent));
             }
             ReceiveOutcome::NotMapped | ReceiveOutcome::NotCopied(_) => {
                 if let Some(MessageRequest::Receive(receiving)) = self.requests.get_mut(id) {
@@ -565,10 +551,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     fn on_piece(&mut self, from: TaggedPeerId, id: SlotId, position: u64, len: u32) {
         let Some(peer) = self.peers.get(from.0 as usize) else { return };
         let Some(staged) = peer.inbox.staged_piece(position, len) else {
-            if !self.mutant.is_planted("tagged-believes-pieces") {
-                self.report_violation(from);
-            }
-            return;
+            return self.report_violation(from);
         };
         if self.node.memory().batch_bytes().is_some() {
             return self.unstage_ahead(from, id, trunkline_proto::tagged::StagePiece { position, len });

@@ -2,7 +2,6 @@
 //! that the other can write.
 
 use trunkline_mem::MemoryRange;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::tagged::{CELL_BYTES, EAGER_AT, WORDS};
 
 use crate::ipc::StageOffset;
@@ -46,12 +45,11 @@ pub(super) struct RingWriter {
     freed: u64,
     /// From the head up to here the first words of cells are 0.
     clean: u64,
-    mutant: Mutant,
 }
 
 impl RingWriter {
-    pub(super) const fn new(memory: MemoryRange, place: RingLayout, mutant: Mutant) -> Self {
-        Self { memory, place, head: 0, freed: 0, clean: 0, mutant }
+    pub(super) const fn new(memory: MemoryRange, place: RingLayout) -> Self {
+        Self { memory, place, head: 0, freed: 0, clean: 0 }
     }
 
     /// Whether a frame of so many cells can be written, and a free one is left behind it.
@@ -134,13 +132,13 @@ impl RingWriter {
     #[inline]
     fn publish_frame(&mut self, first: u64, cells: u64) {
         let next = self.head + cells;
-        if self.clean <= next && !self.mutant.is_planted("tagged-leaves-old-words") {
+        if self.clean <= next {
             let _ = self.memory.store(self.place.cell_offset(next), 0);
         }
         let _ = self.memory.store(self.place.cell_offset(self.head), first);
         self.head = next;
         // The next frame does not wait for its line then.
-        if self.place.cells - (next - self.freed) > 1 && !self.mutant.is_planted("tagged-leaves-old-words") {
+        if self.place.cells - (next - self.freed) > 1 {
             let _ = self.memory.store(self.place.cell_offset(next + 1), 0);
             self.clean = next + 2;
         }
@@ -247,13 +245,12 @@ mod tests {
     use trunkline_proto::wire::tagged::{RINGS_AT, TaggedMessage};
 
     use super::*;
-    use crate::planted::planted_mutant;
 
     const PLACE: RingLayout = RingLayout { at: RINGS_AT, cells: 64, consumed_at: 0 };
 
     fn ring() -> (RingWriter, RingReader) {
         let memory = MemoryRange::heap(RINGS_AT as usize + 64 * 64);
-        (RingWriter::new(memory.clone(), PLACE, planted_mutant()), RingReader::new(memory, PLACE))
+        (RingWriter::new(memory.clone(), PLACE), RingReader::new(memory, PLACE))
     }
 
     fn eager(writer: &mut RingWriter, bytes: &[u8]) {

@@ -73,7 +73,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
             let cells = message.cell_count();
             if cells <= outbox.eager_cells() {
                 return match outbox.messages.has_room(cells) {
-                    Ok(true) if is_copied_ahead(node.memory(), buffer, self.mutant) => {
+                    Ok(true) if is_copied_ahead(node.memory(), buffer) => {
                         self.send_eager_ahead(to, tag, buffer)
                     }
                     Ok(true) => {
@@ -194,8 +194,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     ) -> Result<TaggedSendStart, SendRefused> {
         let peer = self.peers.get_mut(to.0 as usize).filter(|peer| !peer.gone).ok_or(SendRefused::Gone)?;
         let neighbour = peer.neighbour;
-        let overtakes = self.mutant.is_planted("tagged-overtakes-short-copies");
-        let is_blocked = peer.eager_send.is_some() && !overtakes;
+        let is_blocked = peer.eager_send.is_some();
         let Some(outbox) = peer.outbox.as_mut().filter(|_| !is_blocked) else {
             return Ok(TaggedSendStart::Busy);
         };
@@ -300,11 +299,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
             return;
         };
         let operation = match way {
-            SendStep::Ready { pieces, .. }
-                if !*pieces || self.mutant.is_planted("tagged-forgets-its-wish") =>
-            {
-                None
-            }
+            SendStep::Ready { pieces: false, .. } => None,
             SendStep::Referred { operation, offer: true } => Some(*operation),
             // It wished for something else.
             SendStep::Ready { .. } | SendStep::Referred { offer: false, .. } => {

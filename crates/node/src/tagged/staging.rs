@@ -79,8 +79,6 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
 
     /// Tells a peer of the earliest piece, if its copy has ended; `None`: it has not, or there is none.
     fn announce_staged(&mut self, to: TaggedPeerId) -> Option<PieceProgress> {
-        let early = self.mutant.is_planted("tagged-tells-pieces-early");
-        let unpinned = self.mutant.is_planted("tagged-stages-before-the-pin");
         let peer = self.peers.get_mut(to.0 as usize)?;
         let outbox = peer.outbox.as_mut()?;
         let mut first_has_ended = None;
@@ -89,11 +87,11 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
             let (memory, (from, len)) = (self.node.memory(), (piece.from, u64::from(piece.piece.len)));
             let place = StageOffset { memory: outbox.memory(), at: outbox.piece_offset(piece.piece) };
             let is_ready = peer.pins[1].is_ready_for(&sending.buffer);
-            let begin = |batch: &mut _| match is_ready || unpinned {
+            let begin = |batch: &mut _| match is_ready {
                 true => sending.buffer.begin_stage(memory, batch, from, place, len),
                 false => Err(CopyError::Busy),
             };
-            let ended = piece.copy.advance_copy(memory, begin, early);
+            let ended = piece.copy.advance_copy(memory, begin);
             first_has_ended.get_or_insert(ended);
         }
         if first_has_ended != Some(true) {
@@ -183,7 +181,6 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     }
 
     fn end_unstaging(&mut self, from: TaggedPeerId) {
-        let early = self.mutant.is_planted("tagged-ends-before-its-pieces");
         while let Some(peer) = self.peers.get_mut(from.0 as usize) {
             let mut first_has_ended = None;
             for piece in &mut peer.unstaging {
@@ -201,7 +198,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                     Some((place, buffer)) => buffer.begin_unstage(memory, batch, at, place, len.into()),
                     None => Ok(()),
                 };
-                let ended = piece.copy.advance_copy(memory, begin, early);
+                let ended = piece.copy.advance_copy(memory, begin);
                 first_has_ended.get_or_insert(ended);
             }
             if first_has_ended != Some(true) {

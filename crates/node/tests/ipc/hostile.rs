@@ -21,8 +21,6 @@ use trunkline_proto::wire::ipc::{
     IpcMessage,
 };
 
-use crate::server::planted;
-
 const NOW: Instant = Instant(1);
 const LEN: usize = 1 << 20;
 
@@ -68,8 +66,7 @@ impl World {
     fn silent() -> Self {
         let theirs = MemfdDevice::create(3, 64 << 20).unwrap();
         let mine = MemfdDevice::join(3, &theirs.descriptor().unwrap()).unwrap();
-        let mut config = NodeConfig::new([7; 16], ExportAmount { entries: 16, bytes: 1 << 40 });
-        config.mutant = planted();
+        let config = NodeConfig::new([7; 16], ExportAmount { entries: 16, bytes: 1 << 40 });
         let mut node = IpcNode::new(mine, config);
         let stream = Stream::default();
         let neighbour = node.join_neighbour(stream.clone()).unwrap();
@@ -363,8 +360,7 @@ fn a_neighbour_announces_memory_of_its_own_process_alone() {
         let addr = theirs.alloc(64).unwrap();
         let stream = Stream::default();
         stream.0.lock().unwrap().process = process;
-        let mut config = NodeConfig::new([7; 16], ExportAmount { entries: 16, bytes: 1 << 40 });
-        config.mutant = planted();
+        let config = NodeConfig::new([7; 16], ExportAmount { entries: 16, bytes: 1 << 40 });
         let mut node = IpcNode::new(PrivateMemory::new().unwrap(), config);
         node.join_neighbour(stream.clone()).unwrap();
         let of = theirs.allocation_of(addr).unwrap();

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use trunkline_engine::WaitBackoff;
 use trunkline_engine::host::{UnixHost, UnixListener, UnixStream};
-use trunkline_engine::{Mutant, WaitBackoff};
 use trunkline_fabric::{Host as _, OobAddress, OobListener as _, OobTransport as _};
 use trunkline_mem::MemoryRange;
 use trunkline_mem::ipc::{CopyPlace, HandlePassing, IpcMemory as _, MemfdDevice};
@@ -20,17 +20,6 @@ use crate::words::{Look, OPS, Op, Parcel, WORDS, receive, send};
 
 /// Set in such a process.
 pub(crate) const ROLE: &str = "IPC_TEST_PROCESS";
-
-/// The bug that `cargo xtask mutants` asks for, if any. Those of the rules have names of their own here, as each is also seen by a
-/// test of the rules alone.
-pub(crate) fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        let name = String::leak(name);
-        return Mutant::with_name(name.strip_prefix("whole-").unwrap_or(name));
-    }
-    Mutant::NONE
-}
 
 /// Nothing unless another test of this binary started it.
 #[test]
@@ -131,7 +120,6 @@ impl Server {
         let budget = ExportAmount { entries: words[1] as usize, bytes: words[2] };
         let mut config = NodeConfig::new(host.random_bytes(), budget);
         config.passing = if words[3] == 0 { HandlePassing::Bytes } else { HandlePassing::Descriptor };
-        config.mutant = planted();
         let listener = host.oob().listen().unwrap();
         Self {
             host,

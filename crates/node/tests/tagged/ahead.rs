@@ -15,7 +15,7 @@ use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::tagged::InboxSizes;
 
 use crate::kind::{Call, Kind};
-use crate::two::{ALL, Two, Where, pattern, planted};
+use crate::two::{ALL, Two, Where, pattern};
 
 /// Bytes of a copy that takes long.
 const LONG: usize = 2 << 20;
@@ -44,7 +44,7 @@ impl Three {
         let endpoint = |number: u8| {
             let memory = Kind::new(MemfdDevice::join(3, &device.descriptor().unwrap()).unwrap());
             let budget = ExportAmount { entries: 16, bytes: 1 << 40 };
-            let sharing = Sharing { mutant: planted(), ..Sharing::new([number; 16], budget) };
+            let sharing = Sharing::new([number; 16], budget);
             let copy = MethodChoice::Fixed(CopyMethod::Pull);
             TaggedEndpoint::new(memory, TaggedConfig { sharing, inbox, copy }, Instant(0))
         };

@@ -19,7 +19,7 @@ use trunkline_proto::wire::ipc::{
 };
 use trunkline_proto::wire::tagged::{InboxSizes, RINGS_AT, TaggedAnswer, TaggedMessage as Tagged};
 
-use crate::two::{ALL, planted};
+use crate::two::ALL;
 
 /// An endpoint, and a peer of it that a test plays.
 struct Played {
@@ -43,8 +43,7 @@ fn sizes() -> InboxSizes {
 impl Played {
     fn new() -> Self {
         let host = UnixHost::new(|_, _| {});
-        let of = Sharing::new([1; 16], ExportAmount { entries: 4, bytes: 1 << 30 });
-        let sharing = Sharing { mutant: planted(), ..of };
+        let sharing = Sharing::new([1; 16], ExportAmount { entries: 4, bytes: 1 << 30 });
         let device = MemfdDevice::create(0, 1 << 20).unwrap();
         let theirs = MemfdDevice::join(0, &device.descriptor().unwrap()).unwrap();
         let mut endpoint = TaggedEndpoint::new(

@@ -14,7 +14,7 @@ use trunkline_proto::tagged::{CopyMethod, MethodChoice};
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::tagged::InboxSizes;
 
-use crate::two::{ALL, pattern, planted};
+use crate::two::{ALL, pattern};
 
 const LEN: usize = 100_000;
 
@@ -33,7 +33,7 @@ impl Pair {
         // Less than there are addresses: what is exported is all of them.
         let budget = ExportAmount { entries: 16, bytes: 1 << 40 };
         let endpoint = |number: u8| {
-            let sharing = Sharing { mutant: planted(), ..Sharing::new([number; 16], budget) };
+            let sharing = Sharing::new([number; 16], budget);
             TaggedEndpoint::new(
                 PrivateMemory::new().unwrap(),
                 TaggedConfig { sharing, inbox, copy: MethodChoice::Learned },

@@ -10,7 +10,6 @@ use trunkline_node::tagged::{
     TaggedSendStart,
 };
 use trunkline_proto::ipc::exporter::ExportAmount;
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::tagged::MethodChoice;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::tagged::InboxSizes;
@@ -18,15 +17,6 @@ use trunkline_proto::wire::tagged::InboxSizes;
 use crate::kind::{Call, Kind};
 
 pub(crate) const ALL: u64 = u64::MAX;
-
-/// The bug that `cargo xtask mutants` asks for, if any.
-pub(crate) fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::with_name(String::leak(name));
-    }
-    Mutant::NONE
-}
 
 /// One of the two.
 pub(crate) struct One {
@@ -61,7 +51,7 @@ impl Two {
         let endpoint = |number: u8| {
             let memory = Kind::new(MemfdDevice::join(3, &device.descriptor().unwrap()).unwrap());
             prepare(number, &memory);
-            let sharing = Sharing { mutant: planted(), ..Sharing::new([number; 16], budget) };
+            let sharing = Sharing::new([number; 16], budget);
             TaggedEndpoint::new(memory, TaggedConfig { sharing, inbox, copy: MethodChoice::Learned }, now)
         };
         let (mut a, mut b) = (endpoint(1), endpoint(2));

@@ -87,7 +87,6 @@ pub(super) unsafe extern "C" fn get_mem_handle<T: TransportVersion>(
         let head = unsafe { borrow(T::head_pointer(transport), "null transport") }?;
         // SAFETY: a map of NVSHMEM's, which changes it in calls of this thread only.
         let alias = unsafe { find_value(head.alias_va_map, base) }?;
-        let alias = alias.filter(|_| !crate::is_planted("nvshmem-ignores-aliases"));
         let addr = alias.unwrap_or(base).expose_provenance();
         // SAFETY: NVSHMEM keeps it mapped until it releases the handle.
         let name = |kind: MemoryKind| unsafe { MemoryRange::from_raw(addr, len, kind) };
@@ -166,13 +165,9 @@ unsafe fn local_bytes(mesh: &PeMesh, local: &RmaMemdesc, len: u64) -> Result<Loc
         if addr == 0 {
             return Err(CallError::Argument("no bytes of this PE"));
         }
-        let is_on_stack =
-            own_stack::is_own_stack(addr, len as usize) && !crate::is_planted("nvshmem-asks-for-each-value");
+        let is_on_stack = own_stack::is_own_stack(addr, len as usize);
         // A fault would say nothing.
-        if !is_on_stack
-            && mesh.memories.is_of_gpu(addr)?
-            && !crate::is_planted("nvshmem-takes-all-for-the-hosts")
-        {
+        if !is_on_stack && mesh.memories.is_of_gpu(addr)? {
             return Err(CallError::Argument(
                 "bytes of a GPU that come without a handle are not moved: get_mem_handle makes one",
             ));
@@ -200,7 +195,7 @@ fn byte_len(bytes: &RmaBytesdesc) -> Result<u64> {
 /// Whether bytes lie one behind the other at both ends, as NVSHMEM's host and proxy always say (it splits rows itself). Of one element, and of none, a
 /// stride says nothing; and 0 is none.
 fn in_one_piece(bytes: &RmaBytesdesc) -> Result<()> {
-    let strided = |stride| !matches!(stride, 0 | 1) && !crate::is_planted("nvshmem-ignores-strides");
+    let strided = |stride| !matches!(stride, 0 | 1);
     if bytes.nelems > 1 && (strided(bytes.srcstride) || strided(bytes.deststride)) {
         return Err(CallError::Unsupported("elements with strides between them are not moved by one call"));
     }
@@ -209,7 +204,7 @@ fn in_one_piece(bytes: &RmaBytesdesc) -> Result<()> {
 
 /// Who waits may use its bytes at once, and asks for no quiet.
 fn wait_unless_nbi(mesh: &PeMesh, lane: &RoleContext, pe: u32, verb: &RmaVerb) -> Result<()> {
-    if verb.is_nbi != 0 || crate::is_planted("nvshmem-waits-for-nobody") {
+    if verb.is_nbi != 0 {
         return Ok(());
     }
     lane.quiet(&mesh.job, pe)?;

@@ -11,11 +11,6 @@ use crate::plugin::print_line;
 /// Runs the body of a function that C calls.
 #[inline]
 pub(super) fn guard_call(name: &'static str, body: impl FnOnce() -> Result<()>) -> StatusCode {
-    let body = || {
-        #[cfg(feature = "mutants")]
-        panic_if_asked(name);
-        body()
-    };
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => StatusCode::SUCCESS,
         Ok(Err(error)) => report_refusal(name, &error),
@@ -35,13 +30,6 @@ fn report_panic(name: &str) -> StatusCode {
     let report = || print_line(&format!("{name}: a defect of the library; please report it"));
     let _ = catch_unwind(report);
     StatusCode::INTERNAL
-}
-
-#[cfg(feature = "mutants")]
-fn panic_if_asked(name: &str) {
-    if std::env::var("TRUNKLINE_PANIC").is_ok_and(|asked| asked == name) {
-        panic!("asked to panic in {name}");
-    }
 }
 
 /// A place of the caller's that a result goes to.

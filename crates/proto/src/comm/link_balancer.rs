@@ -3,7 +3,6 @@
 //! first. Called by the engine for each operation of such comms; knows no clock.
 
 use crate::limits::{LINE_BYTES, LINKS_MAX, STRIPES_MAX, whole_lines};
-use crate::mutant::Mutant;
 use crate::time::Instant;
 
 /// Bytes after which a measurement of speed counts.
@@ -52,14 +51,13 @@ struct LinkLoad {
 #[derive(Clone, Debug, Default)]
 pub struct LinkBalancer {
     loads: [LinkLoad; LINKS_MAX],
-    mutant: Mutant,
 }
 
 impl LinkBalancer {
     /// No link is up yet.
     #[must_use]
-    pub fn new(mutant: Mutant) -> Self {
-        Self { mutant, ..Self::default() }
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// A link is up, with what its NICs say of it: megabits a second (0: unknown) and nanoseconds.
@@ -88,11 +86,7 @@ impl LinkBalancer {
         // Several for each link, so that slower ones can have fewer.
         let wanted = if up > 1 { (up * 4).min(STRIPES_MAX as u64) } else { 1 };
         let piece = len.div_ceil(wanted).max(least.min(len)).max(1);
-        let piece = if self.mutant.is_planted("pieces-cut-lines") {
-            piece.min(most.max(1))
-        } else {
-            piece.checked_next_multiple_of(LINE_BYTES).unwrap_or(u64::MAX).min(whole_lines(most))
-        };
+        let piece = piece.checked_next_multiple_of(LINE_BYTES).unwrap_or(u64::MAX).min(whole_lines(most));
         (len.div_ceil(piece).max(1), piece)
     }
 
@@ -105,7 +99,6 @@ impl LinkBalancer {
                 continue;
             }
             let due = load.completion_nanos(len, now);
-            let due = if self.mutant.is_planted("spread-ignores-load") { 0 } else { due };
             if best.is_none_or(|(first, _)| due < first) {
                 best = Some((due, link));
             }
@@ -125,13 +118,12 @@ impl LinkBalancer {
 
     /// An operation of `len` bytes, posted at `posted`, has completed.
     pub fn on_done(&mut self, link: usize, len: u64, posted: Instant, now: Instant) {
-        let mutant = self.mutant;
         let Some(load) = self.loads.get_mut(link).filter(|load| load.up) else { return };
         load.outstanding = load.outstanding.saturating_sub(len + 1);
         load.done += len;
         let took = now.0.saturating_sub(load.since);
         if load.done >= SAMPLE_BYTES && took > 0 {
-            load.record_speed(took, mutant);
+            load.record_speed(took);
             (load.since, load.done, load.most) = (now.0, 0, load.outstanding);
         } else if load.outstanding == 0 && posted.0 == load.since {
             // It was alone.
@@ -153,20 +145,14 @@ impl LinkBalancer {
 
 impl LinkLoad {
     /// So many nanoseconds were needed for what is done.
-    fn record_speed(&mut self, took: u64, mutant: Mutant) {
+    fn record_speed(&mut self, took: u64) {
         let (bytes, nanos) = self.measured;
         let fewer = |sum: u64| sum - sum.div_ceil(MEMORY);
         let bytes = fewer(bytes).saturating_add(self.done);
         let nanos = fewer(nanos).saturating_add(took);
-        let mut speed = (bytes.saturating_mul(UNIT_NANOS) / nanos.max(1)).max(1);
-        if mutant.is_planted("spread-means-speeds") {
-            speed = (self.speed * 3 + self.done.saturating_mul(UNIT_NANOS) / took).div_ceil(4).max(1);
-        }
+        let speed = (bytes.saturating_mul(UNIT_NANOS) / nanos.max(1)).max(1);
         // A few small messages under way at once leave a link idle most of the time.
-        if self.most >= SAMPLE_BYTES
-            || speed > self.speed
-            || mutant.is_planted("spread-believes-small-messages")
-        {
+        if self.most >= SAMPLE_BYTES || speed > self.speed {
             (self.measured, self.speed) = ((bytes, nanos), speed);
         }
     }
@@ -248,17 +234,8 @@ mod tests {
         now
     }
 
-    /// The bug that `cargo xtask mutants` asks for, if any.
-    fn planted() -> Mutant {
-        #[cfg(feature = "mutants")]
-        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            return Mutant::with_name(std::string::String::leak(name));
-        }
-        Mutant::NONE
-    }
-
     fn spread_over(pipes: &[Pipe], told: impl Fn(&Pipe) -> u64) -> LinkBalancer {
-        let mut spread = LinkBalancer::new(planted());
+        let mut spread = LinkBalancer::new();
         for (link, pipe) in pipes.iter().enumerate() {
             spread.mark_up(link, told(pipe), pipe.latency, Instant(0));
         }
@@ -322,7 +299,7 @@ mod tests {
     fn seldom_messages_take_the_quickest_link() {
         for latencies in [[40_000_000, 2_000_000], [500_000, 10_000]] {
             for rest in [0, FORGET / 4, FORGET + 1, FORGET * 5] {
-                let mut spread = LinkBalancer::new(planted());
+                let mut spread = LinkBalancer::new();
                 (0..2).for_each(|link| spread.mark_up(link, 200_000, 1_000, Instant(0)));
                 let mut now = 0;
                 let mut late = 0;
@@ -342,7 +319,7 @@ mod tests {
     /// One bad moment is not remembered for ever.
     #[test]
     fn a_link_that_was_late_once_is_tried_again() {
-        let mut spread = LinkBalancer::new(planted());
+        let mut spread = LinkBalancer::new();
         (0..2).for_each(|link| spread.mark_up(link, 200_000, 1_000, Instant(0)));
         let mut now = 0;
         let mut used = 0;
@@ -359,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_link_that_was_slow_once_is_tried_again() {
-        let mut spread = LinkBalancer::new(planted());
+        let mut spread = LinkBalancer::new();
         spread.mark_up(0, 1_000, 1_000, Instant(0));
         spread.mark_up(1, 1_000, 1_000, Instant(0));
         // A bad moment: each 64 KiB take 50 ms.
@@ -378,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_link_that_is_down_or_full_takes_nothing() {
-        let mut spread = LinkBalancer::new(planted());
+        let mut spread = LinkBalancer::new();
         assert_eq!(spread.best_link(1, Instant(0), |_| true), None);
         spread.mark_up(2, 1, 1, Instant(0));
         assert_eq!(spread.best_link(1, Instant(0), |link| link != 2), None);
@@ -389,7 +366,7 @@ mod tests {
 
     #[test]
     fn no_message_has_more_pieces_than_stripes_unless_operations_are_too_short() {
-        let mut spread = LinkBalancer::new(planted());
+        let mut spread = LinkBalancer::new();
         assert_eq!(spread.plan_pieces(1 << 20, 1, 1 << 30), (1, 1 << 20), "one link, one piece");
         for link in 0..4 {
             spread.mark_up(link, 1, 1, Instant(0));
@@ -413,7 +390,7 @@ mod tests {
             least in prop_oneof![1..=1_u64 << 20, 1..=1_u64 << 30],
             most in prop_oneof![LINE_BYTES..1_u64 << 20, LINE_BYTES..=u64::MAX],
         ) {
-            let mut spread = LinkBalancer::new(planted());
+            let mut spread = LinkBalancer::new();
             (0..links).for_each(|link| spread.mark_up(link, 1, 1, Instant(0)));
             let (count, piece) = spread.plan_pieces(len, least, most);
             prop_assert!(piece <= most && piece > 0, "{count} pieces of {piece}");

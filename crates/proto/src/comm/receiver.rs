@@ -8,7 +8,6 @@ use crate::comm::MessageFault;
 use crate::comm::ring::CtsRing;
 use crate::comm::table::{self, BufferTable};
 use crate::limits::{MAILBOX_SLOTS, RANGE_RECVS, RECV_BUFFERS_MAX, RECVS_MAX, STRIPES_MAX};
-use crate::mutant::Mutant;
 use crate::wire::cts::RecordLines;
 use crate::wire::delivery_report::{DeliveryReport, WaitingBuffer};
 use crate::wire::eager::EagerHeader;
@@ -67,7 +66,6 @@ pub struct MessageReceiver {
     generation: u16,
     /// Of a member of a group: where its records go.
     ring: Option<Box<CtsRing>>,
-    mutant: Mutant,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,16 +113,22 @@ struct ParkedEager {
     matched: bool,
 }
 
+impl Default for MessageReceiver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl MessageReceiver {
     /// A new receiving side.
     #[must_use]
-    pub fn new(mutant: Mutant) -> Self {
-        Self::starting_at(1, mutant)
+    pub fn new() -> Self {
+        Self::starting_at(1)
     }
 
     /// Like [`MessageReceiver::new`], with counters that start near their wrap; for tests.
     #[must_use]
-    pub fn starting_at(number: u32, mutant: Mutant) -> Self {
+    pub fn starting_at(number: u32) -> Self {
         Self {
             next: number,
             receives: [OutstandingReceive::default(); RECVS_MAX],
@@ -137,7 +141,6 @@ impl MessageReceiver {
             recvs: RECVS_MAX,
             generation: 0,
             ring: None,
-            mutant,
         }
     }
 
@@ -146,7 +149,7 @@ impl MessageReceiver {
     #[must_use]
     pub fn in_range(self, generation: u16, lines: RecordLines) -> Self {
         let buffers = BufferTable::new(|slot| ReceiveBuffer::new_idle(slot, generation));
-        let ring = Some(Box::new(CtsRing::new(self.next, lines, self.mutant)));
+        let ring = Some(Box::new(CtsRing::new(self.next, lines)));
         Self { recvs: RANGE_RECVS, generation, buffers, ring, ..self }
     }
 
@@ -156,8 +159,7 @@ impl MessageReceiver {
     pub fn on_irecv(&mut self, buffers: impl ExactSizeIterator<Item = (u32, u64)>) -> Option<RecvId> {
         let id = RecvId(self.next as usize & (self.recvs - 1));
         let count = buffers.len();
-        let taken = self.receives[id.0].outstanding && !self.mutant.is_planted("receiver-takes-too-many");
-        if taken || count == 0 || count > RECV_BUFFERS_MAX {
+        if self.receives[id.0].outstanding || count == 0 || count > RECV_BUFFERS_MAX {
             return None;
         }
         if self.ring.is_some() && !self.reserve_places(count) {
@@ -217,7 +219,7 @@ impl MessageReceiver {
     pub fn on_eager(&mut self, header: EagerHeader, bounce: u32) -> Result<(), MessageFault> {
         let ahead = header.number.wrapping_sub(self.lowest) as usize;
         let place = &mut self.parked[header.number as usize % WINDOW];
-        if (ahead >= WINDOW || place.is_some()) && !self.mutant.is_planted("receiver-takes-any-number") {
+        if ahead >= WINDOW || place.is_some() {
             return Err(MessageFault::EagerNumber(header.number));
         }
         *place = Some(ParkedEager { header, bounce, matched: false });
@@ -254,7 +256,6 @@ impl MessageReceiver {
 
     fn find_delivery(&mut self) -> Result<Option<EagerDelivery>, MessageFault> {
         let span = self.frontier.wrapping_sub(self.lowest);
-        let span = if self.mutant.is_planted("receiver-ignores-eager-order") { WINDOW as u32 } else { span };
         for ahead in 0..span {
             let number = self.lowest.wrapping_add(ahead);
             let Some(parked) = self.parked[number as usize % WINDOW] else { continue };
@@ -288,12 +289,7 @@ impl MessageReceiver {
         let outstanding = self.next.wrapping_sub(header.base);
         let span = if outstanding > u32::MAX / 2 { 0 } else { outstanding.min(self.recvs as u32) };
         let first = self.next.wrapping_sub(span);
-        let first = if self.mutant.is_planted("receiver-ignores-base") {
-            self.next.wrapping_sub(RECVS_MAX as u32)
-        } else {
-            first
-        };
-        for ahead in 0..self.next.wrapping_sub(first) {
+        for ahead in 0..span {
             let number = first.wrapping_add(ahead);
             let place = number as usize & (self.recvs - 1);
             let receive = &self.receives[place];
@@ -329,9 +325,7 @@ impl MessageReceiver {
                 self.empty -= 1;
                 Ok(self.count_filled(slot))
             }
-            (WriteImmediate::Whole(_), BufferPhase::Empty)
-                if len <= buffer.len || self.mutant.is_planted("receiver-ignores-room") =>
-            {
+            (WriteImmediate::Whole(_), BufferPhase::Empty) if len <= buffer.len => {
                 Ok(self.fill_buffer(slot, len))
             }
             (WriteImmediate::Whole(_), BufferPhase::Empty) => {
@@ -344,7 +338,7 @@ impl MessageReceiver {
             }
             (WriteImmediate::Stripe(_, index), BufferPhase::Striped { bitmap, fin }) => {
                 let bit = 1_u16 << index;
-                if bitmap & bit != 0 && !self.mutant.is_planted("receiver-counts-stripes-twice") {
+                if bitmap & bit != 0 {
                     return Err(MessageFault::Twice);
                 }
                 buffer.state = BufferPhase::Striped { bitmap: bitmap | bit, fin };
@@ -390,9 +384,8 @@ impl MessageReceiver {
         else {
             return ArrivalOutcome::Partial;
         };
-        let short = usize::from(self.mutant.is_planted("receiver-early-stripes"));
         debug_assert!(usize::from(stripes) <= STRIPES_MAX);
-        if bitmap.count_ones() as usize + short >= usize::from(stripes) {
+        if bitmap.count_ones() as usize >= usize::from(stripes) {
             self.fill_buffer(slot, len)
         } else {
             ArrivalOutcome::Partial
@@ -442,9 +435,7 @@ impl MessageReceiver {
     #[inline]
     fn current_slot(&self, token: BufferToken) -> Option<usize> {
         let slot = token.slot();
-        let fresh =
-            self.buffers.get(slot)?.token == token || self.mutant.is_planted("receiver-ignores-generation");
-        fresh.then_some(slot)
+        (self.buffers.get(slot)?.token == token).then_some(slot)
     }
 
     #[inline]
@@ -481,9 +472,7 @@ impl MessageReceiver {
     fn empty_buffer(&mut self, slot: usize) -> u64 {
         let buffer = &mut self.buffers[slot];
         buffer.state = BufferPhase::Idle;
-        if !self.mutant.is_planted("receiver-keeps-generation") {
-            buffer.token = buffer.token.next();
-        }
+        buffer.token = buffer.token.next();
         buffer.len
     }
 

@@ -6,7 +6,6 @@
 //! enough to look at what lies between the oldest receive that is outstanding and the end.
 
 use crate::limits::{MAILBOX_SLOTS, RANGE_RECVS};
-use crate::mutant::Mutant;
 use crate::wire::cts::RecordLines;
 use crate::wire::layout::MailboxLayout;
 
@@ -25,16 +24,15 @@ pub struct CtsRing {
     before: [u32; KNOWN],
     /// Buffers so far.
     end: u32,
-    mutant: Mutant,
 }
 
 impl CtsRing {
     /// For receives from that number on, announced in so many lines.
     #[must_use]
-    pub const fn new(number: u32, lines: RecordLines, mutant: Mutant) -> Self {
+    pub const fn new(number: u32, lines: RecordLines) -> Self {
         let layout = MailboxLayout::for_member(lines);
         // Asked with the first receive.
-        Self { layout, oldest: number, free: number, before: [0; KNOWN], end: number, mutant }
+        Self { layout, oldest: number, free: number, before: [0; KNOWN], end: number }
     }
 
     /// Takes places for receive `number`, the next, of `count` buffers; false while one of them may still be read.
@@ -57,32 +55,24 @@ impl CtsRing {
     /// Whether there is no room, as far as is known, up to that end.
     #[inline]
     fn is_beyond(&self, end: u32) -> bool {
-        self.free.wrapping_sub(end).cast_signed() < 0 && !self.mutant.is_planted("ring-has-no-end")
+        self.free.wrapping_sub(end).cast_signed() < 0
     }
 
     #[cold]
     #[inline(never)]
     fn forget_done(&mut self, number: u32, outstanding: impl Fn(u32) -> bool) {
-        let most = if self.mutant.is_planted("ring-forgets-who-is-outstanding") {
-            1
-        } else {
-            RANGE_RECVS as u32 - 1
-        };
-        let behind = number.wrapping_sub(self.oldest).min(most);
+        let behind = number.wrapping_sub(self.oldest).min(RANGE_RECVS as u32 - 1);
         self.oldest = number.wrapping_sub(behind);
         while self.oldest != number && !outstanding(self.oldest) {
             self.oldest = self.oldest.wrapping_add(1);
         }
-        let careless = self.mutant.is_planted("ring-forgets-the-unread");
-        let window = if careless { self.layout.record_count() } else { self.layout.buffer_window() };
-        self.free = self.buffers_before(self.oldest).wrapping_add(window);
+        self.free = self.buffers_before(self.oldest).wrapping_add(self.layout.buffer_window());
     }
 
     /// Where the record of a buffer is, in bytes.
     #[inline]
     #[must_use]
     pub fn record_offset(&self, number: u32, index: usize) -> u64 {
-        let index = if self.mutant.is_planted("ring-piles-buffers") { 0 } else { index };
         self.layout.record_offset(self.layout.first_offset(self.buffers_before(number)), index)
     }
 
@@ -97,7 +87,7 @@ impl CtsRing {
     #[must_use]
     pub fn holds_receive(&self, number: u32) -> bool {
         let behind = self.end.wrapping_sub(self.buffers_before(number));
-        behind <= self.layout.record_count() || self.mutant.is_planted("ring-holds-what-it-gave-away")
+        behind <= self.layout.record_count()
     }
 
     /// Places there are.

@@ -6,7 +6,6 @@ use alloc::boxed::Box;
 use crate::comm::MessageFault;
 use crate::comm::eager_window::EagerWindow;
 use crate::limits::{EAGER_CREDITS_MAX, MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX};
-use crate::mutant::Mutant;
 use crate::wire::cts::{self, CtsRecord, CtsSecondLine, RecordLines};
 use crate::wire::eager::EagerHeader;
 use crate::wire::layout::MailboxLayout;
@@ -56,7 +55,6 @@ pub struct MessageSender {
     layout: MailboxLayout,
     /// Where the record that was read last is; kept where records have two lines.
     last: u64,
-    mutant: Mutant,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,13 +75,13 @@ struct UnmatchedEager {
 impl MessageSender {
     /// A new sending side; the peer takes eager payloads up to `eager_max` bytes, `eager_credits` at a time.
     #[must_use]
-    pub fn new(eager_max: u32, eager_credits: u32, mutant: Mutant) -> Self {
-        Self::starting_at(1, eager_max, eager_credits, mutant)
+    pub fn new(eager_max: u32, eager_credits: u32) -> Self {
+        Self::starting_at(1, eager_max, eager_credits)
     }
 
     /// Like [`MessageSender::new`], with counters that start near their wrap; for tests.
     #[must_use]
-    pub fn starting_at(number: u32, eager_max: u32, eager_credits: u32, mutant: Mutant) -> Self {
+    pub fn starting_at(number: u32, eager_max: u32, eager_credits: u32) -> Self {
         let layout = MailboxLayout::for_single_comm(RecordLines::One);
         Self {
             next: number,
@@ -99,7 +97,6 @@ impl MessageSender {
             lines: RecordLines::One,
             layout,
             last: 0,
-            mutant,
         }
     }
 
@@ -207,7 +204,7 @@ impl MessageSender {
             for index in (0..RECV_BUFFERS_MAX).filter(|i| free >> i & 1 == 1) {
                 let place = self.layout.record_offset(first, index);
                 let Some(record) = self.read_record(mailbox, place, number, index as u8) else { continue };
-                if record.tag == tag || self.mutant.is_planted("sender-ignores-tag") {
+                if record.tag == tag {
                     self.take_buffer(at, index);
                     return self.write_direct(record, len);
                 }
@@ -218,14 +215,11 @@ impl MessageSender {
 
     #[inline]
     fn try_eager(&mut self, tag: u32, len: u64) -> SendDecision {
-        let blind =
-            self.mutant.is_planted("sender-ignores-credits") && self.unmatched_len < EAGER_CREDITS_MAX;
-        if len > self.eager_max || (self.unmatched_len >= self.eager_credits && !blind) {
+        if len > self.eager_max || self.unmatched_len >= self.eager_credits {
             return SendDecision::NotYet;
         }
         let number = self.eager_number;
-        let is_outside = number.wrapping_sub(self.oldest_unplaced()) >= MAILBOX_SLOTS as u32;
-        if is_outside && !self.mutant.is_planted("sender-ignores-eager-window") {
+        if number.wrapping_sub(self.oldest_unplaced()) >= MAILBOX_SLOTS as u32 {
             return SendDecision::NotYet;
         }
         self.unmatched[self.unmatched_len] = UnmatchedEager { number, tag };
@@ -261,7 +255,6 @@ impl MessageSender {
                 let place = self.layout.record_offset(self.at, index);
                 match self.read_record(mailbox, place, self.next, index as u8) {
                     Some(record) if record.count == first.count => *tag = record.tag,
-                    _ if self.mutant.is_planted("sender-takes-half-a-group") => {}
                     _ => return Ok(()),
                 }
             }
@@ -299,7 +292,7 @@ impl MessageSender {
                 waiting.copy_within(at + 1.., at);
                 self.unmatched_len -= 1;
             }
-            if taken.is_none() || self.mutant.is_planted("sender-forgets-eager") {
+            if taken.is_none() {
                 free |= 1 << index;
             }
         }
@@ -327,21 +320,18 @@ impl MessageSender {
             return None;
         }
         let words = mailbox.load_line(start);
-        if self.mutant.is_planted("sender-trusts-torn-record") {
-            return Some(CtsRecord::from_unchecked_words(&words, number, index));
-        }
         let record = CtsRecord::from_words(&words, number, index)?;
         if self.lines == RecordLines::One {
             return Some(record);
         }
         self.last = start;
         let whole = Self::second_line(mailbox, start, &record).is_some();
-        (whole || self.mutant.is_planted("sender-needs-one-line")).then_some(record)
+        whole.then_some(record)
     }
 
     #[inline]
     fn write_direct(&self, record: CtsRecord, len: u64) -> Result<SendDecision, MessageFault> {
-        if len > record.len && !self.mutant.is_planted("sender-ignores-room") {
+        if len > record.len {
             return Err(MessageFault::TooLong { len, room: record.len });
         }
         Ok(SendDecision::Direct(record))

@@ -5,8 +5,6 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::mutant::Mutant;
-
 /// Bytes of frames that the other end has not taken; beyond, it counts as not reading.
 pub const KEPT_MAX: usize = 1 << 20;
 
@@ -23,7 +21,6 @@ pub struct ResumeWindow {
     first: u64,
     /// Frames taken from the other end.
     received: u64,
-    mutant: Mutant,
 }
 
 /// More is kept than may be.
@@ -69,11 +66,17 @@ pub enum ResumeError {
     },
 }
 
+impl Default for ResumeWindow {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl ResumeWindow {
     /// A new stream.
     #[must_use]
-    pub fn new(mutant: Mutant) -> Self {
-        Self { kept: VecDeque::new(), kept_bytes: 0, first: 0, received: 0, mutant }
+    pub fn new() -> Self {
+        Self { kept: VecDeque::new(), kept_bytes: 0, first: 0, received: 0 }
     }
 
     /// Number of the first frame that is kept.
@@ -136,8 +139,7 @@ impl ResumeWindow {
         if received > sent {
             return Err(ResumeError::Unsent { received, sent });
         }
-        let upto = if self.mutant.is_planted("resume-forgets-untaken") { sent } else { received };
-        while self.first < upto
+        while self.first < received
             && let Some(frame) = self.kept.pop_front()
         {
             self.kept_bytes -= frame.len();
@@ -152,13 +154,13 @@ impl ResumeWindow {
     /// [`ResumeError::Gap`] if it is none of those sent so far, nor the next.
     pub fn on_frame(&mut self, number: u64) -> Result<FrameArrival, ResumeError> {
         let expected = self.received;
-        if number > expected && !self.mutant.is_planted("resume-skips-gaps") {
+        if number > expected {
             return Err(ResumeError::Gap { came: number, expected });
         }
-        if number < expected && !self.mutant.is_planted("resume-takes-twice") {
+        if number < expected {
             return Ok(FrameArrival::Known);
         }
-        self.received = expected.max(number) + 1;
+        self.received += 1;
         Ok(FrameArrival::New)
     }
 
@@ -176,15 +178,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    /// The bug that `cargo xtask mutants` asks for, if any.
-    fn planted() -> Mutant {
-        #[cfg(feature = "mutants")]
-        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            return Mutant::with_name(std::string::String::leak(name));
-        }
-        Mutant::NONE
-    }
 
     /// What happens to two ends.
     #[derive(Clone, Debug)]
@@ -270,7 +263,7 @@ mod tests {
         /// Whatever connections end when, every frame is taken once, in order.
         #[test]
         fn every_frame_is_taken_once_in_order(steps in steps()) {
-            let end = || ResumeWindow::new(planted());
+            let end = || ResumeWindow::new();
             let connections = vec![Connection::default(); CONNECTIONS];
             let mut pair = Pair { ends: [end(), end()], sent: [0; 2], came: Default::default(), connections };
             steps.iter().for_each(|step| pair.step(step));
@@ -286,7 +279,7 @@ mod tests {
 
     #[test]
     fn what_the_other_end_cannot_mean_is_refused() {
-        let mut end = ResumeWindow::new(planted());
+        let mut end = ResumeWindow::new();
         for byte in 0..3 {
             end.keep_frame(Vec::from([byte])).unwrap();
         }
@@ -304,7 +297,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_has_a_limit_and_comes_back_when_taken() {
-        let mut end = ResumeWindow::new(planted());
+        let mut end = ResumeWindow::new();
         while end.keep_frame(vec![0; 4096]) == Ok(()) {}
         assert_eq!(end.frames_sent() as usize, KEPT_MAX / 4096);
         end.on_received(1).unwrap();
@@ -313,7 +306,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_is_told_in_time() {
-        let mut end = ResumeWindow::new(planted());
+        let mut end = ResumeWindow::new();
         (0..TAKEN_DUE - 1).for_each(|number| _ = end.on_frame(number));
         assert!(!end.taken_due(0));
         end.on_frame(TAKEN_DUE - 1).unwrap();

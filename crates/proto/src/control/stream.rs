@@ -12,7 +12,6 @@
 //! A strand of a dead process is ended or refused by that process's kernel: the stream is over at once. A strand that falls
 //! silent shows a broken path: the stream waits for another path, dialled by the end that began it.
 
-use crate::mutant::Mutant;
 use crate::time::{Duration, Instant};
 use crate::wire::strand::STRANDS_MAX;
 
@@ -83,7 +82,6 @@ pub struct StreamLife {
     dials: usize,
     /// Strands that have joined so far.
     ever_joined: u64,
-    mutant: Mutant,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -113,7 +111,7 @@ struct DialSlot {
 impl StreamLife {
     /// A stream that this end begins, over so many slots; nothing may come from the other host for `silence`.
     #[must_use]
-    pub fn new_dialling(slots: usize, silence: Duration, now: Instant, mutant: Mutant) -> Self {
+    pub fn new_dialling(slots: usize, silence: Duration, now: Instant) -> Self {
         let slot = DialSlot {
             dialled: 0,
             answered: 0,
@@ -129,14 +127,13 @@ impl StreamLife {
             slots: [slot; STRANDS_MAX],
             dials: slots.min(STRANDS_MAX),
             ever_joined: 0,
-            mutant,
         }
     }
 
     /// A stream that this end accepted, by one strand that has not named its stream.
     #[must_use]
-    pub fn new_accepted(silence: Duration, now: Instant, mutant: Mutant) -> Self {
-        let mut life = Self::new_dialling(0, silence, now, mutant);
+    pub fn new_accepted(silence: Duration, now: Instant) -> Self {
+        let mut life = Self::new_dialling(0, silence, now);
         life.slots[0].answered = 1;
         life
     }
@@ -184,10 +181,9 @@ impl StreamLife {
     pub fn next_dial(&mut self, now: Instant) -> Option<DialStep> {
         let at = (0..self.dials).find(|&at| self.dial_time(at).is_some_and(|due| due <= now))?;
         let pace = self.dial_interval(at, now);
-        let once = self.mutant.is_planted("oob-begins-once");
         let slot = &mut self.slots[at];
         slot.begun = Some(now);
-        slot.due = (!once).then_some(now + pace);
+        slot.due = Some(now + pace);
         let drops_oldest = slot.dialled == DIALLED_MAX;
         slot.dialled += usize::from(!drops_oldest);
         Some(DialStep { slot: at, drops_oldest })
@@ -211,7 +207,6 @@ impl StreamLife {
         // Before anything has carried, an attempt that was answered waits for a process that is yet to accept.
         let answered = if matches!(self.state, StreamPhase::Opening { .. }) { 1 } else { ANSWERED_MAX };
         let waits = slot.joined > 0 || slot.answered >= answered || self.state == StreamPhase::Over;
-        let waits = waits || (slot.dialled > 0 && self.mutant.is_planted("stream-dials-one-at-a-time"));
         slot.due.filter(|_| !waits)
     }
 
@@ -223,9 +218,6 @@ impl StreamLife {
 
     /// The network has changed: all slots without a strand are dialled soon.
     fn expedite_dials(&mut self, now: Instant) {
-        if self.mutant.is_planted("stream-keeps-its-pause") {
-            return;
-        }
         for slot in &mut self.slots {
             slot.since = now;
             let soonest = slot.begun.map_or(now, |begun| begun + REDIAL_SOON).max(now);
@@ -270,7 +262,6 @@ impl StreamLife {
         } else if let StreamPhase::Adrift { waited, .. } = &mut self.state
             && proven
             && end == StrandEnd::Refusal
-            && !self.mutant.is_planted("stream-ignores-refusals")
         {
             // The host is there, the process is not.
             *waited = Duration(u64::MAX);
@@ -278,12 +269,8 @@ impl StreamLife {
     }
 
     fn on_last_ended(&mut self, end: StrandEnd, now: Instant) {
-        let lingers = match end {
-            StrandEnd::Silence => !self.mutant.is_planted("stream-never-lingers"),
-            StrandEnd::Refusal => self.mutant.is_planted("stream-lingers-when-ended"),
-        };
         // An attempt that was answered shows by itself whether the process lives.
-        let waited = if lingers { Duration(0) } else { Duration(u64::MAX) };
+        let waited = if end == StrandEnd::Silence { Duration(0) } else { Duration(u64::MAX) };
         self.state = StreamPhase::Adrift { waited, looked: now };
     }
 
@@ -294,7 +281,6 @@ impl StreamLife {
 
     /// Whether the stream is over. Ask after all strands were read and written.
     pub fn check_over(&mut self, now: Instant) -> bool {
-        let joined_only = self.mutant.is_planted("stream-counts-joined-only");
         let answered = self.slots.iter().any(|slot| slot.answered > 0);
         let silence = self.silence;
         let linger = self.linger_time();
@@ -305,12 +291,12 @@ impl StreamLife {
                 !answered && (!dialled || now - *since > silence)
             }
             StreamPhase::Carried => false,
-            StreamPhase::Adrift { .. } if answered && !joined_only => false,
+            StreamPhase::Adrift { .. } if answered => false,
             StreamPhase::Adrift { waited, looked } => {
                 // A look counts for one step at the most, however long the process was stopped before.
                 waited.0 = waited.0.saturating_add((now - *looked).min(step).0);
                 *looked = now;
-                *waited >= linger || joined_only
+                *waited >= linger
             }
             StreamPhase::Over => true,
         };

@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 
 use super::make_variants;
 use crate::limits::RAILS_MAX;
-use crate::mutant::Mutant;
 use crate::rma::atomic::AtomicAction;
 use crate::wire::device_queue::{
     AbortWord, AtomicChange, BOX_BYTES, CARD_WORDS, CompanionWord, CompletionOwner, DoorbellLayout,
@@ -144,7 +143,7 @@ pub(super) fn queue_seeds() -> Vec<Vec<u8>> {
 
 /// What a process hands to another one of its host.
 pub(super) fn guest_card(bytes: &[u8]) {
-    let Ok(card) = GuestChannelCard::from_bytes(bytes, Mutant::NONE) else { return };
+    let Ok(card) = GuestChannelCard::from_bytes(bytes) else { return };
     assert_eq!(card.to_bytes(), bytes);
     let layout = card.window_layout();
     assert!(
@@ -191,7 +190,7 @@ pub(super) fn window_card(bytes: &[u8]) {
     let (len, rest) = bytes.split_at(bytes.len().min(8));
     let ([len], words) = (pad_to_words(len), pad_to_words(rest));
     let lengths = PartLengths { whole: len, data: len / 4, words: len / 2 };
-    let Ok(card) = WindowCard::from_words(&words, lengths, Mutant::NONE) else { return };
+    let Ok(card) = WindowCard::from_words(&words, lengths) else { return };
     assert_eq!(card.to_words(), words);
     assert!((1..=RAILS_MAX).contains(&card.heaps().len()));
     assert!(card.key >> 8 > 0, "a generation");
@@ -275,20 +274,19 @@ pub(super) fn post_box(bytes: &[u8]) {
         request[7] = PostRequest::request_check(&request);
         reply[3] = PostReply::reply_check(&reply);
     }
-    if let Some(read) = PostRequest::from_words(&request, number, Mutant::NONE) {
+    if let Some(read) = PostRequest::from_words(&request, number) {
         assert_eq!((read.number, read.to_words()), (number, request), "one way to say it");
-        check_torn(&request, |words| PostRequest::from_words(words, number, Mutant::NONE).is_some());
+        check_torn(&request, |words| PostRequest::from_words(words, number).is_some());
     }
-    if let Some(read) = PostReply::from_words(&reply, number, Mutant::NONE) {
+    if let Some(read) = PostReply::from_words(&reply, number) {
         assert_eq!((read.number, read.to_words()), (number, reply), "one way to say it");
-        check_torn(&reply, |words| PostReply::from_words(words, number, Mutant::NONE).is_some());
+        check_torn(&reply, |words| PostReply::from_words(words, number).is_some());
     }
     let other = number.wrapping_add(POST_PLACES);
     assert_eq!(
         PostRequest::from_words(
             &PostRequest { number: other, ask: OwnerAction::Show { addr: 0, len: 0 } }.to_words(),
             number,
-            Mutant::NONE
         ),
         None
     );
@@ -355,7 +353,7 @@ pub(super) fn post_box_seeds() -> Vec<Vec<u8>> {
 /// Reports of ranks about their parts of a window.
 pub(super) fn making_report(bytes: &[u8]) {
     let given = pad_to_words::<REPORT_WORDS>(bytes);
-    let Ok(report) = MakingReport::from_words(&given, Mutant::NONE) else { return };
+    let Ok(report) = MakingReport::from_words(&given) else { return };
     assert_eq!(report.to_words(), given);
     assert_eq!(report.failure_cause().is_some(), given[0] > 0);
 }

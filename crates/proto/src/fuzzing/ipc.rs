@@ -11,7 +11,6 @@ use crate::ipc::exporter::{
 use crate::ipc::importer::{
     ImportPin, MapRefusal, MappingId, MappingKind, MappingPlace, MemoryImporter, ResolveOutcome, SourceId,
 };
-use crate::mutant::Mutant;
 use crate::slots::SlotId;
 use crate::tagged::StridedRows;
 use crate::time::Instant;
@@ -134,7 +133,7 @@ struct FuzzImporter {
 
 impl FuzzImporter {
     fn new() -> Option<Self> {
-        let mut importer = MemoryImporter::new(Mutant::NONE);
+        let mut importer = MemoryImporter::new();
         let source = importer.add_source().ok()?;
         Some(Self { importer, source, uses: Vec::new(), mapping: Vec::new() })
     }
@@ -219,7 +218,7 @@ impl FuzzExporter {
     fn new() -> Option<Self> {
         let budget = ExportAmount { entries: 4, bytes: 64 };
         let config = ExporterConfig { budget, passing: 2, idle: None, weightless: false };
-        let mut exporter = MemoryExporter::new(config, Mutant::NONE);
+        let mut exporter = MemoryExporter::new(config);
         let peer = exporter.add_peer().ok()?;
         Some(Self { exporter, peer, pins: Vec::new(), allocations: 0 })
     }
@@ -274,7 +273,7 @@ impl FuzzExporter {
         self.unexport_all();
         assert!(
             self.exporter.is_gone()
-                && self.exporter.usage() == MemoryExporter::new(self.exporter.config(), Mutant::NONE).usage()
+                && self.exporter.usage() == MemoryExporter::new(self.exporter.config()).usage()
         );
     }
 }

@@ -10,7 +10,6 @@ use crate::comm::MessageFault;
 use crate::comm::receiver::{ArrivalOutcome, MessageReceiver, RecvId};
 use crate::comm::sender::{MessageSender, SendDecision, SenderMailbox};
 use crate::limits::TOKENS_MAX;
-use crate::mutant::Mutant;
 use crate::wire::cts::{self, CtsRecord};
 use crate::wire::eager::EagerHeader;
 use crate::wire::fin::FinRecord;
@@ -72,8 +71,8 @@ impl CommPair {
     fn new(start: u32, groups: &[Vec<u32>]) -> Self {
         let tags = groups.iter().flat_map(|group| group.iter().rev().copied());
         Self {
-            sender: MessageSender::starting_at(start, ROOM as u32, 8, Mutant::NONE).without_order(),
-            receiver: MessageReceiver::starting_at(start, Mutant::NONE),
+            sender: MessageSender::starting_at(start, ROOM as u32, 8).without_order(),
+            receiver: MessageReceiver::starting_at(start),
             mailbox: MailboxWords::new(),
             records: VecDeque::new(),
             wire: VecDeque::new(),
@@ -228,8 +227,8 @@ pub(super) fn check_friends(bytes: &[u8]) {
 
 /// The peer of each end sends whatever the input says, near what is right so that it gets far.
 pub(super) fn check_hostile(bytes: &[u8]) {
-    let mut receiver = MessageReceiver::new(Mutant::NONE);
-    let mut sender = MessageSender::new(ROOM as u32, 8, Mutant::NONE);
+    let mut receiver = MessageReceiver::new();
+    let mut sender = MessageSender::new(ROOM as u32, 8);
     let mut mailbox = MailboxWords::new();
     let mut open = 0;
     for op in bytes.chunks_exact(4) {

@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 
 use super::make_variants;
 use crate::limits::RMA_STREAMS_MAX;
-use crate::mutant::Mutant;
 use crate::rma::PathId;
 use crate::rma::ProtocolFault;
 use crate::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
@@ -49,12 +48,12 @@ struct StreamEnds {
 pub(super) fn check_hostile(bytes: &[u8]) {
     let (Some(shape), Some(stream)) = (EpochShape::new(4, 8, 2), RmaStream::new(0)) else { return };
     let order = SignalOrdering::Counted { revert_after: 3 };
-    let Ok(out) = OutgoingStream::new(stream, order, shape, Mutant::NONE) else { return };
+    let Ok(out) = OutgoingStream::new(stream, order, shape) else { return };
     let mut ends = StreamEnds {
-        inbox: StreamInbox::new(shape, Mutant::NONE),
+        inbox: StreamInbox::new(shape),
         out,
-        calls: AtomicRequests::new(stream, Mutant::NONE),
-        served: ServedSlots::new(Mutant::NONE),
+        calls: AtomicRequests::new(stream),
+        served: ServedSlots::new(),
         stream,
         shape,
     };

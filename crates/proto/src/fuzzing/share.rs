@@ -7,7 +7,6 @@ use core::num::NonZeroU64;
 use super::make_variants;
 use crate::id::ProcessId;
 use crate::limits::GROUPS_OF_KEY_MAX;
-use crate::mutant::Mutant;
 use crate::nics::NicList;
 use crate::pool::config::{PoolConfig, SharingMode};
 use crate::pool::group::{GroupId, GroupPhase};
@@ -84,7 +83,7 @@ const BUDGET: u32 = 12;
 /// Four bytes a step: what happens, to which connection, and two numbers.
 pub(super) fn check_pool(bytes: &[u8]) {
     let Ok(config) = PoolConfig::new(SharingMode::On, 2, 1) else { return };
-    let mut pool = GroupPool::new(config, 7, Mutant::NONE);
+    let mut pool = GroupPool::new(config, 7);
     pool.set_budget(0, BUDGET);
     let start = pool.pool_usage();
     let mut seats: Vec<PoolMemberId> = Vec::new();

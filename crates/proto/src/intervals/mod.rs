@@ -15,7 +15,6 @@ use core::cmp::{Ordering, Reverse};
 
 pub use span::{ByteSpan, END_MAX, PageSize};
 
-use crate::mutant::Mutant;
 use crate::reserve::{OutOfMemory, try_grow};
 
 /// No node.
@@ -29,7 +28,6 @@ pub struct IntervalTree<G, V> {
     /// The first of the nodes that are not in the tree; the next is to the left of each.
     free: u32,
     len: usize,
-    mutant: Mutant,
 }
 
 #[derive(Clone, Debug)]
@@ -52,11 +50,17 @@ struct SpanQuery<'a, G> {
     end: u64,
 }
 
+impl<G: Copy + Ord, V: Copy> Default for IntervalTree<G, V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
     /// None.
     #[must_use]
-    pub const fn new(mutant: Mutant) -> Self {
-        Self { nodes: Vec::new(), root: NONE, free: NONE, len: 0, mutant }
+    pub const fn new() -> Self {
+        Self { nodes: Vec::new(), root: NONE, free: NONE, len: 0 }
     }
 
     /// Allocates what so many spans take, so that until there are more nothing is allocated.
@@ -317,8 +321,7 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
         let IntervalNode { left, right, .. } = self.nodes[at as usize];
         let to_left = self.node_height(left);
         let to_right = self.node_height(right);
-        let stays = self.mutant.is_planted("intervals-stay-unbalanced");
-        if to_left > to_right + 1 && !stays {
+        if to_left > to_right + 1 {
             if self.node_height(self.nodes[left as usize].left)
                 < self.node_height(self.nodes[left as usize].right)
             {
@@ -326,7 +329,7 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
             }
             return self.rotate_right(at);
         }
-        if to_right > to_left + 1 && !stays {
+        if to_right > to_left + 1 {
             if self.node_height(self.nodes[right as usize].right)
                 < self.node_height(self.nodes[right as usize].left)
             {
@@ -360,8 +363,7 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
     fn sum_up(&mut self, at: u32) {
         let IntervalNode { left, right, span, .. } = self.nodes[at as usize];
         let height = self.node_height(left).max(self.node_height(right)) + 1;
-        let left = if self.mutant.is_planted("intervals-forget-a-side") { 0 } else { self.node_reach(left) };
-        let reach = left.max(self.node_reach(right)).max(span.end());
+        let reach = self.node_reach(left).max(self.node_reach(right)).max(span.end());
         let node = &mut self.nodes[at as usize];
         (node.height, node.reach) = (height, reach);
     }

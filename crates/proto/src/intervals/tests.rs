@@ -6,7 +6,6 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::mutant::planted;
 
 fn span(start: u64, len: u64) -> ByteSpan {
     ByteSpan::new(start, len).unwrap()
@@ -40,7 +39,7 @@ proptest! {
     fn finds_what_a_list_would(
         steps in prop::collection::vec((0..3_u8, 0..40_u64, 1..24_u64, 0..3_u8), 1..200),
     ) {
-        let mut all = IntervalTree::new(planted());
+        let mut all = IntervalTree::new();
         let mut list: BTreeSet<(u8, u64, u64)> = BTreeSet::new();
         for (group, start, len, what) in steps {
             let asked = span(start, len);
@@ -82,7 +81,7 @@ fn ten_thousand_spans_take_a_few_dozen_steps() {
     for (name, shape) in
         [("apart", apart), ("nested", nested), ("overlapping", overlapping), ("mixed", mixed)]
     {
-        let mut all = IntervalTree::new(planted());
+        let mut all = IntervalTree::new();
         // In no order: 7919 has no divisor of N.
         for n in (0..N).map(|n| n * 7919 % N) {
             let group = match n % 100 {
@@ -114,7 +113,7 @@ fn ten_thousand_spans_take_a_few_dozen_steps() {
 /// Nodes are used again.
 #[test]
 fn what_was_removed_leaves_its_place() {
-    let mut all = IntervalTree::new(planted());
+    let mut all = IntervalTree::new();
     for round in 0..1000_u64 {
         for n in 0..8 {
             assert!(all.insert(0, span(n + round % 3, 3 + round % 5), ()));

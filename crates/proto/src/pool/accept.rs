@@ -49,9 +49,7 @@ impl GroupPool {
         if key.end != CommEnd::Receiving || !fits_links(key, links) {
             return Err(PlacementError::Misuse);
         }
-        if let Some(&seat) = self.conns.get(&(key.peer, conn))
-            && !self.mutant.is_planted("pool-seats-twice")
-        {
+        if let Some(&seat) = self.conns.get(&(key.peer, conn)) {
             return Ok(self.repeat_answer(seat, request.turn));
         }
         let wish = GroupPreference { turn: request.turn, ..GroupPreference::new(links) };
@@ -94,11 +92,9 @@ impl GroupPool {
         proof: GroupProof,
     ) -> AcceptPlan {
         let Some(id) = self.of_epoch(key, epoch) else { return AcceptPlan::Retry };
-        let believes = self.mutant.is_planted("pool-joins-unproven");
         let Some(group) = self.groups.get_mut(id.0) else { return AcceptPlan::Retry };
-        let proven = group.proof == Some(proof) || believes;
-        let open = matches!(group.state, GroupPhase::Creating | GroupPhase::Up)
-            || self.mutant.is_planted("pool-joins-broken");
+        let proven = group.proof == Some(proof);
+        let open = matches!(group.state, GroupPhase::Creating | GroupPhase::Up);
         if !proven || !open || group.seats.len() >= MEMBERS_OF_GROUP_MAX {
             return AcceptPlan::Retry;
         }
@@ -157,9 +153,7 @@ impl GroupPool {
 
     /// The group of that epoch, wherever it stands.
     fn of_epoch(&self, key: &GroupKey, epoch: GroupEpoch) -> Option<GroupId> {
-        let any = self.mutant.is_planted("pool-key-forgets-group");
-        let of_epoch =
-            |id: &GroupId| self.groups.get(id.0).is_some_and(|group| any || group.epoch == Some(epoch));
+        let of_epoch = |id: &GroupId| self.groups.get(id.0).is_some_and(|group| group.epoch == Some(epoch));
         self.of_key(key).find(of_epoch)
     }
 
@@ -171,7 +165,7 @@ impl GroupPool {
         let seat = self.seats.get_mut(id.0).ok_or(UnknownMember)?;
         let group = self.groups.get_mut(seat.group.0).ok_or(UnknownMember)?;
         seat.stage = HandshakeStage::Agreed;
-        if group.proof.is_some() || self.mutant.is_planted("pool-believes-ready") {
+        if group.proof.is_some() {
             group.advance_to(GroupPhase::Up);
         }
         Ok(group.state)

@@ -1,7 +1,5 @@
 //! The sending end: which group a comm goes to, and what the other end's answer makes of it.
 
-use core::num::NonZeroU64;
-
 use super::config::GroupPreference;
 use super::group::{GroupId, GroupPhase, PoolGroup};
 use super::key::{CommEnd, GroupKey};
@@ -117,17 +115,11 @@ impl GroupPool {
             if let Err(limit) = room {
                 return self.fail_or_wait(limit);
             }
-            let next = self.epochs.next_epoch();
-            let epoch = if self.mutant.is_planted("pool-repeats-epochs") {
-                GroupEpoch(NonZeroU64::MIN)
-            } else {
-                next
-            };
+            let epoch = self.epochs.next_epoch();
             let place = self
                 .make_group(key, Some(epoch), comer(MemberOrigin::Created))
                 .map_err(PlacementError::Exhausted)?;
-            let first = existing == 0 && !self.mutant.is_planted("pool-hides-first-groups");
-            return Ok(if first {
+            return Ok(if existing == 0 {
                 ConnectPlan::First(place, epoch)
             } else {
                 ConnectPlan::Create(place, epoch)
@@ -135,10 +127,8 @@ impl GroupPool {
         }
         let full = PlacementError::Exhausted(PoolLimit::MembersOfGroup(MEMBERS_OF_GROUP_MAX));
         let (id, group) = self.best_group(key).ok_or(full)?;
-        let proof = match (group.state, group.proof) {
-            (GroupPhase::Up, Some(proof)) => proof,
-            _ if self.mutant.is_planted("pool-joins-unready") => GroupProof(0),
-            _ => return Ok(ConnectPlan::Wait),
+        let Some(proof) = group.proof.filter(|_| group.state == GroupPhase::Up) else {
+            return Ok(ConnectPlan::Wait);
         };
         let epoch = group.epoch.ok_or(PlacementError::Misuse)?;
         let place = self.add_member(id, comer(MemberOrigin::Joined)).map_err(PlacementError::Exhausted)?;
@@ -153,10 +143,6 @@ impl GroupPool {
     fn best_group(&self, key: &GroupKey) -> Option<(GroupId, &PoolGroup)> {
         let with_room =
             || self.joinable_groups(key).filter(|(_, group)| group.seats.len() < MEMBERS_OF_GROUP_MAX);
-        if self.mutant.is_planted("pool-counts-modulo") {
-            let members = with_room().fold(0, |sum, (_, group)| sum + group.seats.len());
-            return with_room().nth(members % with_room().count().max(1));
-        }
         with_room().min_by_key(|(_, group)| {
             (group.weight, group.load, group.state == GroupPhase::Creating, group.index)
         })
@@ -189,9 +175,7 @@ impl GroupPool {
                 return AnswerStep::Go;
             }
             (MemberOrigin::Created | MemberOrigin::Joined, ShareOutcome::Retry) => {
-                if !self.mutant.is_planted("pool-asks-the-lost") {
-                    group.advance_to(GroupPhase::Draining);
-                }
+                group.advance_to(GroupPhase::Draining);
                 return retry_with(again);
             }
             (MemberOrigin::Alone, ShareOutcome::Full) if again.alone => {
@@ -201,8 +185,7 @@ impl GroupPool {
                 group.advance_to(GroupPhase::Draining);
                 let key = group.key;
                 // What that end has for comms of this kind may be for other NICs of this one: then it is to have its own.
-                let begins = self.mutant.is_planted("pool-believes-full");
-                let joins = self.joinable_groups(&key).next().is_some() || begins;
+                let joins = self.joinable_groups(&key).next().is_some();
                 return retry_with(GroupPreference { groups_at_most: u8::from(joins), ..again });
             }
             _ => return AnswerStep::Failed(AnswerFault::Nonsense),

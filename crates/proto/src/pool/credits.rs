@@ -5,8 +5,6 @@
 //! free; who holds more gets one only while less than half are out. So one member alone can have half of all, and half
 //! are left for those who have less than their part. Nobody who holds nothing waits for the same member twice.
 
-use crate::mutant::Mutant;
-
 /// A count that members take from and give back to. What each holds it counts by itself.
 #[derive(Debug)]
 pub struct GroupCredits {
@@ -15,14 +13,13 @@ pub struct GroupCredits {
     members: u32,
     /// Each member's part, at least one.
     part: u32,
-    mutant: Mutant,
 }
 
 impl GroupCredits {
     /// So many, and no members.
     #[must_use]
-    pub const fn new(total: u32, mutant: Mutant) -> Self {
-        Self { total, used: 0, members: 0, part: total, mutant }
+    pub const fn new(total: u32) -> Self {
+        Self { total, used: 0, members: 0, part: total }
     }
 
     /// A member comes.
@@ -53,9 +50,8 @@ impl GroupCredits {
     #[inline]
     #[must_use]
     pub fn may_take(&self, held: u32) -> bool {
-        let free = self.used < self.total || self.mutant.is_planted("credits-overrun");
-        let fair =
-            held < self.part || self.used < self.total / 2 || self.mutant.is_planted("credits-ignore-parts");
+        let free = self.used < self.total;
+        let fair = held < self.part || self.used < self.total / 2;
         free && fair
     }
 
@@ -94,11 +90,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::pool::tests::{cases, planted};
+    use crate::pool::tests::cases;
 
     #[test]
     fn half_are_for_anybody_and_half_for_those_who_have_little() {
-        let mut credits = GroupCredits::new(8, planted());
+        let mut credits = GroupCredits::new(8);
         (0..4).for_each(|_| credits.add_member());
         let greedy = (0..8).take_while(|&held| credits.try_take(held)).count();
         assert_eq!(greedy, 4, "half, for its part is two");
@@ -114,7 +110,7 @@ mod tests {
 
     #[test]
     fn alone_a_member_has_all() {
-        let mut credits = GroupCredits::new(5, planted());
+        let mut credits = GroupCredits::new(5);
         credits.add_member();
         assert_eq!((0..9).take_while(|&held| credits.try_take(held)).count(), 5);
         credits.add_member();
@@ -133,7 +129,7 @@ mod tests {
             members in 1..50_usize,
             steps in prop::collection::vec((0..50_usize, any::<bool>()), 1..400),
         ) {
-            let mut credits = GroupCredits::new(total, planted());
+            let mut credits = GroupCredits::new(total);
             let mut held: Vec<u32> = vec![0; members];
             (0..members).for_each(|_| credits.add_member());
             for (who, takes) in steps {

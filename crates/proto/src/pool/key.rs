@@ -2,7 +2,6 @@
 //! from what a comm is to be; compared by the pool.
 
 use crate::id::ProcessId;
-use crate::mutant::Mutant;
 use crate::nics::NicList;
 
 /// Which end of a comm this is. Queue pairs of sending and of receiving ends are never shared with each other: their
@@ -27,24 +26,4 @@ pub struct GroupKey {
     /// NICs of the other end, as far as they are known: a sending end must know them, for two listeners of one process
     /// may use different ones; a receiving end is told the epoch, which says as much.
     pub remote: NicList,
-}
-
-impl GroupKey {
-    /// By what groups are listed: all of it, unless a planted bug has one part forgotten.
-    pub(super) fn listing_key(&self, mutant: Mutant) -> Self {
-        let Self { mut peer, mut end, mut local, mut remote } = *self;
-        if mutant.is_planted("pool-key-forgets-peer") {
-            peer = ProcessId([0; 16]);
-        }
-        if mutant.is_planted("pool-key-forgets-direction") {
-            end = CommEnd::Sending;
-        }
-        if mutant.is_planted("pool-key-forgets-local-nics") {
-            local = NicList::NONE;
-        }
-        if mutant.is_planted("pool-key-forgets-remote-nics") {
-            remote = NicList::NONE;
-        }
-        Self { peer, end, local, remote }
-    }
 }

@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 use core::mem;
 
 use crate::limits::{MEMBER_QUARANTINE, MEMBERS_OF_GROUP_MAX};
-use crate::mutant::Mutant;
 use crate::slots::SlotTable;
 use crate::wire::member::MemberId;
 
@@ -27,7 +26,6 @@ pub struct OtherMembers<T> {
     table: SlotTable<Option<T>>,
     /// The member in each slot: all that routing looks at.
     names: Vec<Option<MemberId>>,
-    mutant: Mutant,
 }
 
 impl<T> OtherMembers<T> {
@@ -45,17 +43,22 @@ impl<T> OtherMembers<T> {
     #[inline]
     fn find_member(&self, bits: u32) -> Option<MemberId> {
         let name = self.names.get(bits as usize & MemberId::SLOTS_MAX).copied().flatten()?;
-        (name.to_bits() == bits || self.mutant.is_planted("members-ignore-generations")).then_some(name)
+        (name.to_bits() == bits).then_some(name)
+    }
+}
+
+impl<T> Default for GroupMembers<T> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
 impl<T> GroupMembers<T> {
     /// No members.
     #[must_use]
-    pub fn new(mutant: Mutant) -> Self {
-        let quarantine = if mutant.is_planted("members-reuse-ids") { 0 } else { MEMBER_QUARANTINE };
-        let table = SlotTable::with_quarantine(MEMBERS_OF_GROUP_MAX + quarantine, quarantine);
-        let others = OtherMembers { table, names: Vec::new(), mutant };
+    pub fn new() -> Self {
+        let table = SlotTable::with_quarantine(MEMBERS_OF_GROUP_MAX + MEMBER_QUARANTINE, MEMBER_QUARANTINE);
+        let others = OtherMembers { table, names: Vec::new() };
         Self { hand: None, in_hand: 0, others, dropped: 0 }
     }
 
@@ -120,8 +123,7 @@ impl<T> GroupMembers<T> {
     /// What the lane keeps for the member of these bits, which it then has in hand, and all others. Nothing is counted.
     #[inline]
     pub fn split_member(&mut self, bits: u32) -> Option<(&mut T, &mut OtherMembers<T>)> {
-        let mistaken = self.hand.is_some() && self.others.mutant.is_planted("members-mistake-who-is-in-hand");
-        if self.in_hand != bits && !mistaken {
+        if self.in_hand != bits {
             self.take_in_hand(bits)?;
         }
         Some((self.hand.as_mut()?, &mut self.others))
@@ -177,11 +179,10 @@ mod tests {
     use alloc::collections::VecDeque;
 
     use super::*;
-    use crate::pool::tests::planted;
 
     #[test]
     fn completions_of_those_who_left_are_dropped_and_counted() {
-        let mut members = GroupMembers::new(planted());
+        let mut members = GroupMembers::new();
         let a = members.add_member('a').unwrap();
         let b = members.add_member('b').unwrap();
         assert_eq!(
@@ -212,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_name_is_given_again_after_64_others_at_the_earliest() {
-        let mut members = GroupMembers::new(planted());
+        let mut members = GroupMembers::new();
         let mut left = Vec::new();
         for _ in 0..10_000 {
             let member = members.add_member(()).unwrap();
@@ -230,7 +231,7 @@ mod tests {
 
     #[test]
     fn there_is_a_limit_that_leaving_lifts() {
-        let mut members = GroupMembers::new(planted());
+        let mut members = GroupMembers::new();
         let mut all: VecDeque<_> =
             (0..MEMBERS_OF_GROUP_MAX).map(|n| members.add_member(n).unwrap()).collect();
         assert_eq!((members.add_member(0), members.len()), (Err(0), MEMBERS_OF_GROUP_MAX));
@@ -245,7 +246,7 @@ mod tests {
 
     #[test]
     fn one_is_in_hand_and_the_others_are_where_they_were() {
-        let mut members = GroupMembers::new(planted());
+        let mut members = GroupMembers::new();
         let all = ['a', 'b', 'c'].map(|value| (members.add_member(value).unwrap(), value));
         let slot = |member: MemberId| member.slot_index() as u32;
         for (member, value) in all.iter().chain(&all).chain(all.iter().rev()).copied() {

@@ -42,10 +42,9 @@ use self::config::PoolConfig;
 use self::epochs::EpochSource;
 use self::group::{GroupId, GroupPhase, GroupTeardown, PoolGroup};
 use self::key::{CommEnd, GroupKey};
-use self::pool_member::{HandshakeStage, JoiningMember, MemberOrigin, PoolMember};
+use self::pool_member::{HandshakeStage, JoiningMember, PoolMember};
 use crate::id::ProcessId;
 use crate::limits::{GROUPS_MAX, MEMBERS_MAX, POOL_QUARANTINE};
-use crate::mutant::Mutant;
 use crate::slots::SlotTable;
 use crate::wire::proof::{GroupEpoch, GroupProof};
 
@@ -61,7 +60,6 @@ pub struct GroupPool {
     /// The seats given to connections of other processes.
     conns: BTreeMap<(ProcessId, u64), PoolMemberId>,
     budgets: NicBudgets,
-    mutant: Mutant,
 }
 
 /// A place in a group.
@@ -126,17 +124,15 @@ pub enum WiredError {
 impl GroupPool {
     /// An empty pool. `base` is a random number, for the epochs.
     #[must_use]
-    pub fn new(config: PoolConfig, base: u64, mutant: Mutant) -> Self {
-        let quarantine = if mutant.is_planted("pool-reuses-ids") { 0 } else { POOL_QUARANTINE };
+    pub fn new(config: PoolConfig, base: u64) -> Self {
         Self {
             config,
             epochs: EpochSource::from(base),
-            groups: SlotTable::with_quarantine(GROUPS_MAX, quarantine),
-            seats: SlotTable::with_quarantine(MEMBERS_MAX, quarantine),
+            groups: SlotTable::with_quarantine(GROUPS_MAX, POOL_QUARANTINE),
+            seats: SlotTable::with_quarantine(MEMBERS_MAX, POOL_QUARANTINE),
             keys: BTreeMap::new(),
             conns: BTreeMap::new(),
             budgets: NicBudgets::default(),
-            mutant,
         }
     }
 
@@ -161,7 +157,7 @@ impl GroupPool {
 
     /// The groups of a key, in whatever state.
     pub fn of_key(&self, key: &GroupKey) -> impl Iterator<Item = GroupId> {
-        self.keys.get(&key.listing_key(self.mutant)).map_or(&[][..], Vec::as_slice).iter().copied()
+        self.keys.get(key).map_or(&[][..], Vec::as_slice).iter().copied()
     }
 
     /// Where a group stands; `None` if it is gone.
@@ -186,10 +182,7 @@ impl GroupPool {
                 (weight.saturating_add(group.weight), load.saturating_add(group.load))
             })
         };
-        let pipeline = match self.mutant.is_planted("pool-first-pipeline") {
-            true => 0,
-            false => (0..pipelines).min_by_key(|&pipeline| on(pipeline))?,
-        };
+        let pipeline = (0..pipelines).min_by_key(|&pipeline| on(pipeline))?;
         self.groups.get_mut(id.0)?.pipeline = pipeline;
         Some(pipeline)
     }
@@ -231,8 +224,7 @@ impl GroupPool {
             if !answered {
                 return Err(WiredError::Unanswered);
             }
-            let unlike = group.told.is_some_and(|told| told != proof);
-            if unlike && !self.mutant.is_planted("pool-believes-creator") {
+            if group.told.is_some_and(|told| told != proof) {
                 return Err(WiredError::Proof);
             }
             group.advance_to(GroupPhase::Up);
@@ -245,7 +237,7 @@ impl GroupPool {
     /// once, however often and from whomever the news comes.
     pub fn on_broken(&mut self, id: GroupId) -> Vec<PoolMemberId> {
         let Some(group) = self.groups.get_mut(id.0) else { return Vec::new() };
-        if group.advance_to(GroupPhase::Broken) || self.mutant.is_planted("pool-tells-twice") {
+        if group.advance_to(GroupPhase::Broken) {
             return group.seats.clone();
         }
         Vec::new()
@@ -262,14 +254,10 @@ impl GroupPool {
             self.conns.remove(&(group.key.peer, conn));
         }
         let last = group.remove_member(id, seat.wish.links, seat.wish.effective_weight());
-        let early = self.mutant.is_planted("pool-destroys-early") && seat.how == MemberOrigin::Created;
-        if !last && !early {
+        if !last {
             return Ok(RemainingMembers::Others);
         }
         group.advance_to(GroupPhase::Leaving);
-        if self.mutant.is_planted("pool-gives-back-early") {
-            self.budgets.return_queue_pairs(&group.key.local, group.slots);
-        }
         Ok(RemainingMembers::Last(GroupTeardown {
             group: seat.group,
             slots: group.slots,
@@ -292,11 +280,10 @@ impl GroupPool {
 
     /// A group is none of its key any more.
     fn unlist_group(&mut self, key: &GroupKey, id: GroupId) {
-        let key = key.listing_key(self.mutant);
-        if let Some(of_key) = self.keys.get_mut(&key) {
+        if let Some(of_key) = self.keys.get_mut(key) {
             of_key.retain(|&other| other != id);
             if of_key.is_empty() {
-                self.keys.remove(&key);
+                self.keys.remove(key);
             }
         }
     }
@@ -310,9 +297,6 @@ impl GroupPool {
 
     /// Whether a group of a key may be made besides so many others.
     fn check_budget(&self, key: &GroupKey, links: u8, others: usize) -> Result<(), PoolLimit> {
-        if self.mutant.is_planted("pool-ignores-budget") {
-            return Ok(());
-        }
         let short = |short: budget::NicShortage| PoolLimit::QueuePairs { nic: short.nic, limit: short.limit };
         self.budgets.check_fit(&key.local, links, others).map_err(short)
     }
@@ -335,7 +319,7 @@ impl GroupPool {
         };
         self.budgets.take_queue_pairs(&key.local, comer.wish.links);
         if epoch.is_some() {
-            self.keys.entry(key.listing_key(self.mutant)).or_default().push(id);
+            self.keys.entry(*key).or_default().push(id);
         }
         Ok(place)
     }

@@ -10,7 +10,6 @@ use alloc::vec::Vec;
 
 use crate::comm::table;
 use crate::limits::{GROUP_TOKENS_MAX, MEMBERS_OF_GROUP_MAX, RANGE_RECVS, RECV_BUFFERS_MAX};
-use crate::mutant::Mutant;
 use crate::wire::imm::BufferToken;
 use crate::wire::member::MemberId;
 
@@ -38,7 +37,6 @@ pub struct TokenRanges {
     /// Those of nobody, in the order in which they became so.
     free: VecDeque<u16>,
     dropped: u64,
-    mutant: Mutant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,18 +71,22 @@ pub const fn to_member(token: BufferToken) -> BufferToken {
     BufferToken::new(slot as u16, token.generation())
 }
 
+impl Default for TokenRanges {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl TokenRanges {
     /// Nobody has any yet.
     #[must_use]
-    pub const fn new(mutant: Mutant) -> Self {
-        Self { entries: Vec::new(), free: VecDeque::new(), dropped: 0, mutant }
+    pub const fn new() -> Self {
+        Self { entries: Vec::new(), free: VecDeque::new(), dropped: 0 }
     }
 
     /// A member comes; `None` if all ranges are in use.
     pub fn assign_range(&mut self, member: MemberId) -> Option<TokenRange> {
-        let fresh =
-            self.entries.len() < MEMBERS_OF_GROUP_MAX && !self.mutant.is_planted("ranges-reuse-at-once");
-        let number = if fresh {
+        let number = if self.entries.len() < MEMBERS_OF_GROUP_MAX {
             self.entries.push(RangeEntry { member: None, generation: 0 });
             self.entries.len() as u16 - 1
         } else {
@@ -99,9 +101,7 @@ impl TokenRanges {
     pub fn release_range(&mut self, range: TokenRange) {
         let Some(entry) = self.entries.get_mut(usize::from(range.number)) else { return };
         entry.member = None;
-        if !self.mutant.is_planted("ranges-repeat-generations") {
-            entry.generation = entry.generation.wrapping_add(AHEAD) % (1 << BufferToken::GENERATION_BITS);
-        }
+        entry.generation = entry.generation.wrapping_add(AHEAD) % (1 << BufferToken::GENERATION_BITS);
         self.free.push_back(range.number);
     }
 
@@ -129,11 +129,11 @@ impl TokenRanges {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::tests::{member, planted};
+    use crate::pool::tests::member;
 
     #[test]
     fn tokens_of_all_members_differ_and_read_back() {
-        let mut ranges = TokenRanges::new(planted());
+        let mut ranges = TokenRanges::new();
         let mut seen = std::collections::BTreeSet::new();
         for slot in 0..MEMBERS_OF_GROUP_MAX as u32 {
             let range = ranges.assign_range(member(slot)).unwrap();
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_range_is_used_again_after_all_others_and_with_other_tokens() {
-        let mut ranges = TokenRanges::new(planted());
+        let mut ranges = TokenRanges::new();
         let first = ranges.assign_range(member(0)).unwrap();
         let own = |range: TokenRange| range.to_wire(BufferToken::new(3, range.generation));
         ranges.release_range(first);

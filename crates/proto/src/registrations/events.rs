@@ -3,8 +3,7 @@
 use super::PinDownCache;
 use super::entry::{EntryId, RegistrationPhase, RegistrationPin};
 use super::key::RegistrationKey;
-use crate::intervals::{ByteSpan, PageSize};
-use crate::limits::WIDEN_PAGE_MAX;
+use crate::intervals::ByteSpan;
 
 /// A registration that can be used.
 #[derive(Debug, Eq, PartialEq)]
@@ -47,15 +46,11 @@ impl PinDownCache {
         self.must_be(id, RegistrationPhase::Registering)?;
         let entry = self.entries.get_mut(id.0).ok_or(RegistrationEventError::NoEntry)?;
         entry.state = RegistrationPhase::Ready;
-        if self.mutant.is_planted("registrations-forget-waiters") {
-            entry.pins = 1;
-        }
         let key = entry.key;
         let span = entry.span;
         let listed = entry.listed;
         let waiting = entry.waiting;
         if listed {
-            let span = self.listed_span(span);
             self.coming.remove(&key, span);
             self.ready.insert(key, span, id);
         }
@@ -72,9 +67,6 @@ impl PinDownCache {
         self.unlist_entry(id);
         let entry = self.entries.get_mut(id.0).ok_or(RegistrationEventError::NoEntry)?;
         entry.state = RegistrationPhase::Failed;
-        if self.mutant.is_planted("registrations-forget-who-waits-in-vain") {
-            entry.pins = 1;
-        }
         let waiting = entry.waiting;
         self.let_go(id);
         Ok(waiting)
@@ -148,16 +140,7 @@ impl PinDownCache {
         let key = entry.key;
         let span = entry.span;
         let state = entry.state;
-        let span = self.listed_span(span);
         let index = if state == RegistrationPhase::Registering { &mut self.coming } else { &mut self.ready };
         index.remove(&key, span);
-    }
-
-    /// What of a registration is found: all of it, and no byte more, unless a planted bug thinks in pages.
-    pub(super) fn listed_span(&self, span: ByteSpan) -> ByteSpan {
-        match PageSize::new(WIDEN_PAGE_MAX) {
-            Some(page) if self.mutant.is_planted("registrations-think-in-pages") => span.widened_to(page),
-            _ => span,
-        }
     }
 }

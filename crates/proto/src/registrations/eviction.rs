@@ -24,9 +24,7 @@ impl PinDownCache {
     /// From now on so much may be kept that nobody uses; what is beyond is to be closed.
     pub fn set_idle(&mut self, idle: IdleLimit) {
         self.config.idle = idle;
-        if !self.mutant.is_planted("registrations-stay-over-budget") {
-            self.trim_idle();
-        }
+        self.trim_idle();
     }
 
     /// From now on there may be so many registrations. Idle ones that are beyond are to be closed, those in use as soon as
@@ -61,9 +59,7 @@ impl PinDownCache {
 
     /// It is to be closed: nobody uses it, and it is in no queue.
     pub(super) fn queue_close(&mut self, id: EntryId) {
-        if !self.mutant.is_planted("registrations-find-the-closing") {
-            self.unlist_entry(id);
-        }
+        self.unlist_entry(id);
         let Some(entry) = self.entries.get_mut(id.0) else { return };
         entry.state = RegistrationPhase::Leaving;
         self.leaving.push(&mut self.entries, id.0);
@@ -83,9 +79,7 @@ impl PinDownCache {
 
     /// The least recently used idle one goes, if there is any.
     fn evict_oldest(&mut self) -> bool {
-        let recent = self.mutant.is_planted("registrations-push-out-the-recent");
-        let id = if recent { self.idle.back() } else { self.idle.front() };
-        let Some(id) = id.map(EntryId) else { return false };
+        let Some(id) = self.idle.front().map(EntryId) else { return false };
         self.remove_idle(id);
         self.queue_close(id);
         self.counts.evicted += 1;
@@ -94,14 +88,6 @@ impl PinDownCache {
 
     /// There is no room for one more.
     pub(super) fn make_room(&mut self) -> Result<RegistrationLookup, RegistrationError> {
-        if self.mutant.is_planted("registrations-evict-pinned") && self.idle.front().is_none() {
-            let any = self
-                .entries
-                .iter()
-                .find(|(_, entry)| entry.state == RegistrationPhase::Ready)
-                .map(|(id, _)| id);
-            any.into_iter().for_each(|id| self.queue_close(EntryId(id)));
-        }
         // One at a time: while a NIC closes one, those who need room come back.
         if self.closing > 0 || self.evict_oldest() {
             Ok(RegistrationLookup::Later)

@@ -4,7 +4,6 @@
 use super::entry::EntryId;
 use super::key::{MemorySpace, RegistrationKey, RegistrationPurpose, RegistrationRights, RegistrationScope};
 use crate::intervals::{ByteSpan, IntervalTree};
-use crate::mutant::Mutant;
 
 /// Registrations of all scopes, memories and rights.
 #[derive(Clone, Debug)]
@@ -12,27 +11,17 @@ pub(super) struct RegistrationIndex {
     spans: IntervalTree<RegistrationKey, EntryId>,
     /// How many there are with each set of rights, so that nobody looks for sets that nobody has.
     by_rights: [u32; RegistrationRights::SETS],
-    mutant: Mutant,
 }
 
 impl RegistrationIndex {
-    pub(super) const fn new(mutant: Mutant) -> Self {
-        Self { spans: IntervalTree::new(mutant), by_rights: [0; RegistrationRights::SETS], mutant }
+    pub(super) const fn new() -> Self {
+        Self { spans: IntervalTree::new(), by_rights: [0; RegistrationRights::SETS] }
     }
 
     /// A registration that contains all of `span` and allows what is asked for: of those that allow just that, if there is
     /// one, and then the one that [`IntervalTree::find_containing`] says.
     pub(super) fn find_serving(&self, key: &RegistrationKey, span: ByteSpan) -> Option<EntryId> {
         let find = |key: RegistrationKey| Some(self.spans.find_containing(&key, span)?.1);
-        if self.mutant.is_planted("registrations-ignore-rights") {
-            return RegistrationRights::LOCAL
-                .covering_sets()
-                .find_map(|rights| find(RegistrationKey { rights, ..*key }));
-        }
-        if self.mutant.is_planted("registrations-ignore-purpose") {
-            let key = RegistrationKey { purpose: RegistrationPurpose::Payload, ..*key };
-            return self.rights_in_use(key.rights).find_map(|rights| find(RegistrationKey { rights, ..key }));
-        }
         self.rights_in_use(key.rights).find_map(|rights| find(RegistrationKey { rights, ..*key }))
     }
 
@@ -43,15 +32,10 @@ impl RegistrationIndex {
         memory: MemorySpace,
         span: ByteSpan,
     ) -> Option<EntryId> {
-        let whole = self.mutant.is_planted("registrations-forget-what-is-whole");
         self.rights_in_use(RegistrationRights::LOCAL).find_map(|rights| {
             let keys =
                 RegistrationPurpose::BOTH.map(|purpose| RegistrationKey { scope, memory, purpose, rights });
-            let touches = |key| match whole {
-                true => self.spans.find_containing(key, span),
-                false => self.spans.find_overlapping(key, span),
-            };
-            Some(keys.iter().find_map(touches)?.1)
+            Some(keys.iter().find_map(|key| self.spans.find_overlapping(key, span))?.1)
         })
     }
 

@@ -73,9 +73,7 @@ impl PinDownCache {
             return Err(RegistrationError::Ended(key.scope));
         }
         if let Some(id) = self.ready.find_serving(key, span) {
-            if !self.mutant.is_planted("registrations-forget-hits") {
-                self.pin_entry(id)?;
-            }
+            self.pin_entry(id)?;
             self.counts.hits += 1;
             return Ok(RegistrationLookup::Hit(RegistrationPin(id)));
         }
@@ -108,9 +106,7 @@ impl PinDownCache {
         key: &RegistrationKey,
         span: ByteSpan,
     ) -> Result<RegistrationLookup, RegistrationError> {
-        let past =
-            if self.mutant.is_planted("registrations-count-nothing-closing") { self.closing } else { 0 };
-        if self.entries.len() - past >= self.entry_limit() {
+        if self.entries.len() >= self.entry_limit() {
             return self.make_room();
         }
         let span = match (key.memory, self.config.widen) {
@@ -120,7 +116,7 @@ impl PinDownCache {
         let entry = RegistrationEntry::new(*key, span);
         let id =
             EntryId(self.entries.insert(entry).map_err(|_| RegistrationError::Full(self.entry_limit()))?);
-        self.coming.insert(*key, self.listed_span(span), id);
+        self.coming.insert(*key, span, id);
         self.scopes.add_entry(key.scope);
         self.counts.misses += 1;
         Ok(RegistrationLookup::Register(RegisterCommand { id, key: *key, span }))

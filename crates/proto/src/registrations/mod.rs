@@ -43,7 +43,6 @@ use self::key::{MemorySpace, RegistrationScope};
 use self::scopes::ScopeTable;
 use crate::intervals::{ByteSpan, PageSize};
 use crate::limits::{REGISTRATION_SCOPES_MAX, REGISTRATIONS_MAX};
-use crate::mutant::Mutant;
 use crate::queue::LinkedQueue;
 use crate::slots::SlotTable;
 
@@ -76,7 +75,6 @@ pub struct PinDownCache {
     /// Those to be closed, whether or not somebody has been told.
     closing: usize,
     counts: RegistrationCounts,
-    mutant: Mutant,
 }
 
 /// What happened so far.
@@ -122,19 +120,18 @@ pub struct NoScope;
 impl PinDownCache {
     /// An empty cache.
     #[must_use]
-    pub const fn new(config: RegistrationConfig, mutant: Mutant) -> Self {
+    pub const fn new(config: RegistrationConfig) -> Self {
         Self {
             config,
             entries: SlotTable::new(REGISTRATIONS_MAX),
-            ready: RegistrationIndex::new(mutant),
-            coming: RegistrationIndex::new(mutant),
-            scopes: ScopeTable::new(mutant),
+            ready: RegistrationIndex::new(),
+            coming: RegistrationIndex::new(),
+            scopes: ScopeTable::new(),
             idle: LinkedQueue::new(),
             idle_bytes: 0,
             leaving: LinkedQueue::new(),
             closing: 0,
             counts: RegistrationCounts { hits: 0, joined: 0, misses: 0, evicted: 0 },
-            mutant,
         }
     }
 
@@ -155,11 +152,7 @@ impl PinDownCache {
         if !self.scopes.close_scope(scope) {
             return Err(NoScope);
         }
-        let pinned_stay = self.mutant.is_planted("registrations-find-the-ended");
         while let Some(id) = self.ready.any_of(scope).or_else(|| self.coming.any_of(scope)) {
-            if pinned_stay && self.entries.get(id.0).is_some_and(|entry| entry.pins > 0) {
-                break;
-            }
             self.withdraw_entry(id);
         }
         Ok(())
@@ -197,9 +190,7 @@ impl PinDownCache {
     /// One registration is of no more use to who comes now: part of its memory may be gone, or its NIC closes it under those who
     /// use it. Nobody finds it any more; it is closed as soon as nobody uses it. Nothing, where there is none of that name.
     pub fn hide_entry(&mut self, id: EntryId) {
-        if !self.mutant.is_planted("registrations-show-the-hidden") {
-            self.withdraw_entry(id);
-        }
+        self.withdraw_entry(id);
     }
 
     /// Nobody finds it any more; it is closed as soon as nobody uses it.

@@ -6,14 +6,12 @@ use core::ops::Bound;
 
 use super::key::RegistrationScope;
 use crate::limits::REGISTRATION_SCOPES_MAX;
-use crate::mutant::Mutant;
 
 /// All scopes that are open or have registrations left.
 #[derive(Clone, Debug)]
 pub(super) struct ScopeTable {
     last: u64,
     held: BTreeMap<RegistrationScope, HeldScope>,
-    mutant: Mutant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +21,8 @@ struct HeldScope {
 }
 
 impl ScopeTable {
-    pub(super) const fn new(mutant: Mutant) -> Self {
-        Self { last: 0, held: BTreeMap::new(), mutant }
+    pub(super) const fn new() -> Self {
+        Self { last: 0, held: BTreeMap::new() }
     }
 
     /// The next one; `None` if there are as many as there may be.
@@ -33,9 +31,6 @@ impl ScopeTable {
             return None;
         }
         self.last += 1;
-        if self.mutant.is_planted("registrations-reuse-scopes") {
-            self.last = self.held.len() as u64 + 1;
-        }
         let scope = RegistrationScope(NonZeroU64::new(self.last)?);
         self.held.insert(scope, HeldScope { open: true, entries: 0 });
         Some(scope)
@@ -43,7 +38,6 @@ impl ScopeTable {
 
     pub(super) fn is_open(&self, scope: RegistrationScope) -> bool {
         self.held.get(&scope).is_some_and(|held| held.open)
-            || self.mutant.is_planted("registrations-find-the-ended")
     }
 
     /// Whether nothing is left of it.

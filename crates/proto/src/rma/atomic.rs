@@ -1,7 +1,6 @@
 //! Atomics of every type that OpenSHMEM has them for, and what each makes of a word. Pure: who owns the word loads it, asks
 //! here and stores, with nobody in between.
 
-use crate::mutant::Mutant;
 use crate::wire::rma::signal::{SignalUpdate, UpdateOp};
 use crate::wire::rma::word::WordWidth;
 
@@ -124,7 +123,7 @@ impl TypedAtomic {
     /// nothing is to be stored. The result has no bits beyond the width.
     #[inline]
     #[must_use]
-    pub fn apply_to(self, old: u64, mutant: Mutant) -> Option<u64> {
+    pub fn apply_to(self, old: u64) -> Option<u64> {
         let mask = self.kind.word_width().bit_mask();
         let old = old & mask;
         let new = match self.action {
@@ -137,7 +136,7 @@ impl TypedAtomic {
             AtomicAction::CompareSwap { expect, swap } if old == expect => swap,
             AtomicAction::CompareSwap { .. } => return None,
         };
-        Some(if mutant.is_planted("rma-sums-are-wide") { new } else { new & mask })
+        Some(new & mask)
     }
 }
 

@@ -8,7 +8,6 @@
 //! come at any moment in between.
 
 use crate::limits::RMA_CALLS_MAX;
-use crate::mutant::Mutant;
 use crate::rma::ProtocolFault;
 use crate::rma::atomic::TypedAtomic;
 use crate::wire::rma::RmaStream;
@@ -47,17 +46,16 @@ pub struct AtomicRequests {
     generations: [u16; RMA_CALLS_MAX],
     /// Messages with its request that were sent again and are under way.
     copies: [u8; RMA_CALLS_MAX],
-    mutant: Mutant,
 }
 
 impl AtomicRequests {
     /// None so far.
     #[must_use]
-    pub const fn new(stream: RmaStream, mutant: Mutant) -> Self {
+    pub const fn new(stream: RmaStream) -> Self {
         let requests = [None; RMA_CALLS_MAX];
         let generations = [0; RMA_CALLS_MAX];
         let copies = [0; RMA_CALLS_MAX];
-        Self { stream, free: u64::MAX, wanted: 0, kept: 0, requests, generations, copies, mutant }
+        Self { stream, free: u64::MAX, wanted: 0, kept: 0, requests, generations, copies }
     }
 
     /// A request is about to be sent.
@@ -78,8 +76,7 @@ impl AtomicRequests {
             .and_then(|slot| AtomicRequest::new(self.stream, slot, word, atomic))
             .ok_or(RequestRefusal::Width)?;
         self.free &= self.free - 1;
-        let wants = atomic.is_fetching() && !self.mutant.is_planted("rma-values-lose-their-places");
-        self.wanted |= u64::from(wants) << at;
+        self.wanted |= u64::from(atomic.is_fetching()) << at;
         self.generations[at] = generation;
         self.requests[at] = Some(request);
         Ok(request)
@@ -96,7 +93,7 @@ impl AtomicRequests {
         if behind >= 1 << 15 {
             return Err(ProtocolFault::Slot { slot: reply.slot.number(), generation });
         }
-        if behind > 0 && !self.mutant.is_planted("rma-replies-meet-strangers") {
+        if behind > 0 {
             return Ok(ReplyEffect::Again);
         }
         let Some(request) = self.requests[at] else { return Ok(ReplyEffect::Again) };
@@ -114,8 +111,7 @@ impl AtomicRequests {
     }
 
     fn release_slot(&mut self, at: usize) {
-        let is_idle = self.copies[at] == 0 || self.mutant.is_planted("rma-slots-ignore-copies");
-        if self.requests[at].is_none() && is_idle {
+        if self.requests[at].is_none() && self.copies[at] == 0 {
             let kept = self.wanted & (1 << at);
             self.kept |= kept;
             self.free |= (1 << at) ^ kept;

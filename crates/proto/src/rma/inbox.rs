@@ -4,7 +4,6 @@
 use alloc::vec::Vec;
 
 use crate::limits::RMA_STREAMS_MAX;
-use crate::mutant::Mutant;
 use crate::reserve::{OutOfMemory, try_grow};
 use crate::rma::incoming::{IncomingStream, MakeUp, PathDeliveryReport, SignalArrival};
 use crate::rma::shape::EpochShape;
@@ -47,19 +46,17 @@ pub struct StreamInbox {
     owed: u64,
     shape: EpochShape,
     seen: InboxCounts,
-    mutant: Mutant,
 }
 
 impl StreamInbox {
     /// Of a peer that has sent nothing. Takes no memory.
     #[must_use]
-    pub const fn new(shape: EpochShape, mutant: Mutant) -> Self {
+    pub const fn new(shape: EpochShape) -> Self {
         Self {
             streams: Vec::new(),
             owed: 0,
             shape,
             seen: InboxCounts { writes: 0, signals: 0, repeated: 0, rode: 0, acks: 0 },
-            mutant,
         }
     }
 
@@ -75,7 +72,7 @@ impl StreamInbox {
             self.streams.resize_with(at + 1, || None);
         }
         if self.streams[at].is_none() {
-            self.streams[at] = Some(IncomingStream::new(self.shape, self.mutant)?);
+            self.streams[at] = Some(IncomingStream::new(self.shape)?);
         }
         Ok(())
     }
@@ -92,9 +89,6 @@ impl StreamInbox {
     #[inline]
     pub fn on_write(&mut self, imm: u32, path: PathId) -> Result<ArrivalEffect, ProtocolFault> {
         let counted = CountedImmediate::from_bits(imm).ok_or(ProtocolFault::Immediate(imm))?;
-        if self.mutant.is_planted("rma-arrivals-make-room") {
-            let _ = self.add_stream(counted.stream());
-        }
         let Some(stream) = self.stream_mut(counted.stream()) else {
             return Ok(ArrivalEffect::Unknown(counted.stream()));
         };
@@ -146,10 +140,6 @@ impl StreamInbox {
 
     /// What the next signal of a stream does, as [`IncomingStream::take_signal`] says.
     pub fn take_signal(&mut self, stream: RmaStream) -> Option<SignalUpdate> {
-        if self.mutant.is_planted("rma-streams-wait-in-line") {
-            let mut before = self.streams.iter().take(stream.index()).flatten();
-            before.all(|other| !other.has_signal()).then_some(())?;
-        }
         let update = self.stream_mut(stream)?.take_signal()?;
         self.mark_owed(stream, true);
         self.seen.signals += 1;
@@ -210,9 +200,6 @@ impl StreamInbox {
             if self.streams.get(at as usize)?.as_ref().is_some_and(|incoming| want(stream, incoming)) {
                 return Some(stream);
             }
-            if self.mutant.is_planted("rma-streams-hide-others") {
-                break;
-            }
         }
         None
     }
@@ -226,22 +213,16 @@ impl StreamInbox {
     /// A path of a stream is lost, and the last of it has come: what was counted there, for the peer. What was acknowledged may be
     /// lost with it, so all of it becomes due again.
     pub fn close_path(&mut self, stream: RmaStream, path: PathId) -> PathDeliveryReport {
-        let resends = !self.mutant.is_planted("rma-lost-acks-stay-lost");
         let Some(incoming) = self.stream_mut(stream) else { return PathDeliveryReport::default() };
         let standing = incoming.close_path(path);
-        if resends {
-            incoming.tell_again();
-            let owed = incoming.is_owed();
-            self.mark_owed(stream, owed);
-        }
+        incoming.tell_again();
+        let owed = incoming.is_owed();
+        self.mark_owed(stream, owed);
         standing
     }
 
     /// The peer is done with a stream: nothing is known of it any more, and its memory is given back.
     pub fn forget_stream(&mut self, stream: RmaStream) {
-        if self.mutant.is_planted("rma-left-streams-go-on") {
-            return;
-        }
         if let Some(known) = self.streams.get_mut(stream.index()) {
             *known = None;
         }

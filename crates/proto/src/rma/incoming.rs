@@ -5,7 +5,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::limits::LINKS_MAX;
-use crate::mutant::Mutant;
 use crate::reserve::{OutOfMemory, try_filled};
 use crate::rma::shape::EpochShape;
 use crate::rma::{PathId, ProtocolFault, extend_number, truncate_number};
@@ -60,9 +59,8 @@ const _: () = assert!(size_of::<LiveEpoch>() == 64);
 
 impl LiveEpoch {
     #[inline]
-    fn is_complete(&self, mutant: Mutant) -> bool {
-        self.update.is_some()
-            && (self.count == self.arrived || mutant.is_planted("rma-signals-wait-for-nothing"))
+    fn is_complete(&self) -> bool {
+        self.update.is_some() && self.count == self.arrived
     }
 
     fn check_count(&self) -> Result<(), ProtocolFault> {
@@ -90,7 +88,6 @@ pub struct IncomingStream {
     has_told: bool,
     /// It wants to know as soon as so many were.
     wanted: u64,
-    mutant: Mutant,
 }
 
 impl IncomingStream {
@@ -98,14 +95,14 @@ impl IncomingStream {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn new(shape: EpochShape, mutant: Mutant) -> Result<Self, OutOfMemory> {
-        Self::from_number(0, shape, mutant)
+    pub fn new(shape: EpochShape) -> Result<Self, OutOfMemory> {
+        Self::from_number(0, shape)
     }
 
     /// The same, with the number of its first epoch.
-    pub(super) fn from_number(from: u64, shape: EpochShape, mutant: Mutant) -> Result<Self, OutOfMemory> {
+    pub(super) fn from_number(from: u64, shape: EpochShape) -> Result<Self, OutOfMemory> {
         let epochs = try_filled(LiveEpoch::default(), shape.epoch_window() as usize)?;
-        Ok(Self { applied: from, epochs, shape, told: from, has_told: false, wanted: from, mutant })
+        Ok(Self { applied: from, epochs, shape, told: from, has_told: false, wanted: from })
     }
 
     /// The number of a live epoch.
@@ -170,37 +167,21 @@ impl IncomingStream {
     #[inline]
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.epochs[self.shape.ring_index(self.applied)].is_complete(self.mutant)
+        self.epochs[self.shape.ring_index(self.applied)].is_complete()
     }
 
     /// What the next signal does, if it is its turn: everything before it in its stream is there. To be applied before anything
     /// else of this stream is asked for.
     pub fn take_signal(&mut self) -> Option<SignalUpdate> {
-        let mut at = self.applied;
-        if self.mutant.is_planted("rma-signals-overtake") {
-            let later = |&ahead: &u64| self.complete_at(self.applied.wrapping_add(ahead));
-            at = self.applied.wrapping_add((0..self.shape.epoch_window()).rev().find(later)?);
-        }
-        let slot = &mut self.epochs[self.shape.ring_index(at)];
-        if !slot.is_complete(self.mutant) {
+        let slot = &mut self.epochs[self.shape.ring_index(self.applied)];
+        if !slot.is_complete() {
             return None;
         }
         let update = slot.update.take();
-        if !self.mutant.is_planted("rma-arrivals-stay") {
-            slot.arrived = 0;
-        }
+        slot.arrived = 0;
         slot.seen = [0; LINKS_MAX];
         self.applied = self.applied.wrapping_add(1);
         update
-    }
-
-    /// Whether a signal waits for its writes or its turn.
-    pub(super) fn has_signal(&self) -> bool {
-        self.epochs.iter().any(|epoch| epoch.update.is_some())
-    }
-
-    fn complete_at(&self, number: u64) -> bool {
-        self.epochs[self.shape.ring_index(number)].is_complete(self.mutant)
     }
 
     /// The initiator wants to know when epochs before that were applied.
@@ -232,9 +213,6 @@ impl IncomingStream {
             return;
         }
         self.told = self.applied.wrapping_sub(1);
-        if self.mutant.is_planted("rma-late-asks-win") {
-            self.wanted = self.applied;
-        }
         self.request_ack(self.applied);
     }
 
@@ -249,14 +227,10 @@ impl IncomingStream {
     #[inline]
     #[must_use]
     pub fn is_due(&self) -> bool {
-        if self.mutant.is_planted("rma-acks-only-ride") {
-            return false;
-        }
         let owed = self.applied.wrapping_sub(self.told);
         let wanted = self.wanted.wrapping_sub(self.told) as i64;
         let is_wanted = wanted > 0 && wanted as u64 <= owed;
-        let each = self.mutant.is_planted("rma-each-signal-is-acknowledged");
-        owed >= self.shape.acknowledge_after() || is_wanted || each && owed > 0
+        owed >= self.shape.acknowledge_after() || is_wanted
     }
 
     /// The lowest 48 bits of how many were applied; the initiator is being told, so that nothing is owed any more. Only when

@@ -6,7 +6,6 @@
 
 use alloc::vec::Vec;
 
-use crate::mutant::Mutant;
 use crate::reserve::{OutOfMemory, try_grow};
 use crate::rma::PathId;
 use crate::rma::in_flight::InFlightTable;
@@ -81,14 +80,19 @@ pub struct OperationLedger<T> {
     issued: u64,
     /// Completions of what was not under way.
     unknown: u64,
-    mutant: Mutant,
+}
+
+impl<T: Copy> Default for OperationLedger<T> {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl<T: Copy> OperationLedger<T> {
     /// Of a context with no peers and no room.
     #[must_use]
-    pub const fn new(mutant: Mutant) -> Self {
-        Self { total: 0, windows: Vec::new(), flights: InFlightTable::new(), issued: 0, unknown: 0, mutant }
+    pub const fn new() -> Self {
+        Self { total: 0, windows: Vec::new(), flights: InFlightTable::new(), issued: 0, unknown: 0 }
     }
 
     /// Makes room for peers below `peers` and for `more` operations. Allocates.
@@ -126,11 +130,6 @@ impl<T: Copy> OperationLedger<T> {
     pub fn complete_operation(&mut self, id: SlotId) -> Result<LedgerOp<T>, UnknownCompletion> {
         let Some(op) = self.flights.end_operation(id) else {
             self.unknown += 1;
-            if self.mutant.is_planted("rma-completions-count-twice") {
-                self.total = self.total.saturating_sub(1);
-                let pending = self.windows.iter_mut().find(|window| window.pending_count() > 0);
-                pending.into_iter().for_each(|window| window.0 -= 1);
-            }
             return Err(UnknownCompletion);
         };
         self.subtract_pending(op.peer, 1);
@@ -148,7 +147,6 @@ impl<T: Copy> OperationLedger<T> {
     }
 
     fn record_failure(&mut self, peer: u32, path: PathId) {
-        let peer = if self.mutant.is_planted("rma-failures-spread") { 0 } else { peer };
         let Some(window) = self.windows.get_mut(peer as usize) else { return };
         if window.failed_path().is_none() {
             window.0 |= (path.index() as u64 + 1) << PATH;
@@ -228,9 +226,7 @@ impl<T: Copy> OperationLedger<T> {
             }
         }
         let pending = self.windows.get(peer as usize).map_or(0, |window| window.pending_count());
-        if !self.mutant.is_planted("rma-lost-peers-are-waited-for") {
-            self.subtract_pending(peer, pending);
-        }
+        self.subtract_pending(peer, pending);
         if pending > 0 {
             self.record_failure(peer, path);
         }
@@ -255,10 +251,8 @@ impl<T: Copy> OperationLedger<T> {
             return Ok(QuietProgress::Pending);
         }
         let Some(path) = window.failed_path() else { return Ok(QuietProgress::Done) };
-        if !self.mutant.is_planted("rma-failures-stay") {
-            *window = PeerWindow(0);
-            self.total -= 1 << PATH;
-        }
+        *window = PeerWindow(0);
+        self.total -= 1 << PATH;
         Err(QuietFailure { peer, path })
     }
 

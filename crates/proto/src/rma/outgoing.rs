@@ -11,7 +11,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::limits::{LINKS_MAX, RMA_EPOCH_WRITES_MAX};
-use crate::mutant::Mutant;
 use crate::reserve::{OutOfMemory, try_filled};
 use crate::rma::incoming::{MakeUp, PathDeliveryReport};
 use crate::rma::shape::EpochShape;
@@ -106,7 +105,6 @@ pub struct OutgoingStream {
     order: SignalOrdering,
     shape: EpochShape,
     stream: RmaStream,
-    mutant: Mutant,
 }
 
 impl OutgoingStream {
@@ -114,13 +112,8 @@ impl OutgoingStream {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn new(
-        stream: RmaStream,
-        order: SignalOrdering,
-        shape: EpochShape,
-        mutant: Mutant,
-    ) -> Result<Self, OutOfMemory> {
-        Self::from_number(0, stream, order, shape, mutant)
+    pub fn new(stream: RmaStream, order: SignalOrdering, shape: EpochShape) -> Result<Self, OutOfMemory> {
+        Self::from_number(0, stream, order, shape)
     }
 
     /// The same, with the number of its first epoch.
@@ -129,7 +122,6 @@ impl OutgoingStream {
         stream: RmaStream,
         order: SignalOrdering,
         shape: EpochShape,
-        mutant: Mutant,
     ) -> Result<Self, OutOfMemory> {
         let sent = try_filled(SentSignal::default(), shape.epoch_window() as usize)?;
         Ok(Self {
@@ -147,7 +139,6 @@ impl OutgoingStream {
             order,
             shape,
             stream,
-            mutant,
         })
     }
 
@@ -161,7 +152,7 @@ impl OutgoingStream {
         if self.count < self.limit {
             return Ok(PutTag::Counted(self.count_write(path)));
         }
-        if self.counting || self.mutant.is_planted("rma-counts-from-the-start") {
+        if self.counting {
             return self.at_limit();
         }
         self.plain += 1;
@@ -183,23 +174,14 @@ impl OutgoingStream {
         if self.held {
             return Err(StreamBusy::Held);
         }
-        if self.mutant.is_planted("rma-counts-from-the-start") {
-            self.counting = true;
-            self.limit = RMA_EPOCH_WRITES_MAX;
-            return self.tag_put(PathId(0));
-        }
         self.counting = false;
         self.limit = 0;
-        if self.mutant.is_planted("rma-reverting-forgets") {
-            self.count = 0;
-        }
         self.plain += 1;
         Ok(PutTag::Plain)
     }
 
     fn is_full(&self) -> bool {
         self.unacknowledged_signals() >= self.shape.epoch_window()
-            && !self.mutant.is_planted("rma-window-has-no-end")
     }
 
     /// A write that was not counted is complete at the target. False if there was none: it was told twice.
@@ -216,7 +198,7 @@ impl OutgoingStream {
     /// # Errors
     /// [`StreamBusy`] says what is waited for.
     pub fn begin_signal(&mut self) -> Result<SignalBatch, StreamBusy> {
-        if self.held && !self.mutant.is_planted("rma-batches-mix") {
+        if self.held {
             return Err(StreamBusy::Held);
         }
         if self.is_full() {
@@ -247,7 +229,7 @@ impl OutgoingStream {
         update: SignalUpdate,
         at_once: bool,
     ) -> Result<SignalMessage, (SignalBatch, StreamBusy)> {
-        if self.plain > 0 && !self.mutant.is_planted("rma-turns-without-quiet") {
+        if self.plain > 0 {
             return Err((batch, StreamBusy::Plain));
         }
         let number = self.sealed;
@@ -260,9 +242,7 @@ impl OutgoingStream {
             self.asked = self.sealed;
         }
         (self.count, self.posted) = (0, [0; LINKS_MAX]);
-        if !self.mutant.is_planted("rma-epoch-stands-still") {
-            self.imm = CountedImmediate::new(self.stream, self.shape.wire_epoch(self.sealed)).to_bits();
-        }
+        self.imm = CountedImmediate::new(self.stream, self.shape.wire_epoch(self.sealed)).to_bits();
         self.abandon_signal(batch);
         let stream = self.stream;
         let epoch = self.shape.wire_epoch(number);
@@ -290,7 +270,7 @@ impl OutgoingStream {
     /// # Errors
     /// [`ProtocolFault::Acknowledged`] if it tells of some that were not sent.
     pub fn on_ack(&mut self, ack: SignalAck) -> Result<u64, ProtocolFault> {
-        let number = self.extend_acked(ack.number);
+        let number = extend_number(ack.number, self.acked);
         let news = number.wrapping_sub(self.acked) as i64;
         if news <= 0 {
             return Ok(0);
@@ -301,18 +281,6 @@ impl OutgoingStream {
         self.acked = number;
         self.renew_limit();
         Ok(news as u64)
-    }
-
-    fn extend_acked(&self, number: u64) -> u64 {
-        if self.mutant.is_planted("rma-acks-are-narrow") {
-            let ahead = self.shape.epochs_ahead(self.shape.wire_epoch(number), self.acked);
-            return if ahead > self.unacknowledged_signals() {
-                self.acked
-            } else {
-                self.acked.wrapping_add(ahead)
-            };
-        }
-        extend_number(number, self.acked)
     }
 
     /// Signals that were sent and are not acknowledged.
@@ -334,8 +302,7 @@ impl OutgoingStream {
         if self.unacknowledged_signals() == 0 {
             return QuietStep::Applied;
         }
-        let has_asked = self.asked == self.sealed && !self.mutant.is_planted("rma-quiet-asks-each-time");
-        if has_asked || self.mutant.is_planted("rma-quiet-asks-nobody") {
+        if self.asked == self.sealed {
             return QuietStep::Wait;
         }
         self.asked = self.sealed;
@@ -354,7 +321,7 @@ impl OutgoingStream {
         for back in (1..=self.unacknowledged_signals()).rev() {
             let number = self.sealed.wrapping_sub(back);
             let sent = &mut self.sent[self.shape.ring_index(number)];
-            if sent.over == Some(path) && !self.mutant.is_planted("rma-lost-signals-stay-lost") {
+            if sent.over == Some(path) {
                 sent.over = None;
                 lost.extend(self.resend_signal(number, standing).map(|signal| (number, signal)));
             }
@@ -382,7 +349,7 @@ impl OutgoingStream {
         let epoch = self.shape.wire_epoch(number);
         let applied = extend_number(standing.applied, self.acked);
         let has_come = (number.wrapping_sub(applied) as i64) < 0 || standing.signals.contains(&epoch);
-        if has_come && !self.mutant.is_planted("rma-signals-come-twice") {
+        if has_come {
             return None;
         }
         let SentSignal { update, count, at_once, .. } = self.sent[self.shape.ring_index(number)];
@@ -434,8 +401,7 @@ impl OutgoingStream {
                 _ => &mut self.sent[self.shape.ring_index(number)].posted,
             };
             let posted = core::mem::take(&mut posted[path.index()]);
-            let missing = posted.checked_sub(seen).ok_or(ProtocolFault::Standing { seen, posted })?;
-            let count = if self.mutant.is_planted("rma-standings-are-not-read") { posted } else { missing };
+            let count = posted.checked_sub(seen).ok_or(ProtocolFault::Standing { seen, posted })?;
             if count > 0 {
                 lost.push(MakeUp { stream: self.stream, epoch, count });
             }
@@ -447,7 +413,6 @@ impl OutgoingStream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mutant::planted;
     use crate::wire::rma::signal::UpdateOp;
     use crate::wire::rma::word::{SymmetricWord, WordWidth};
 
@@ -455,7 +420,7 @@ mod tests {
     fn an_epoch_has_as_many_writes_as_a_signal_can_tell() {
         let stream = RmaStream::new(0).unwrap();
         let order = SignalOrdering::Counted { revert_after: u32::MAX };
-        let mut out = OutgoingStream::new(stream, order, EpochShape::WIRE, planted()).unwrap();
+        let mut out = OutgoingStream::new(stream, order, EpochShape::WIRE).unwrap();
         let path = PathId::new(0).unwrap();
         let word = SymmetricWord::new(0, 0, WordWidth::Eight).unwrap();
         let batch = out.begin_signal().unwrap();

@@ -4,7 +4,6 @@
 //! Called for each event of a link and each word about one; says what to do, and does nothing itself.
 
 use crate::limits::LINKS_MAX;
-use crate::mutant::Mutant;
 use crate::rma::PathId;
 use crate::rma::incoming::PathDeliveryReport;
 
@@ -47,16 +46,15 @@ struct PathRecord {
 #[derive(Clone, Debug)]
 pub struct PeerPaths {
     ways: [PathRecord; LINKS_MAX],
-    mutant: Mutant,
 }
 
 impl PeerPaths {
     /// So many, asked for; at most [`LINKS_MAX`].
     #[must_use]
-    pub fn new(count: usize, mutant: Mutant) -> Self {
+    pub fn new(count: usize) -> Self {
         let stage = |at| if at < count { PathStage::Asked } else { PathStage::Gone };
         let ways = core::array::from_fn(|at| PathRecord { stage: stage(at), standing: None });
-        Self { ways, mutant }
+        Self { ways }
     }
 
     /// How far a path is.
@@ -130,10 +128,7 @@ impl PeerPaths {
             return PathStep::Nothing;
         }
         way.stage = PathStage::Leaving;
-        match self.are_gone() && !self.mutant.is_planted("rma-waits-without-a-path") {
-            true => PathStep::Last,
-            false => PathStep::Leave { say },
-        }
+        if self.are_gone() { PathStep::Last } else { PathStep::Leave { say } }
     }
 
     /// The target has left the path, and says what it has counted there.
@@ -149,15 +144,11 @@ impl PeerPaths {
     /// What the target has counted on a path that both ends have left: once, as soon as `is_quiet`: the link here is in error and
     /// has told all.
     pub fn take_delivery_report(&mut self, path: PathId, is_quiet: bool) -> Option<PathDeliveryReport> {
-        let is_quiet = is_quiet || self.mutant.is_planted("rma-redoes-before-its-end-has-told-all");
-        let hears = !self.mutant.is_planted("rma-redoes-before-the-target-has-left")
-            && !self.mutant.is_planted("job-redoes-before-the-target-has-left");
         let way = &mut self.ways[path.index()];
         if way.stage != PathStage::Leaving || !is_quiet {
             return None;
         }
-        let standing = way.standing.take();
-        let standing = if hears { standing } else { Some(standing.unwrap_or_default()) }?;
+        let standing = way.standing.take()?;
         way.stage = PathStage::Gone;
         Some(standing)
     }
@@ -166,14 +157,13 @@ impl PeerPaths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mutant::planted;
 
     fn path(place: u8) -> PathId {
         PathId::new(place).unwrap()
     }
 
     fn up(count: u8) -> PeerPaths {
-        let mut paths = PeerPaths::new(count.into(), planted());
+        let mut paths = PeerPaths::new(count.into());
         for at in (0..count).map(path) {
             assert!(paths.on_taken(at) && !paths.on_taken(at));
             paths.on_up(at);
@@ -221,7 +211,7 @@ mod tests {
         let mut paths = up(2);
         assert_eq!(paths.on_failed(path(1)), PathStep::Leave { say: true });
         assert_eq!(paths.on_failed(path(0)), PathStep::Last, "one that is left carries nothing more");
-        let mut paths = PeerPaths::new(3, planted());
+        let mut paths = PeerPaths::new(3);
         assert!(paths.are_coming() && paths.on_taken(path(0)) && paths.are_coming());
         assert_eq!(paths.on_refused(path(1)), PathStep::Leave { say: false });
         assert_eq!(paths.on_refused(path(0)), PathStep::Nothing, "it was taken");

@@ -4,7 +4,6 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::mutant::Mutant;
 use crate::rma::incoming::{MakeUp, PathDeliveryReport};
 use crate::rma::ledger::OperationLedger;
 use crate::rma::outgoing::OutgoingStream;
@@ -39,14 +38,19 @@ pub struct RedoQueue {
     /// Counted writes that are not complete without their immediates.
     rewriting: u32,
     make_up: Vec<MakeUp>,
-    mutant: Mutant,
+}
+
+impl Default for RedoQueue {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl RedoQueue {
     /// Nothing is lost so far.
     #[must_use]
-    pub const fn new(mutant: Mutant) -> Self {
-        Self { due: VecDeque::new(), rewriting: 0, make_up: Vec::new(), mutant }
+    pub const fn new() -> Self {
+        Self { due: VecDeque::new(), rewriting: 0, make_up: Vec::new() }
     }
 
     /// Both ends have left a path to a peer. Operations that have come are ended, the others are due; which is said by `kind`.
@@ -72,10 +76,7 @@ impl RedoQueue {
         let ops: Vec<_> = ops.map(|(id, op)| (id, kind(&op.note))).collect();
         for (id, kind) in ops {
             match kind {
-                RedoKind::Counted(number)
-                    if !outgoing.is_missing(number, &lost)
-                        && !self.mutant.is_planted("rma-redoes-what-came") =>
-                {
+                RedoKind::Counted(number) if !outgoing.is_missing(number, &lost) => {
                     // It is under way: it was found there.
                     let _ = ledger.complete_operation(id);
                     continue;
@@ -109,8 +110,7 @@ impl RedoQueue {
 
     /// What the target is to take for counted: at most `most` at once, and all that are due if it is called until there are none.
     pub fn make_up(&mut self, most: usize) -> Option<Vec<MakeUp>> {
-        let waits = self.rewriting > 0 && !self.mutant.is_planted("rma-makes-up-early");
-        if self.make_up.is_empty() || waits {
+        if self.make_up.is_empty() || self.rewriting > 0 {
             return None;
         }
         let most = most.min(self.make_up.len());

@@ -5,7 +5,6 @@
 use alloc::boxed::Box;
 
 use crate::limits::RMA_CALLS_MAX;
-use crate::mutant::Mutant;
 use crate::rma::ProtocolFault;
 use crate::wire::rma::atomic::{AtomicOutcome, AtomicReply, AtomicRequest};
 
@@ -31,16 +30,21 @@ pub enum ServedReply {
 #[derive(Debug)]
 pub struct ServedSlots {
     last: Box<[SlotUse; RMA_CALLS_MAX]>,
-    mutant: Mutant,
+}
+
+impl Default for ServedSlots {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl ServedSlots {
     /// None so far. Allocates.
     #[must_use]
-    pub fn new(mutant: Mutant) -> Self {
+    pub fn new() -> Self {
         // Use 0 comes first only after the last one: who begins with it is answered, and nothing is executed.
         let none = SlotUse { generation: 0, outcome: AtomicOutcome::Refused };
-        Self { last: Box::new([none; RMA_CALLS_MAX]), mutant }
+        Self { last: Box::new([none; RMA_CALLS_MAX]) }
     }
 
     /// A request has come. `execute` is called if it is new, and says what became of it: the value before, or that there is
@@ -57,10 +61,8 @@ impl ServedSlots {
         let (slot, generation) = (request.slot.number(), request.slot.generation());
         let reply = |outcome| AtomicReply { stream: request.stream, slot: request.slot, outcome };
         match generation.wrapping_sub(last.generation) {
-            0 if !self.mutant.is_planted("rma-requests-run-again") => {
-                Ok(ServedReply::Again(reply(last.outcome)))
-            }
-            0 | 1 => {
+            0 => Ok(ServedReply::Again(reply(last.outcome))),
+            1 => {
                 let outcome = match execute(request) {
                     AtomicOutcome::Done(_) if !request.atomic().is_fetching() => AtomicOutcome::Done(0),
                     outcome => outcome,

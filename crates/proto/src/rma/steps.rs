@@ -2,7 +2,6 @@
 //! and then a compare-and-swap until nobody was in between. Each of those that fails means that another's has not, so somebody is done
 //! with every round. Called by the engine for each answer of a NIC.
 
-use crate::mutant::Mutant;
 use crate::rma::atomic::{AtomicAction, TypedAtomic};
 
 /// What a NIC is to do with a word. It brings back what that was.
@@ -28,7 +27,7 @@ pub fn next(atomic: TypedAtomic, before: Option<u64>) -> AtomicStep {
         (AtomicAction::CompareSwap { expect, swap }, _) => AtomicStep::CompareSwap { expect, swap },
         (AtomicAction::Fetch, _) | (_, None) => AtomicStep::Add(0),
         (_, Some(expect)) => {
-            let swap = atomic.apply_to(expect, Mutant::NONE).unwrap_or(expect);
+            let swap = atomic.apply_to(expect).unwrap_or(expect);
             AtomicStep::CompareSwap { expect, swap }
         }
     }
@@ -37,14 +36,13 @@ pub fn next(atomic: TypedAtomic, before: Option<u64>) -> AtomicStep {
 /// What the word was when the step after `before` came, and so what the next one is to follow; `None` if the atomic is done.
 #[inline]
 #[must_use]
-pub fn next_expected(atomic: TypedAtomic, before: Option<u64>, found: u64, mutant: Mutant) -> Option<u64> {
+pub fn next_expected(atomic: TypedAtomic, before: Option<u64>, found: u64) -> Option<u64> {
     match (atomic.action(), before) {
         (AtomicAction::Add(_), _) if atomic.atomic_type().is_integer() => None,
         (AtomicAction::CompareSwap { .. } | AtomicAction::Fetch, _) => None,
-        (_, Some(_)) if mutant.is_planted("rma-steps-once") => None,
         (_, Some(before)) if before == found => None,
         // What would not change it has happened with the look.
-        _ => atomic.apply_to(found, Mutant::NONE).filter(|&new| new != found).map(|_| found),
+        _ => atomic.apply_to(found).filter(|&new| new != found).map(|_| found),
     }
 }
 
@@ -55,7 +53,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::mutant::planted;
     use crate::rma::atomic::AtomicType;
 
     fn execute(word: &mut u64, step: AtomicStep) -> u64 {
@@ -105,10 +102,10 @@ mod tests {
                 let at = order.next().map_or(0, |index| index.index(open.len()));
                 let (atomic, before) = open[at];
                 let found = execute(&mut word, next(atomic, before));
-                match next_expected(atomic, before, found, planted()) {
+                match next_expected(atomic, before, found) {
                     None => {
                         prop_assert_eq!(found, model);
-                        model = atomic.apply_to(model, Mutant::NONE).unwrap_or(model);
+                        model = atomic.apply_to(model).unwrap_or(model);
                         open.remove(at);
                     }
                     following => open[at].1 = following,
@@ -135,7 +132,7 @@ mod tests {
             loop {
                 let found = execute(&mut word, next(atomic, before));
                 taken += 1;
-                before = next_expected(atomic, before, found, Mutant::NONE);
+                before = next_expected(atomic, before, found);
                 if before.is_none() {
                     break;
                 }

@@ -2,7 +2,6 @@
 
 use alloc::vec::Vec;
 
-use crate::mutant::Mutant;
 use crate::queue::{LinkedEntry, LinkedQueue, QueueLinks};
 use crate::reserve::{OutOfMemory, try_grow};
 use crate::slots::{SlotId, SlotTable};
@@ -38,7 +37,6 @@ pub struct TagMatcher<R, M> {
     next: u64,
     /// Messages of one source that are kept, at most.
     kept_max: usize,
-    mutant: Mutant,
 }
 
 #[derive(Clone, Debug)]
@@ -87,10 +85,10 @@ impl TagPattern {
 impl<R, M> TagMatcher<R, M> {
     /// An empty one, with room for that many receives, and for that many messages of each source.
     #[must_use]
-    pub fn new(posted_max: usize, kept_max: usize, mutant: Mutant) -> Self {
+    pub fn new(posted_max: usize, kept_max: usize) -> Self {
         let posted = SlotTable::new(posted_max);
         let kept = SlotTable::new(0);
-        Self { posted, kept, sources: Vec::new(), any: LinkedQueue::new(), next: 0, kept_max, mutant }
+        Self { posted, kept, sources: Vec::new(), any: LinkedQueue::new(), next: 0, kept_max }
     }
 
     /// There are sources up to that number. Allocates what they take.
@@ -115,7 +113,6 @@ impl<R, M> TagMatcher<R, M> {
         let own = self.first_fitting(own, tag);
         let any = self.first_fitting(self.any.front(), tag);
         let id = match (own, any) {
-            (Some((own, _)), Some(_)) if self.mutant.is_planted("tagged-prefers-sources") => own,
             (Some((own, early)), Some((any, late))) => {
                 if early < late {
                     own
@@ -135,7 +132,7 @@ impl<R, M> TagMatcher<R, M> {
         let mut at = first;
         while let Some(id) = at {
             let posted = self.posted.get(id)?;
-            if posted.pattern.fits_tag(tag) || self.mutant.is_planted("tagged-ignores-tags") {
+            if posted.pattern.fits_tag(tag) {
                 return Some((id, posted.number));
             }
             at = posted.links.next_entry();
@@ -214,14 +211,6 @@ impl<R, M> TagMatcher<R, M> {
     #[inline]
     fn first_unexpected(&self, source: u32, pattern: &TagPattern) -> Option<(SlotId, u64)> {
         let of = self.sources.get(source as usize)?;
-        if self.mutant.is_planted("tagged-overtakes") {
-            let last = of.kept.back()?;
-            return self
-                .kept
-                .get(last)
-                .filter(|kept| pattern.fits_tag(kept.tag))
-                .map(|kept| (last, kept.number));
-        }
         let mut at = of.kept.front();
         while let Some(id) = at {
             let kept = self.kept.get(id)?;
@@ -286,12 +275,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::mutant::planted;
 
     const ALL: u64 = u64::MAX;
 
     fn matcher() -> TagMatcher<u32, u32> {
-        let mut matcher = TagMatcher::new(8, 4, planted());
+        let mut matcher = TagMatcher::new(8, 4);
         matcher.grow_sources(3).unwrap();
         matcher
     }
@@ -393,7 +381,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_matches_as_a_list_does(steps in prop::collection::vec(steps(), 1..200)) {
-            let mut matcher = TagMatcher::new(1000, 1000, planted());
+            let mut matcher = TagMatcher::new(1000, 1000);
             matcher.grow_sources(3).unwrap();
             let (mut naive, mut ids) = (Naive::default(), Vec::new());
             for (number, step) in (0..).zip(steps) {

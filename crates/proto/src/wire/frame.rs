@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 
 use crate::id::ProcessId;
 use crate::limits::LINKS_MAX;
-use crate::mutant::Mutant;
 use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
 use crate::wire::delivery_report::{DeliveryReport, DeliveryReportError};
 use crate::wire::share::{self, ShareError, ShareMode, ShareOffer, ShareOutcome, ShareRequest};
@@ -307,10 +306,6 @@ impl ControlFrame {
     /// # Errors
     /// [`FrameError`] says what is wrong; the stream it came on cannot be trusted any more.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, FrameError> {
-        Self::parse_frame(bytes, Mutant::NONE)
-    }
-
-    fn parse_frame(bytes: &[u8], mutant: Mutant) -> Result<Self, FrameError> {
         let mut reader = FieldReader(bytes);
         let [kind, version, ..] = reader.array::<4>()?;
         if version != 1 {
@@ -318,8 +313,8 @@ impl ControlFrame {
         }
         let frame = match kind {
             1 => read_hello(&mut reader)?,
-            2 => Self::Open(read_open(&mut reader, mutant)?),
-            3 => Self::Result(read_reply(&mut reader, mutant)?),
+            2 => Self::Open(read_open(&mut reader)?),
+            3 => Self::Result(read_reply(&mut reader)?),
             4 => Self::Ready { comm: reader.u64()?, conn: reader.u64()? },
             5 => Self::Close { id: reader.u64()?, messages: reader.u64()? },
             6 => Self::LinkDown(read_down(&mut reader)?),
@@ -372,8 +367,8 @@ fn read_link(reader: &mut FieldReader<'_>) -> Result<Vec<u8>, FrameError> {
 }
 
 /// Refuses an address where there must be none, and none where there must be one.
-fn check_link(link: &[u8], needed: bool, mutant: Mutant) -> Result<(), FrameError> {
-    if link.is_empty() != needed || mutant.is_planted("frame-takes-any-address") {
+fn check_link(link: &[u8], needed: bool) -> Result<(), FrameError> {
+    if link.is_empty() != needed {
         return Ok(());
     }
     Err(FrameError::Address(link.len() as u16))
@@ -410,7 +405,7 @@ fn write_open(out: &mut FieldWriter, open: &OpenFrame) {
     out.bytes(&open.share.to_bytes());
 }
 
-fn read_open(reader: &mut FieldReader<'_>, mutant: Mutant) -> Result<OpenFrame, FrameError> {
+fn read_open(reader: &mut FieldReader<'_>) -> Result<OpenFrame, FrameError> {
     let conn = reader.u64()?;
     let listen = reader.u64()?;
     let nonce = reader.array()?;
@@ -424,7 +419,7 @@ fn read_open(reader: &mut FieldReader<'_>, mutant: Mutant) -> Result<OpenFrame, 
     let mailbox = read_region(reader)?;
     let link = read_link(reader)?;
     let share = ShareRequest::from_reader(reader)?;
-    check_link(&link, !matches!(share.mode, ShareMode::Join(..)), mutant)?;
+    check_link(&link, !matches!(share.mode, ShareMode::Join(..)))?;
     Ok(OpenFrame { conn, listen, nonce, matched, near, links, mailbox, link, share })
 }
 
@@ -442,7 +437,7 @@ fn write_reply(out: &mut FieldWriter, reply: &ResultFrame) {
     out.bytes(&reply.share.to_bytes());
 }
 
-fn read_reply(reader: &mut FieldReader<'_>, mutant: Mutant) -> Result<ResultFrame, FrameError> {
+fn read_reply(reader: &mut FieldReader<'_>) -> Result<ResultFrame, FrameError> {
     let conn = reader.u64()?;
     let [answer, ..] = reader.array::<4>()?;
     let answer = match answer {
@@ -465,12 +460,11 @@ fn read_reply(reader: &mut FieldReader<'_>, mutant: Mutant) -> Result<ResultFram
         share: share::ShareAnswer::from_reader(reader)?,
     };
     let accepted = answer == OpenAnswer::Accepted;
-    if !accepted && reply.share.given != ShareOutcome::Alone && !mutant.is_planted("frame-shares-with-nobody")
-    {
+    if !accepted && reply.share.given != ShareOutcome::Alone {
         return Err(FrameError::Nobody);
     }
     let own = matches!(reply.share.given, ShareOutcome::Alone | ShareOutcome::Created { .. });
-    check_link(&reply.link, accepted && own, mutant)?;
+    check_link(&reply.link, accepted && own)?;
     Ok(reply)
 }
 
@@ -487,15 +481,6 @@ mod tests {
     use crate::wire::member::MemberId;
     use crate::wire::proof::{GroupEpoch, GroupProof};
     use crate::wire::share::{ANSWER_BYTES, REQUEST_BYTES};
-
-    /// The bug that `cargo xtask mutants` asks for, if any.
-    fn planted() -> Mutant {
-        #[cfg(feature = "mutants")]
-        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            return Mutant::with_name(std::string::String::leak(name));
-        }
-        Mutant::NONE
-    }
 
     const EPOCH: GroupEpoch = GroupEpoch(NonZeroU64::MAX);
 
@@ -650,7 +635,7 @@ mod tests {
 
     #[test]
     fn only_links_of_ones_own_have_an_address() {
-        let read = |frame: ControlFrame| ControlFrame::parse_frame(&frame.to_bytes(), planted()).err();
+        let read = |frame: ControlFrame| ControlFrame::from_bytes(&frame.to_bytes()).err();
         let wrong = |len: u16| Some(FrameError::Address(len));
         for (mode, own) in modes() {
             assert_eq!(read(open(mode, 0, vec![1])), if own { None } else { wrong(1) }, "{mode:?}");
@@ -672,11 +657,8 @@ mod tests {
         for (given, _) in &givens()[1..] {
             for answer in [OpenAnswer::Refused, OpenAnswer::NoResources, OpenAnswer::Other(3)] {
                 let bytes = result(answer, *given, 0, vec![]).to_bytes();
-                assert_eq!(
-                    ControlFrame::parse_frame(&bytes, planted()),
-                    Err(FrameError::Nobody),
-                    "{answer:?} {given:?}"
-                );
+                let read = ControlFrame::from_bytes(&bytes);
+                assert_eq!(read, Err(FrameError::Nobody), "{answer:?} {given:?}");
             }
         }
     }

@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 
 use crate::id::ProcessId;
 use crate::limits::RAILS_MAX;
-use crate::mutant::Mutant;
 use crate::nics::NicList;
 use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
 use crate::wire::fabric::{ChosenFabric, FABRIC_BYTES};
@@ -89,10 +88,6 @@ impl ConnectionHandle {
     /// # Errors
     /// [`ConnectionHandleError`] says what is wrong.
     pub fn from_bytes(bytes: &[u8; BYTES]) -> Result<Self, ConnectionHandleError> {
-        Self::parse_handle(bytes, Mutant::NONE)
-    }
-
-    fn parse_handle(bytes: &[u8; BYTES], mutant: Mutant) -> Result<Self, ConnectionHandleError> {
         let mut reader = FieldReader(bytes);
         if reader.array::<4>()? != MAGIC {
             return Err(ConnectionHandleError::Foreign);
@@ -112,7 +107,7 @@ impl ConnectionHandle {
         let listen = reader.u64()?;
         let attempt = reader.u64()?;
         let address = reader.bytes(ADDRESS_MAX)?[..used].to_vec();
-        let nics = read_nics(&mut reader, rails, mutant)?;
+        let nics = read_nics(&mut reader, rails)?;
         let fabric = ChosenFabric::from_bytes(reader.array()?).ok_or(ConnectionHandleError::Malformed)?;
         Ok(Self { process, nonce, nics, listen, address, attempt, p2p, near: near == 1, fabric })
     }
@@ -124,19 +119,14 @@ impl ConnectionHandle {
 }
 
 /// As many NICs as there are rails, none of them twice, and nobody behind them.
-fn read_nics(
-    reader: &mut FieldReader<'_>,
-    rails: u8,
-    mutant: Mutant,
-) -> Result<NicList, ConnectionHandleError> {
+fn read_nics(reader: &mut FieldReader<'_>, rails: u8) -> Result<NicList, ConnectionHandleError> {
     let mut numbers = [0; RAILS_MAX];
     for number in &mut numbers {
         *number = reader.u16()?;
     }
-    let named = if mutant.is_planted("handle-reads-one-nic") { 1 } else { usize::from(rails) };
-    let (named, behind) = numbers.split_at_checked(named).ok_or(ConnectionHandleError::Malformed)?;
-    let ends =
-        behind.iter().all(|&nic| nic == NicList::NOBODY) || mutant.is_planted("handle-ignores-further-nics");
+    let (named, behind) =
+        numbers.split_at_checked(usize::from(rails)).ok_or(ConnectionHandleError::Malformed)?;
+    let ends = behind.iter().all(|&nic| nic == NicList::NOBODY);
     NicList::new(named).filter(|nics| !nics.is_empty() && ends).ok_or(ConnectionHandleError::Malformed)
 }
 
@@ -147,15 +137,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    /// The bug that `cargo xtask mutants` asks for, if any.
-    fn planted() -> Mutant {
-        #[cfg(feature = "mutants")]
-        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-            return Mutant::with_name(std::string::String::leak(name));
-        }
-        Mutant::NONE
-    }
 
     fn handle(nics: &[u16], address: Vec<u8>) -> ConnectionHandle {
         let process = ProcessId([1; 16]);
@@ -216,7 +197,7 @@ mod tests {
             for (at, number) in numbers.iter().enumerate() {
                 bytes[NICS + 2 * at..][..2].copy_from_slice(&number.to_le_bytes());
             }
-            ConnectionHandle::parse_handle(&bytes, planted()).map(|handle| handle.nics.nic_numbers().to_vec())
+            ConnectionHandle::from_bytes(&bytes).map(|handle| handle.nics.nic_numbers().to_vec())
         };
         let none = NicList::NOBODY;
         for (rails, numbers) in [

@@ -119,9 +119,7 @@ fn fetch_nbi<T: WordBits>(
     // Before the word is another one.
     let into = with_pe(call, |_| result_memory(into.cast(), size_of::<T>()));
     let bits = fetch_word(call, ctx, at, kind, action, pe).to_le_bytes();
-    if !crate::is_planted("shmem-keeps-what-it-fetched") {
-        with_pe(call, |_| map_bounds_error(into.write(0, &bits[..size_of::<T>()])));
-    }
+    with_pe(call, |_| map_bounds_error(into.write(0, &bits[..size_of::<T>()])));
 }
 
 /// An atomic that fetches: by itself, of a context, and later.

@@ -39,7 +39,7 @@ fn broadcast(
 
 /// Elements with strides between them, which go on: blocks that lie on each other have no order.
 fn check_strides(element: usize, count: usize, dst: isize, sst: isize) -> Result<ElementBlocks> {
-    if count > 0 && (dst < 1 || sst < 1) && !crate::is_planted("shmem-strides-go-back") {
+    if count > 0 && (dst < 1 || sst < 1) {
         return Err(ShmemError::Argument("dst and sst are 1 or more"));
     }
     Ok(ElementBlocks { element, count, to: dst.unsigned_abs(), from: sst.unsigned_abs() })

@@ -67,7 +67,7 @@ pub(super) fn allocate_aligned(
     alignment: usize,
     bytes: usize,
 ) -> Result<*mut c_void> {
-    if !is_valid_alignment(alignment) && !crate::is_planted("shmem-blames-the-heap") {
+    if !is_valid_alignment(alignment) {
         eprintln!(
             "trunkline: PE {}: {call}: nothing is aligned to {alignment}: a power of 2 up to {ALIGN_MAX} is",
             world.symmetric_memory().own_pe()

@@ -34,7 +34,6 @@ use std::ffi::c_void;
 use trunkline_mem::MemoryRange;
 
 use crate::error::{Result, ShmemError};
-use crate::is_planted;
 use crate::memory::raw_memory;
 
 /// Exports functions by their name and their name for profiling tools. The parts of a name are joined.
@@ -67,9 +66,6 @@ pub(crate) use export;
 /// [`ShmemError::Argument`] if no memory is that long.
 #[inline]
 fn byte_len(count: usize, element: usize) -> Result<usize> {
-    if is_planted("shmem-counts-wrap") {
-        return Ok(count.wrapping_mul(element));
-    }
     count.checked_mul(element).ok_or_else(too_many)
 }
 
@@ -81,7 +77,7 @@ fn too_many() -> ShmemError {
 /// Bytes of so many elements; all that can be, which are found nowhere, if there are more.
 #[inline]
 fn saturating_len(count: usize, element: usize) -> usize {
-    if is_planted("shmem-counts-wrap") { count.wrapping_mul(element) } else { count.saturating_mul(element) }
+    count.saturating_mul(element)
 }
 
 /// So many bytes of the caller's at a pointer of C.
@@ -90,7 +86,7 @@ fn saturating_len(count: usize, element: usize) -> usize {
 /// [`ShmemError::Argument`] if it is null: what follows would be a fault that says nothing.
 #[inline]
 fn caller_memory(at: *const c_void, len: usize) -> Result<MemoryRange> {
-    if at.is_null() && len > 0 && !is_planted("shmem-follows-null") {
+    if at.is_null() && len > 0 {
         return Err(ShmemError::Argument("a buffer of this PE is NULL"));
     }
     Ok(raw_memory(at.expose_provenance(), len))
@@ -102,7 +98,7 @@ fn caller_memory(at: *const c_void, len: usize) -> Result<MemoryRange> {
 /// As [`caller_memory`].
 #[inline]
 fn result_memory(at: *mut c_void, len: usize) -> Result<MemoryRange> {
-    if at.is_null() && !is_planted("shmem-writes-to-null") {
+    if at.is_null() {
         return Err(ShmemError::Argument("the place for the result is NULL"));
     }
     Ok(raw_memory(at.expose_provenance(), len))

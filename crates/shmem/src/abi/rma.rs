@@ -78,7 +78,7 @@ impl ElementSpan {
     /// [`ShmemError::Argument`] if no memory has so many.
     fn new(at: usize, stride: isize, how: StridedElements) -> Result<Self> {
         let steps = byte_len(byte_len(how.count - 1, stride.unsigned_abs())?, how.element)?;
-        let back = if stride < 0 && !crate::is_planted("shmem-strides-go-on") { steps } else { 0 };
+        let back = if stride < 0 { steps } else { 0 };
         let low = at.checked_sub(back);
         let len = steps.checked_add(how.element);
         match (low, len.filter(|len| isize::try_from(*len).is_ok())) {
@@ -107,8 +107,7 @@ impl StridedElements {
     /// The strides in bytes: `there` at the other PE and `here` at this one, where `first` bytes precede the
     /// first element.
     fn to_byte_strides(self, there: isize, here: isize, first: i64) -> ByteStrides {
-        let element = if crate::is_planted("shmem-strides-are-bytes") { 1 } else { self.element };
-        let bytes = |stride: isize| (stride as i64).wrapping_mul(element as i64);
+        let bytes = |stride: isize| (stride as i64).wrapping_mul(self.element as i64);
         ByteStrides {
             there: bytes(there),
             here: bytes(here),

@@ -15,7 +15,7 @@ fn init_library(call: &str, threads: c_int) {
     match process_pe::start_pe() {
         // What was granted once stays.
         Ok(starts) => with_pe(call, |world| {
-            if starts || crate::is_planted("shmem-grants-the-last-level") {
+            if starts {
                 world.threads.store(threads as u32, Ordering::Relaxed);
             }
             Ok(())
@@ -27,7 +27,7 @@ fn init_library(call: &str, threads: c_int) {
 /// Where a level goes, and whether the one that is asked for can be.
 fn check_level(requested: c_int, provided: *mut c_int) -> Result<()> {
     result_memory(provided.cast(), 4)?;
-    if !(0..=MULTIPLE).contains(&requested) && !crate::is_planted("shmem-takes-any-level") {
+    if !(0..=MULTIPLE).contains(&requested) {
         return Err(ShmemError::Argument(
             "requested is one of SHMEM_THREAD_SINGLE, _FUNNELED, _SERIALIZED and _MULTIPLE",
         ));

@@ -155,7 +155,7 @@ impl<T: WaitWord> WaitWords<T> {
 
     /// Which of them count.
     fn counted_indices(&self) -> impl Iterator<Item = usize> {
-        let none = self.skip.is_null() || self.each && crate::is_planted("shmem-vectors-count-all");
+        let none = self.skip.is_null();
         let skip = raw_memory(self.skip.expose_provenance(), if none { 0 } else { self.count * 4 });
         (0..self.count)
             .filter(move |&at| skip.is_empty() || read_u32(&skip, at as u64 * 4).is_ok_and(|word| word == 0))
@@ -178,11 +178,7 @@ impl<T: WaitWord> WaitWords<T> {
 
     /// One that holds: the first from `turn` on, so that each has its turn.
     fn find_any(&self, turn: usize) -> Result<Option<usize>> {
-        let turn = if self.count > 0 && !crate::is_planted("shmem-looks-at-the-first") {
-            turn % self.count
-        } else {
-            0
-        };
+        let turn = if self.count > 0 { turn % self.count } else { 0 };
         let mut before = None;
         for at in self.counted_indices() {
             if (at >= turn || before.is_none()) && self.holds_at(at)? {

@@ -78,9 +78,6 @@ impl TeamMember {
             total = total.and_then(|sum| sum.checked_add(len));
         })?;
         let total = total.ok_or(ShmemError::Argument("no memory has so many elements"))?;
-        if crate::is_planted("shmem-collects-evenly") {
-            before = (source.len() * me) as u64;
-        }
         let dest = if total > 0 {
             self.memory.find_place(dest, total as usize)?
         } else {

@@ -74,8 +74,7 @@ impl TeamMember {
         let turn = self.teams.next_turn(team.slot);
         let mut round = 0;
         let mut step = 1;
-        let heard = if crate::is_planted("shmem-syncs-early") { team.size / 2 } else { team.size };
-        while step < heard {
+        while step < team.size {
             let flag = self.layout.flag_offset(team.slot, round);
             self.memory.put_word(team.pe_at((me + step) % team.size), flag, turn)?;
             self.wait_flag(team, (me + team.size - step) % team.size, flag, turn)?;
@@ -169,7 +168,7 @@ impl TeamMember {
         else {
             return Err(wrong);
         };
-        let stride = 1_i64 << if crate::is_planted("shmem-sets-have-no-gaps") { 0 } else { log_stride };
+        let stride = 1_i64 << log_stride;
         let last = first as i64 + (count as i64 - 1) * stride;
         if count == 0 || last >= self.memory.pe_count() as i64 {
             return Err(wrong);
@@ -196,9 +195,7 @@ impl TeamMember {
             let whom = ExpectedPe::Member(*team, from);
             memory.wait_until(whom, || Ok((memory.look_at(word, WordWidth::Eight)? > 0).then_some(())))?;
             // Who is ahead may have told of the next time already.
-            if !crate::is_planted("shmem-sets-keep-their-words") {
-                memory.post_atomic(0, memory.own_pe(), word, AtomicType::U64, AtomicAction::Add(u64::MAX))?;
-            }
+            memory.post_atomic(0, memory.own_pe(), word, AtomicType::U64, AtomicAction::Add(u64::MAX))?;
             (round, step) = (round + 1, step * 2);
         }
         Ok(())

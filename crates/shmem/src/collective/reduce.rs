@@ -89,8 +89,6 @@ impl TeamMember {
         let team = group.group_team();
         let me = self.index(team)?;
         let share = count.div_ceil(team.size) * element;
-        let share =
-            if crate::is_planted("shmem-reduces-a-part") { count / team.size * element } else { share };
         let begin = (me * share).min(count * element);
         let end = ((me + 1) * share).min(count * element);
         let chunk = if self.memory.find_fabric().is_some() { CHUNK_FAR } else { CHUNK };

@@ -44,7 +44,7 @@ impl TeamMember {
         let slot = free.trailing_zeros() as usize;
         // Flags of an earlier team stay below.
         self.exchange_numbers(&group, self.teams.current_turn(slot), |_, one| turn = turn.max(one))?;
-        Ok(Some((slot, if crate::is_planted("shmem-teams-begin-anew") { 0 } else { turn + 1 })))
+        Ok(Some((slot, turn + 1)))
     }
 
     /// Makes a team of that part, of which PEs the parent's index `me` may be one: its handle, or 0.
@@ -57,7 +57,6 @@ impl TeamMember {
         }
         let start = parent.pe_at(part.start as usize);
         let step = parent.stride * stride;
-        let step = if crate::is_planted("shmem-teams-go-forward") { step.abs() } else { step };
         let team = Team { slot, start, stride: step, size: part.size as usize };
         self.teams.install_team(team, turn, part.contexts)
     }
@@ -65,13 +64,9 @@ impl TeamMember {
     /// This PE's team of parts that have no PE in common, and so one slot. `None` if there is none free.
     fn split_apart(&self, parent: &Team, parts: impl Iterator<Item = TeamPart>) -> Result<Option<usize>> {
         let me = self.index(parent)? as i64;
-        let Some((mut slot, mut turn)) = self.free_slot(parent)? else { return Ok(None) };
+        let Some((slot, turn)) = self.free_slot(parent)? else { return Ok(None) };
         let mut mine = 0;
-        for (at, part) in parts.enumerate() {
-            if at > 0 && crate::is_planted("shmem-rows-take-a-slot-each") {
-                let Some(next) = self.free_slot(parent)? else { return Ok(None) };
-                (slot, turn) = next;
-            }
+        for part in parts {
             mine = mine.max(self.join_team(parent, me, part, slot, turn));
         }
         Ok(Some(mine))
@@ -106,7 +101,7 @@ impl TeamMember {
         });
         let Some(row) = self.split_apart(&parent, rows)? else { return Ok(None) };
         let column = self.split_apart(&parent, columns)?;
-        if column.is_none() && !crate::is_planted("shmem-keeps-half-a-split") {
+        if column.is_none() {
             self.teams.destroy(row)?;
         }
         Ok(column.map(|column| (row, column)))

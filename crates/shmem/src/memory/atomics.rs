@@ -79,16 +79,6 @@ impl SymmetricMemory {
     ) -> Result<()> {
         let SymmetricSignal { op, place: at, value } = signal;
         let segments = (self.mapped_memory(pe, to.segment), self.mapped_memory(pe, at.segment));
-        if crate::is_planted("shmem-signals-first") {
-            self.post_atomic(
-                lane,
-                pe,
-                at,
-                AtomicType::U64,
-                if op == UpdateOp::Add { AtomicAction::Add(value) } else { AtomicAction::Set(value) },
-            )?;
-            return if from.is_empty() { Ok(()) } else { self.put(lane, pe, to, from, when) };
-        }
         if let (None, None) = segments {
             let own = self.segments.find_place(from.addr(), from.len());
             let far = self.fabric_transport()?;

@@ -87,7 +87,6 @@ impl SymmetricMemory {
             vain = vain.wrapping_add(1);
             if (parks || vain.is_multiple_of(CLOCK))
                 && let Err(error) = self.check_alive_if_due(whom, &mut looked, &mut turn)
-                && !crate::is_planted("shmem-waits-for-the-dead")
             {
                 // What it did last may have come in the meantime.
                 return look()?.ok_or(error);
@@ -95,9 +94,7 @@ impl SymmetricMemory {
             if parks && let Some(far) = &self.far {
                 // Others may be at work on this PE's memory; what is long comes in pieces.
                 let now = far.sample_progress();
-                if std::mem::replace(&mut stirs, now) != now
-                    && !crate::is_planted("shmem-sleeps-through-work")
-                {
+                if std::mem::replace(&mut stirs, now) != now {
                     waiting.reset_backoff();
                     continue;
                 }
@@ -118,7 +115,7 @@ impl SymmetricMemory {
         // No two threads need to agree on it.
         let vain = self.tests.vain.load(Ordering::Relaxed).wrapping_add(1);
         self.tests.vain.store(vain, Ordering::Relaxed);
-        if !vain.is_multiple_of(CLOCK) || crate::is_planted("shmem-tests-for-the-dead") {
+        if !vain.is_multiple_of(CLOCK) {
             return Ok(());
         }
         let Ok(mut looked) = self.tests.looked.try_lock() else { return Ok(()) };
@@ -147,9 +144,7 @@ impl SymmetricMemory {
         let at = match whom {
             ExpectedPe::Member(team, pe) => {
                 // Who waits for the dead ends, too, but later.
-                if !crate::is_planted("shmem-names-who-noticed") {
-                    (0..team.size).try_for_each(|index| near(team.pe_at(index)))?;
-                }
+                (0..team.size).try_for_each(|index| near(team.pe_at(index)))?;
                 pe
             }
             ExpectedPe::Anyone => {

@@ -16,8 +16,7 @@ pub(crate) fn of_launcher(arguments: Vec<OsString>) -> Vec<OsString> {
             return argument;
         }
         let argument = if argument == "-np" { "-n".into() } else { argument };
-        is_value = argument.to_str().is_some_and(|word| TAKE_A_VALUE.contains(&word))
-            && !is_planted("oshrun-takes-values-for-programs");
+        is_value = argument.to_str().is_some_and(|word| TAKE_A_VALUE.contains(&word));
         options = has_prefix(&argument, "-") && argument != "--";
         argument
     };
@@ -64,7 +63,7 @@ pub(crate) fn links(arguments: &[OsString]) -> bool {
         is_value = argument.to_str().is_some_and(|word| OF_COMPILERS.contains(&word));
         !has_prefix(argument, "-") || argument == "-" || has_prefix(argument, "-l")
     };
-    (arguments.iter().any(&mut is_input) || is_planted("oshcc-links-nothing-too"))
+    arguments.iter().any(&mut is_input)
         && !arguments
             .iter()
             .any(|argument| argument.to_str().is_some_and(|word| LINK_NOTHING.contains(&word)))
@@ -72,15 +71,4 @@ pub(crate) fn links(arguments: &[OsString]) -> bool {
 
 fn has_prefix(argument: &OsStr, with: &str) -> bool {
     argument.as_encoded_bytes().starts_with(with.as_bytes())
-}
-
-/// Whether a bug is planted.
-fn is_planted(name: &str) -> bool {
-    #[cfg(feature = "mutants")]
-    return std::env::var("TRUNKLINE_MUTANT").is_ok_and(|asked| asked == name);
-    #[cfg(not(feature = "mutants"))]
-    {
-        let _ = name;
-        false
-    }
 }

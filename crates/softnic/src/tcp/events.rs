@@ -8,12 +8,9 @@ use std::sync::Arc;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::planted::AtTheEvents;
-
 /// An epoll descriptor that reports the sockets of a rail.
 pub(crate) struct SocketEvents {
     descriptor: Arc<OwnedFd>,
-    bugs: AtTheEvents,
 }
 
 impl SocketEvents {
@@ -23,7 +20,7 @@ impl SocketEvents {
     /// The system's error, such as no descriptor being left.
     pub(crate) fn new() -> io::Result<Self> {
         let descriptor = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
-        Ok(Self { descriptor, bugs: AtTheEvents::default() })
+        Ok(Self { descriptor })
     }
 
     /// The descriptor; readable while a watched socket has bytes to read or has ended.
@@ -33,9 +30,6 @@ impl SocketEvents {
 
     /// Reports a socket from now on. The kernel stops by itself once the socket is closed.
     pub(super) fn watch_socket(&self, socket: &impl AsFd) -> io::Result<()> {
-        if self.bugs.forgets.is_on() {
-            return Ok(());
-        }
         match epoll::add(&self.descriptor, socket, EventData::new_u64(0), EventFlags::IN | EventFlags::RDHUP)
         {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
@@ -45,9 +39,6 @@ impl SocketEvents {
 
     /// Reports a socket no longer: one of a failed link stays readable although nothing reads it.
     pub(super) fn unwatch_socket(&self, socket: &impl AsFd) {
-        if self.bugs.clings.is_on() {
-            return;
-        }
         // The caller asks for an unwatched socket.
         let _ = epoll::delete(&self.descriptor, socket);
     }

@@ -4,8 +4,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::planted::AtTheLook;
-
 /// Questions to an idle peer that must stay unanswered: on a bad cable some do.
 pub(super) const QUESTIONS: u8 = 4;
 /// The same of questions for room, which come ever less often.
@@ -30,6 +28,14 @@ pub(super) struct TcpHealth {
     pub(super) quiet: Duration,
 }
 
+impl TcpHealth {
+    /// Whether data was sent again, or questions were asked, so often without an answer that the peer seems gone.
+    fn is_unanswered(&self) -> bool {
+        let questions = if self.backoff > 0 { ROOM_QUESTIONS } else { QUESTIONS };
+        self.retransmits >= RETRANSMITS || self.probes >= questions
+    }
+}
+
 /// Where a connection is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TcpPhase {
@@ -47,13 +53,12 @@ pub(super) struct TcpWatch {
     limit: Duration,
     /// Since when it seems dead.
     suspected: Option<Instant>,
-    bugs: AtTheLook,
 }
 
 impl TcpWatch {
     /// For a connection that may go unanswered for this long.
     pub(super) fn new(limit: Duration) -> Self {
-        Self { limit, suspected: None, bugs: AtTheLook::default() }
+        Self { limit, suspected: None }
     }
 
     /// Between two questions to an idle peer, and before the first one: the kernel counts whole seconds.
@@ -63,14 +68,11 @@ impl TcpWatch {
 
     /// Whether the connection carries nothing more.
     pub(super) fn is_dead(&mut self, health: &TcpHealth, now: Instant) -> bool {
-        if self.bugs.blind.is_on() {
-            return false;
-        }
         let silent = match health.phase {
             // Whether it comes about is told elsewhere.
             TcpPhase::Dialled => false,
             TcpPhase::Gone => return true,
-            TcpPhase::Open => health.quiet > self.limit && self.is_unanswered(health),
+            TcpPhase::Open => health.quiet > self.limit && health.is_unanswered(),
         };
         if !silent {
             self.suspected = None;
@@ -80,12 +82,6 @@ impl TcpWatch {
         let since = self.suspected.filter(|since| now.duration_since(*since) < health.quiet).unwrap_or(now);
         self.suspected = Some(since);
         now.duration_since(since) >= GRACE.max(self.limit / 8)
-    }
-
-    fn is_unanswered(&self, health: &TcpHealth) -> bool {
-        let questions = if health.backoff > 0 { ROOM_QUESTIONS } else { QUESTIONS };
-        let impatient = self.bugs.impatient.is_on() && health.backoff > 0;
-        health.retransmits >= RETRANSMITS || health.probes >= questions || impatient
     }
 }
 

@@ -14,7 +14,6 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use trunkline_proto::control::WorkBudget;
 
-use super::planted::AtTheDoor;
 use super::socket::{MovedBytes, TcpSocket};
 
 /// Names a link to whoever dials.
@@ -75,7 +74,6 @@ struct AcceptQueue {
     looked: Instant,
     /// Links that are to be dialled.
     links: HashMap<DialToken, ExpectedLink>,
-    bugs: AtTheDoor,
 }
 
 /// What is known of a link that is to be dialled.
@@ -181,7 +179,7 @@ impl LinkListener {
     }
 
     fn let_in(&self, hall: &mut AcceptQueue, accepted: &mut usize) -> Result<(), Errno> {
-        while *accepted < ACCEPTS_MAX && hall.may_work() && hall.has_room() {
+        while *accepted < ACCEPTS_MAX && hall.may_work() {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(&self.listener, flags) {
                 Ok(fd) => {
@@ -199,9 +197,7 @@ impl LinkListener {
                 }
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
                 // Without descriptors the kernel keeps them waiting, and says so even if nobody waits.
-                Err(full @ (Errno::MFILE | Errno::NFILE)) if self.is_rung() && !hall.bugs.mute.is_on() => {
-                    return Err(full);
-                }
+                Err(full @ (Errno::MFILE | Errno::NFILE)) if self.is_rung() => return Err(full),
                 Err(_) => return Ok(()),
             }
         }
@@ -225,7 +221,6 @@ impl AcceptQueue {
             opened: now,
             looked: now,
             links: HashMap::new(),
-            bugs: AtTheDoor::default(),
         }
     }
 
@@ -242,11 +237,6 @@ impl AcceptQueue {
     fn may_work(&mut self) -> bool {
         let now = trunkline_proto::time::Instant(self.opened.elapsed().as_nanos() as u64);
         self.budget.check_room(now)
-    }
-
-    /// There is room for another one, for whom the oldest goes; with the bug, only when that one goes by itself.
-    fn has_room(&self) -> bool {
-        self.strangers.len() < STRANGERS_MAX || !self.bugs.keeps.is_on()
     }
 
     /// Takes strangers to the links they are for. Who comes too early stays a stranger. Reads those that were accepted last, and some of the others by
@@ -268,20 +258,13 @@ impl AcceptQueue {
                 at += 1;
                 continue;
             }
-            let mut said = stranger.read_hello();
-            if let HelloRead::All(token) = &mut said
-                && self.bugs.any.is_on()
-            {
-                let waits = self.links.iter().find(|(_, place)| matches!(place, ExpectedLink::Empty));
-                *token = waits.map_or(*token, |(token, _)| *token);
-            }
-            match said {
+            match stranger.read_hello() {
                 HelloRead::All(token) if self.links.contains_key(&token) => {
                     let stranger = self.strangers.remove(at);
                     self.budget.refund_units(1);
                     // A second one for the same link has heard the token from somewhere; the first one stays.
                     if let Some(place) = self.links.get_mut(&token)
-                        && (matches!(place, ExpectedLink::Empty) || self.bugs.second.is_on())
+                        && matches!(place, ExpectedLink::Empty)
                     {
                         *place = ExpectedLink::Taken(stranger.socket);
                     }

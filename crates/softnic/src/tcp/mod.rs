@@ -9,7 +9,6 @@ mod events;
 mod frame;
 mod health;
 mod listener;
-mod planted;
 mod receive;
 mod send;
 mod socket;

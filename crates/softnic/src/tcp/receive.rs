@@ -48,6 +48,15 @@ fn record_rest(record: &RingRecord, len: u64) -> Option<RingRecord> {
     })
 }
 
+/// Where the rest of a long payload can be received to.
+fn direct_place(qp: &mut SoftQp, env: &RailContext<'_>, record: &RingRecord) -> Option<CheckedPlace> {
+    if record.payload.len() <= DIRECT {
+        return None;
+    }
+    // Mapped bytes are written by copies alone.
+    qp.landing_place(env, record).filter(|place| place.rights & right::MAPPED == 0)
+}
+
 impl LinkStream {
     /// Takes in frames until the socket has no more, the sink is full, or the turn is over. `qp`, whose stream this is, executes them.
     fn take_frames(
@@ -88,9 +97,7 @@ impl LinkStream {
         sink: &mut CompletionSink<'_>,
     ) -> Result<(), RecordRefusal> {
         let out = &mut self.out;
-        if frame.executed.wrapping_sub(out.acked) > out.head.wrapping_sub(out.acked)
-            && !self.bugs.believes.is_on()
-        {
+        if frame.executed.wrapping_sub(out.acked) > out.head.wrapping_sub(out.acked) {
             return Err(NakReason::Garbled.into());
         }
         (out.acked, out.peer_posted) = (frame.executed, frame.posted);
@@ -122,7 +129,7 @@ impl LinkStream {
             if self.inc.quiet {
                 return Ok(0);
             }
-            if let Some(place) = self.direct_place(qp, env, record) {
+            if let Some(place) = direct_place(qp, env, record) {
                 let most = record.payload.len().min(BYTES);
                 // SAFETY: `direct_place` found so many bytes registered and allowed, inside the guard.
                 let landed = unsafe { self.read_to(place.at, most as usize) } as u64;
@@ -155,31 +162,13 @@ impl LinkStream {
         let come = self.inbox().len() as u64;
         let left = record.payload.len();
         let RecordVerb::Write { key, addr } = record.verb else { return come.min(left) };
-        let is_long = left > DIRECT && !self.bugs.hoards.is_on();
-        if come >= left || is_long || self.bugs.tears.is_on() {
+        if come >= left || left > DIRECT {
             return come.min(left);
         }
         // What is nowhere is refused by whoever executes it.
         let Some(place) = env.region_table().find_remote(key, addr, left, right::WRITE) else { return come };
         let begin = place.at.addr() as u64;
         ((begin + come) & !7).saturating_sub(begin)
-    }
-
-    /// Where the rest of a long payload can be received to.
-    fn direct_place(
-        &mut self,
-        qp: &mut SoftQp,
-        env: &RailContext<'_>,
-        record: &RingRecord,
-    ) -> Option<CheckedPlace> {
-        let left = record.payload.len();
-        if left <= DIRECT {
-            return None;
-        }
-        // Mapped bytes are written by copies alone.
-        let found = qp.landing_place(env, record, self.bugs.write_right());
-        let found = found.filter(|place| place.rights & right::MAPPED == 0);
-        self.bugs.landing_place(left, found)
     }
 
     /// Notes that `len` bytes of a record were executed; after the last one, the record is.
@@ -196,7 +185,7 @@ impl LinkStream {
     fn send_ack(&mut self, taken: u64) {
         // A peer's Nop waits for what came before it, although that did not ask to be acknowledged.
         let late = self.inc.idle >= LOOK && self.has_news();
-        if self.out.body == 0 && (late || self.owes_ack(taken)) && !self.bugs.silent.is_on() {
+        if self.out.body == 0 && (late || self.owes_ack(taken)) {
             self.push(FrameBody::Ack, 0);
         }
         self.write_buffer();

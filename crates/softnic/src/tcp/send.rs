@@ -108,9 +108,7 @@ fn send_body(
             return TransmitStep::Spent;
         }
         let len = stream.out.body;
-        let Some(place) = stream.bugs.body_place(len, source(env, job, len)) else {
-            return TransmitStep::Bad;
-        };
+        let Some(place) = source(env, job, len) else { return TransmitStep::Bad };
         let (moved, sent) = match place.rights & right::MAPPED {
             // SAFETY: `source` found the bytes registered, inside the guard.
             0 => unsafe { stream.write_with(place.at.cast_const(), len as usize) },

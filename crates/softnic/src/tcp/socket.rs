@@ -10,7 +10,6 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketType, sockopt};
 
 use super::health::{TcpHealth, TcpPhase};
-use crate::error::PlantedBug;
 
 /// How often a connection is asked for before its host counts as unreachable: about half a minute.
 const ASKED: i32 = 4;
@@ -65,9 +64,7 @@ impl TcpSocket {
         sockopt::set_tcp_nodelay(&fd, true)?;
         set_connect_attempts(&fd)?;
         if let Some(from) = from.filter(|from| from.is_ipv4() == to.is_ipv4()) {
-            if !PlantedBug::named("soft-dials-from-a-port-of-its-own").is_on() {
-                trunkline_mem::defer_port_choice(fd.as_fd())?;
-            }
+            trunkline_mem::defer_port_choice(fd.as_fd())?;
             rustix::net::bind(&fd, &SocketAddr::new(from, 0))?;
         }
         match rustix::net::connect(&fd, &to) {

@@ -11,7 +11,6 @@ use super::events::SocketEvents;
 use super::frame::{BYTES as HEAD, FrameBody, TcpFrame};
 use super::health::TcpWatch;
 use super::listener::{self, DialToken, LinkListener};
-use super::planted::InTheStream;
 use super::socket::{MovedBytes, TcpSocket};
 use crate::record::RingRecord;
 
@@ -47,7 +46,6 @@ pub(crate) struct LinkStream {
     is_watched: bool,
     pub(super) out: StreamOutput,
     pub(super) inc: StreamInput,
-    pub(super) bugs: InTheStream,
 }
 
 /// What is on its way out.
@@ -157,8 +155,7 @@ impl LinkStream {
             ended: false,
             idle: 0,
         };
-        let mut stream =
-            Self { door, token, socket, watch, is_watched: false, out, inc, bugs: InTheStream::default() };
+        let mut stream = Self { door, token, socket, watch, is_watched: false, out, inc };
         // On this host there is a connection already.
         stream.write_buffer();
         Ok(stream)
@@ -254,7 +251,7 @@ impl LinkStream {
     pub(super) fn owes_ack(&self, taken: u64) -> bool {
         let out = &self.out;
         let fresh = out.posted.wrapping_sub(out.told_posted);
-        let starving = fresh > 0 && out.told_posted == taken && !self.bugs.starves.is_on();
+        let starving = fresh > 0 && out.told_posted == taken;
         out.awaited
             || starving
             || fresh >= out.ack_every
@@ -358,7 +355,7 @@ impl LinkStream {
             }
             self.is_watched = true;
         }
-        if self.has_news() && self.out.body == 0 && !self.bugs.silent.is_on() {
+        if self.has_news() && self.out.body == 0 {
             self.push(FrameBody::Ack, 0);
         }
         self.write_buffer();

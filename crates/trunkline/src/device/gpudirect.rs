@@ -13,7 +13,7 @@ use trunkline_proto::wire::rma::word::WordWidth;
 
 use super::error::DeviceError;
 use super::on_gpu::GpuPlacement;
-use super::window::{ExecutorResources, planted_mutant};
+use super::window::ExecutorResources;
 
 /// Data of a window in memory of a GPU, as a heap.
 pub(super) struct ReachedHeap {
@@ -57,7 +57,7 @@ impl ExecutorResources {
         len: u64,
     ) -> Result<Option<ReachedHeap>, DeviceError> {
         let reach = self.shared.job.device_reach();
-        if !(reach.dmabuf || reach.nvidia) || planted_mutant().is_planted("window-ignores-reach") {
+        if !(reach.dmabuf || reach.nvidia) {
             self.say_why_shadowed(LogLevel::Info, "no NIC in use reaches memory of GPUs, or not all do");
             return Ok(None);
         }
@@ -82,9 +82,7 @@ impl ExecutorResources {
     }
 
     fn say_why_shadowed(&self, level: LogLevel, cause: &str) {
-        if !self.said_why_shadowed.swap(true, Ordering::Relaxed)
-            && !planted_mutant().is_planted("window-falls-back-silently")
-        {
+        if !self.said_why_shadowed.swap(true, Ordering::Relaxed) {
             let line = format!(
                 "windows in memory of the GPU have as much pinned memory of the host beside them, by way of which all puts and gets go: {cause}; docs/device.md, \"Windows that NICs reach\", says \
                  what NICs need"

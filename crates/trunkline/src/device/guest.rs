@@ -12,7 +12,7 @@ use trunkline_proto::wire::device_queue::{self as wire, EntryStatus, GuestFile};
 
 use super::error::DeviceError;
 use super::kernel::Kernel;
-use super::window::{OwnPart, Window, planted_mutant};
+use super::window::{OwnPart, Window};
 
 /// What a process needs of another one's window to use a channel of it: a value that goes by any way between processes of a host, such as a pipe or a socket. It names the memory files of
 /// the process that has made it, and holds nothing secret: only who may look into that process finds them.
@@ -139,7 +139,7 @@ impl GuestCard {
     /// # Errors
     /// [`DeviceError::Card`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DeviceError> {
-        Ok(Self(wire::GuestChannelCard::from_bytes(bytes, planted_mutant())?))
+        Ok(Self(wire::GuestChannelCard::from_bytes(bytes)?))
     }
 
     /// Writes it to a pipe, a socket or a file.
@@ -165,7 +165,7 @@ impl GuestCard {
         let (first, rest) = bytes.split_at_mut(head.len());
         first.copy_from_slice(&head);
         from.read_exact(rest)?;
-        wire::GuestChannelCard::from_bytes(&bytes, planted_mutant()).map(Self).map_err(wrong)
+        wire::GuestChannelCard::from_bytes(&bytes).map(Self).map_err(wrong)
     }
 }
 
@@ -185,7 +185,7 @@ impl GuestWindow {
         };
         let queues = map(&card.queues)?;
         let memory = map(&card.part)?;
-        let guest = GuestQueues::open(&queues, Some(host), planted_mutant())?;
+        let guest = GuestQueues::open(&queues, Some(host))?;
         let mut lanes = try_vec(card.numbers.len())?;
         let mut keys = try_vec(card.keys.len())?;
         for number in &card.numbers {

@@ -7,13 +7,12 @@ use trunkline_device::{GuestBudget, GuestQueues, HostDeadline, QueueWords, abort
 use trunkline_device_queue::{
     DeviceQueue, EntryTicket, OrDie, SignalSlot, SlotCondition, WaitBudget, WaitError, WordAddition, poll_sum,
 };
-use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::device_queue::{
     AbortWord, AtomicChange, EntryStatus, EntryWork, LENGTH_MAX, LocalAddress, PeerAddress, QueueEntry,
 };
 
 use super::error::KernelError;
-use super::window::{OwnPart, SourceMemory, planted_mutant};
+use super::window::{OwnPart, SourceMemory};
 
 /// Entries that go with one another: writes of all but the last GiB are posted before.
 const TOGETHER: usize = 3;
@@ -80,7 +79,6 @@ pub struct Kernel<'w> {
     dies: bool,
     /// Where another process executes.
     guest: Option<&'w GuestQueues>,
-    pub(super) mutant: Mutant,
 }
 
 /// How long a wait may take.
@@ -108,17 +106,7 @@ impl<'w> Kernel<'w> {
         guest: Option<&'w GuestQueues>,
     ) -> Self {
         let last = lanes.iter().map(|_| Cell::new(None)).collect();
-        Self {
-            part,
-            channel,
-            lanes,
-            cursor: Cell::new(0),
-            last,
-            limit: None,
-            dies: false,
-            guest,
-            mutant: planted_mutant(),
-        }
+        Self { part, channel, lanes, cursor: Cell::new(0), last, limit: None, dies: false, guest }
     }
 
     /// The same, and none of its waits lasts longer. One that would ends with [`WaitError::Timeout`]; what it waited for may still come.
@@ -152,7 +140,7 @@ impl<'w> Kernel<'w> {
             None => WaitLimit::Own(patience),
             Some(guest) => WaitLimit::Guests(guest.with_deadline(patience)),
         };
-        OrDie::new(patience, self.dies.then_some(abort_process as fn() -> !), self.mutant)
+        OrDie::new(patience, self.dies.then_some(abort_process as fn() -> !))
     }
 
     pub(super) fn remote_address(&self, rank: usize, addr: u64) -> Result<PeerAddress, KernelError> {
@@ -183,8 +171,7 @@ impl<'w> Kernel<'w> {
     /// The last write, which raises the counter that goes with it if it has room for that, and the counter's own entry if not.
     fn write_with_counter(&self, write: QueueEntry, counter: &WordAddition) -> [Option<QueueEntry>; 2] {
         let apart = [Some(write), Some(counter.to_entry())];
-        let is_apart = self.mutant.is_planted("dev-window-counts-apart");
-        counter.attach_to(write).filter(|_| !is_apart).map_or(apart, |counted| [Some(counted), None])
+        counter.attach_to(write).map_or(apart, |counted| [Some(counted), None])
     }
 
     fn next_lane(&self) -> usize {
@@ -374,7 +361,7 @@ impl<'w> Kernel<'w> {
         let words = &self.part.words;
         let none = KernelError::None { what: "lane", id: 0 };
         let first = self.lanes.first().ok_or(none)?;
-        Ok(slot.wait_unless_aborted(words, until, first, &mut self.wait_budget(), self.mutant)?)
+        Ok(slot.wait_unless_aborted(words, until, first, &mut self.wait_budget())?)
     }
 
     fn signal_slot(&self, by: usize, id: u32) -> Result<SignalSlot, KernelError> {
@@ -418,7 +405,7 @@ impl<'w> Kernel<'w> {
         let slots = (0..self.size()).filter_map(|by| self.signal_slot(by, id).ok());
         let mut budget = self.wait_budget();
         loop {
-            if let Some(sum) = poll_sum(&self.part.words, slots.clone(), value, self.mutant)? {
+            if let Some(sum) = poll_sum(&self.part.words, slots.clone(), value)? {
                 return Ok(sum);
             }
             if let Some(why) = self.lanes.first().and_then(DeviceQueue::abort_word) {
@@ -444,7 +431,7 @@ impl<'w> Kernel<'w> {
     /// # Errors
     /// [`KernelError::None`].
     pub fn reset_signal(&self, by: usize, id: u32) -> Result<u64, KernelError> {
-        let reset = self.signal_slot(by, id)?.reset_base(&self.part.words, self.mutant);
+        let reset = self.signal_slot(by, id)?.reset_base(&self.part.words);
         Ok(reset.unwrap_or(0))
     }
 
@@ -462,7 +449,7 @@ impl<'w> Kernel<'w> {
     /// # Errors
     /// [`KernelError::Wait`].
     pub fn barrier(&self, id: u32) -> Result<(), KernelError> {
-        use std::sync::atomic::Ordering::{AcqRel, Acquire};
+        use std::sync::atomic::Ordering::AcqRel;
 
         use trunkline_device_queue::WordMemory as _;
         let none = KernelError::None { what: "barrier", id };
@@ -470,9 +457,7 @@ impl<'w> Kernel<'w> {
         let words = &self.part.words;
         self.flush()?;
         let epoch = layout.barrier_epoch(id).ok_or(none)?;
-        let again = self.mutant.is_planted("dev-barriers-begin-anew");
-        let round =
-            if again { words.load(epoch, Acquire) | 1 } else { words.fetch_add(epoch, 1, AcqRel) + 1 };
+        let round = words.fetch_add(epoch, 1, AcqRel) + 1;
         let others = || (0..self.size()).filter(|&other| other != self.rank());
         for other in others() {
             let slot = layout.barrier_slot(id, self.rank() as u32).ok_or(none)?;

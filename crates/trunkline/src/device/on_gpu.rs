@@ -11,7 +11,7 @@ use trunkline_proto::wire::device_queue::WindowLayout;
 
 use super::error::DeviceError;
 use super::view::{DeviceTables, DeviceView, LaneView, PeerView, VIEW_VERSION};
-use super::window::{Window, planted_mutant};
+use super::window::Window;
 
 /// Where windows lie whose kernels run on a GPU.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -178,10 +178,9 @@ impl OnGpu {
         ];
         let [peers, queued, words, bases] = tables.each_ref().map(|table| table.addr() as u64);
         let base = region.as_ref().map_or(pinned.device_address(), |region| region.addr() as u64);
-        let apart = first.filter(|_| !planted_mutant().is_planted("window-counts-slots-from-its-data"));
         let view = DeviceView {
             base,
-            slots: apart.map_or(base, |first| pinned.device_address().wrapping_sub(first)),
+            slots: first.map_or(base, |first| pinned.device_address().wrapping_sub(first)),
             channels,
             signal_bases: bases,
             counter_bases: bases + signals * 8,

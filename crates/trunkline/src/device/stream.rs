@@ -61,15 +61,8 @@ impl Kernel<'_> {
         let stream = self.peer_stream(from)?;
         for chunk in into.chunks_mut(self.chunk_len()) {
             let nth = self.wait_chunk(stream, chunk.len())?;
-            let early = self.mutant.is_planted("dev-frees-before-it-reads");
-            if early {
-                self.release_chunk(from, nth)?;
-                std::thread::sleep(std::time::Duration::from_millis(2));
-            }
             let _ = self.part.memory.read(stream.room_in(nth), chunk);
-            if !early {
-                self.release_chunk(from, nth)?;
-            }
+            self.release_chunk(from, nth)?;
         }
         Ok(())
     }
@@ -161,7 +154,7 @@ impl Kernel<'_> {
     fn wait_room(&self, stream: StreamLayout, nth: u64) -> Result<(), KernelError> {
         let depth = u64::from(self.part.layout.shape().depth);
         let taken = (nth + 1).saturating_sub(depth);
-        if taken > 0 && !self.mutant.is_planted("dev-sends-without-room") {
+        if taken > 0 {
             self.wait_slot(SignalSlot::with_poison_word(stream.free_flag()), taken)?;
         }
         Ok(())

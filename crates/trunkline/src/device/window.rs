@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use trunkline_device::{
     DeviceQueues, EntryKey, EntryRegion, ErrorTable, ExecutorMode, FlushedNetwork, HostDeadline,
     ProxyNetwork, QueueWords,
 };
 use trunkline_device_queue::{BellPage, CompanionDirectory, DeviceQueue, EntryTicket, WordMemory as _};
-use trunkline_engine::Mutant;
 use trunkline_mem::{MemoryRange, OutOfMemory};
 use trunkline_proto::wire::device_queue::{WindowLayout, WindowShape, at, is_before};
 use trunkline_runtime::DeviceQueueContext;
@@ -26,19 +24,11 @@ use crate::world::World;
 /// Queues of an executor at a time, companions included.
 const QUEUES: u32 = 1024;
 
-pub(super) fn planted_mutant() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::with_name(name.leak());
-    }
-    Mutant::NONE
-}
-
 /// The network by which the executor of a rank's queues carries out entries.
 pub(super) type WindowNetwork = ProxyNetwork<FlushedNetwork<DeviceQueueContext>>;
 
 fn window_network(carrying: DeviceQueueContext) -> Result<WindowNetwork, OutOfMemory> {
-    ProxyNetwork::new(FlushedNetwork::new(carrying, planted_mutant()), planted_mutant())
+    ProxyNetwork::new(FlushedNetwork::new(carrying))
 }
 
 /// The executor of this rank's device queues. It lives until the last window of it is gone.
@@ -178,7 +168,7 @@ impl World {
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
     pub fn devices(&self, mode: ExecutorMode) -> Result<Devices, DeviceError> {
         let network = window_network(self.shared_world().job.device_queue_context()?)?;
-        let queues = DeviceQueues::start(network, QUEUES, mode, planted_mutant())?;
+        let queues = DeviceQueues::start(network, QUEUES, mode)?;
         Ok(self.devices_of(queues, None, false))
     }
 
@@ -208,7 +198,7 @@ impl World {
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
     pub fn devices_for_processes(&self, queues: u32, deepest: u32) -> Result<Devices, DeviceError> {
         let network = window_network(self.shared_world().job.device_queue_context()?)?;
-        let queues = DeviceQueues::for_processes(network, queues, deepest, planted_mutant())?;
+        let queues = DeviceQueues::for_processes(network, queues, deepest)?;
         Ok(self.devices_of(queues, None, true))
     }
 
@@ -218,7 +208,7 @@ impl World {
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
     pub fn devices_of_gpu(&self, gpu: GpuPlacement) -> Result<Devices, DeviceError> {
         let network = window_network(self.shared_world().job.device_queue_context()?)?;
-        let queues = DeviceQueues::for_device(network, QUEUES, gpu.device.clone(), planted_mutant())?;
+        let queues = DeviceQueues::for_device(network, QUEUES, gpu.device.clone())?;
         Ok(self.devices_of(queues, Some(gpu), false))
     }
 }
@@ -392,9 +382,7 @@ impl Window {
     pub fn free(self, world: &World) -> Result<(), DeviceError> {
         let queues = &self.inner.queues;
         let record = &self.record;
-        let limit =
-            if planted_mutant().is_planted("window-ends-at-once") { Duration::ZERO } else { SETTLE_MAX };
-        let is_settled = queues.finish_queues(&record.numbers, limit, END_MAX);
+        let is_settled = queues.finish_queues(&record.numbers, SETTLE_MAX, END_MAX);
         // No rank puts to it, gets from it, or asks its owner for anything any more ...
         agree_on_end(world, is_settled)?;
         // ... and the requests of others here are answered.

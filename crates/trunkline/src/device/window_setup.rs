@@ -27,7 +27,7 @@ use super::error::DeviceError;
 use super::gpudirect::ReachedHeap;
 use super::guest::LentChannels;
 use super::on_gpu::{GpuPlacement, OnGpu, PartPlace, Residence};
-use super::window::{Devices, ExecutorResources, OwnPart, Window, WindowConfig, planted_mutant};
+use super::window::{Devices, ExecutorResources, OwnPart, Window, WindowConfig};
 use crate::world::World;
 
 /// How long the end of a window waits for entries that its kernels have submitted, and how much longer for operations under way once its queues have ended.
@@ -82,8 +82,7 @@ impl WindowRecord {
         });
         // Its memory may be freed here, while the executor is another's.
         drop(self.key.and_then(|key| queues.remove_region(key)));
-        let words = self.words_heap.filter(|_| !planted_mutant().is_planted("window-keeps-its-words"));
-        let heaps = self.heap.into_iter().chain(words);
+        let heaps = self.heap.into_iter().chain(self.words_heap);
         heaps.map(|heap| inner.shared.job.remove_heap(heap)).fold(Ok(()), Result::and)
     }
 }
@@ -97,7 +96,7 @@ struct PartialWindow<'d> {
 
 impl Drop for PartialWindow<'_> {
     fn drop(&mut self) {
-        if self.is_kept || planted_mutant().is_planted("window-keeps-what-failed") {
+        if self.is_kept {
             return;
         }
         let inner = &self.devices.inner;
@@ -167,9 +166,6 @@ impl Devices {
     pub fn window(&self, world: &World, config: WindowConfig) -> Result<Window, DeviceError> {
         let mut making = PartialWindow { devices: self, record: WindowRecord::NONE, is_kept: false };
         let prepared = making.prepare_part(world, &config);
-        if prepared.is_err() && planted_mutant().is_planted("window-fails-alone") {
-            return prepared.map(|_| unreachable!("it is an error"));
-        }
         let card = prepared.as_ref().map_or([0; CARD_WORDS], |prepared| prepared.card.to_words());
         let cards = gather_cards(world, &report_of(&prepared), &card);
         let prepared = prepared?;
@@ -279,7 +275,7 @@ impl PartialWindow<'_> {
             if words[..CONFIG_WORDS] != config.to_words() {
                 return Err(DeviceError::Differ { rank });
             }
-            let card = WindowCard::from_words(words, extent.lengths, planted_mutant());
+            let card = WindowCard::from_words(words, extent.lengths);
             let card = card.map_err(|source| DeviceError::Told { rank, source })?;
             let key = EntryKey::from_bits(card.key);
             let member = rank as MemberRank;
@@ -415,7 +411,7 @@ fn gather_cards(
     let mut cards = try_vec(world.size())?;
     for (rank, given) in gathered?.as_chunks::<GIVEN_WORDS>().0.iter().enumerate() {
         let Some((report, card)) = given.split_first_chunk::<REPORT_WORDS>() else { continue };
-        let report = MakingReport::from_words(report, planted_mutant());
+        let report = MakingReport::from_words(report);
         let report = report.map_err(|source| DeviceError::Report { rank, source })?;
         if let Some(cause) = report.failure_cause() {
             return Err(DeviceError::Elsewhere { rank, cause: cause.to_owned() });

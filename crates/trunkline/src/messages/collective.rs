@@ -13,7 +13,6 @@ use trunkline_proto::reserve::{try_deque, try_vec};
 use trunkline_proto::tagged::{CopyMethod, MethodChoice};
 
 use super::{Buffer, EAGER_MAX, MessageError, Messages, OWN_TAGS, Request, TagBits};
-use crate::is_planted;
 
 /// Tags of these calls.
 const TOGETHER: u64 = OWN_TAGS | 1 << 62;
@@ -131,7 +130,7 @@ impl<M: IpcMemory> Messages<M> {
         let mut all = self.check_shareable(near, buffer);
         self.send_to_all(tag | DECIDES, near, |_| [u8::from(all)])?;
         for rank in near {
-            all &= self.receive_offer(tag, *rank)? || is_planted("collective-decides-alone");
+            all &= self.receive_offer(tag, *rank)?;
         }
         Ok(all)
     }
@@ -157,10 +156,8 @@ impl<M: IpcMemory> Messages<M> {
             return Err(MessageError::Gone { rank: Some(rank) });
         }
         match self.died {
-            Some(rank) if !is_planted("messages-wait-for-who-has-left") => {
-                Err(MessageError::Gone { rank: Some(rank) })
-            }
-            _ => Ok(()),
+            Some(rank) => Err(MessageError::Gone { rank: Some(rank) }),
+            None => Ok(()),
         }
     }
 

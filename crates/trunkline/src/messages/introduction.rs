@@ -35,9 +35,7 @@ impl RankKeys {
 
     /// Whether an introduction is of that rank.
     fn is_shown(&self, of: usize, introduction: &RankIntroduction) -> bool {
-        let is_planted = cfg!(feature = "mutants")
-            && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == "messages-believe-introductions");
-        is_planted || self.make_proof(of, self.rank) == Some(introduction.proof)
+        self.make_proof(of, self.rank) == Some(introduction.proof)
     }
 
     /// The proof that `from` shows `to`, one of which is this rank.
@@ -135,7 +133,7 @@ impl<S: OobStream> UnprovenStream<S> {
             return IntroductionPoll::Nobody;
         }
         // A rank introduces itself once; each stream of one costs an inbox.
-        if shown.contains(&rank) && !crate::is_planted("messages-take-a-rank-twice") {
+        if shown.contains(&rank) {
             return IntroductionPoll::Nobody;
         }
         // Who was dialled answers, once it knows to whom.

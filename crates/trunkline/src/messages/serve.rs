@@ -9,7 +9,6 @@ use trunkline_node::tagged::{TaggedPeerId, TaggedRequestId, TaggedSendStart};
 use trunkline_proto::wire::window::{ACCESS_BYTES, AccessKind, WindowAccess};
 
 use super::{Buffer, Messages, OWN_TAGS};
-use crate::is_planted;
 
 /// Tags of windows' own messages: what is asked, and by the asking rank's number the bytes of a put, those of a get, and how a put ended.
 pub(super) const ASK: u64 = OWN_TAGS | 1 << 61;
@@ -148,16 +147,10 @@ impl<M: IpcMemory> Messages<M> {
                 AccessKind::Get => self.give_get(from, access),
             },
             ServeStep::Placing(request, placed) => match self.endpoint.test(request) {
-                None if is_planted("window-answers-early") => (ServeStep::Answer(placed), true),
                 None => (ServeStep::Placing(request, placed), false),
-                Some(end) => (
-                    ServeStep::Answer(
-                        placed
-                            && (end.is_ok_and(|done| done.len == access.len)
-                                || is_planted("window-places-anywhere")),
-                    ),
-                    true,
-                ),
+                Some(end) => {
+                    (ServeStep::Answer(placed && end.is_ok_and(|done| done.len == access.len)), true)
+                }
             },
             ServeStep::Answer(placed) => {
                 match self.endpoint.send_bytes(from, ACK | access.number, &[u8::from(placed)]) {
@@ -186,10 +179,9 @@ impl<M: IpcMemory> Messages<M> {
         let into = self.asked_for(access).filter(|into| into.ipc_buffer().is_there(self.memory()));
         let there = into.is_some();
         let Some(into) = into.or_else(|| Buffer::private(0).ok()) else { return (ServeStep::New, false) };
-        let placed = there || is_planted("window-places-anywhere");
         let tag = PUT | access.number;
         match self.endpoint.receive(Some(from), tag, u64::MAX, into.ipc_buffer().clone()) {
-            Ok(request) => (ServeStep::Placing(request, placed), true),
+            Ok(request) => (ServeStep::Placing(request, there), true),
             Err(trunkline_node::tagged::ReceiveRefused::TooMany) => (ServeStep::New, false),
             Err(_) => (ServeStep::Over, true),
         }

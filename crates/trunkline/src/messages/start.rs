@@ -88,7 +88,6 @@ pub(super) fn start_messages<M: IpcMemory>(world: &World, memory: M) -> Result<M
     let process = host.random_bytes();
     let mut listener = host.oob().listen()?;
     let mut sharing = Sharing::new(process, BUDGET);
-    sharing.mutant = params.mutant;
     sharing.passing = HandlePassing::Either;
     let [messages, answers, stage] = INBOX;
     let stage = if memory.batch_bytes().is_some() { DEVICE_STAGE } else { stage };
@@ -220,9 +219,7 @@ impl<M: IpcMemory> Messages<M> {
                 return Err(MessageError::Absent { rank: *missing, seconds: MEETING.as_secs() });
             }
             // A stream is read before newer ones end it, however many come.
-            let most =
-                if crate::is_planted("messages-end-streams-unread") { usize::MAX } else { ACCEPTS_PER_POLL };
-            for _ in 0..most {
+            for _ in 0..ACCEPTS_PER_POLL {
                 let Some(stream) = accept_stream(listener)? else { break };
                 introductions.add_accepted(stream);
             }

@@ -20,7 +20,6 @@ use setup::WindowSetup;
 
 use super::serve::{ACK, ASK, AccessReceive, GOT, PUT, ServedAccess};
 use super::{Buffer, MessageError, Messages, Request, TagBits};
-use crate::is_planted;
 
 /// Windows at a time, at most; one more is refused, at all ranks.
 pub const WINDOWS_MAX: usize = 1024;
@@ -345,16 +344,14 @@ impl<M: IpcMemory> Messages<M> {
     /// [`MessageError`]. The window is over then, too.
     pub fn free(&mut self, window: HostWindow) -> Result<(), MessageError> {
         let call = window.call;
-        let flushed = if is_planted("window-frees-under-puts") { Ok(()) } else { self.flush_all(&window) };
+        let flushed = self.flush_all(&window);
         let met = self.barrier();
         // What others asked for was seen by them; here it may not have been.
         while met.is_ok() && self.windows.serving.iter().any(|one| one.window_id() == call) {
             self.progress_or_pause();
         }
         for part in window.parts {
-            if let PartReach::Mapped(loan) = part.reach
-                && !is_planted("window-maps-for-ever")
-            {
+            if let PartReach::Mapped(loan) = part.reach {
                 self.endpoint.end_loan(loan, true);
             }
         }

@@ -7,7 +7,6 @@ use trunkline_proto::wire::window::AccessKind;
 
 use super::window::{HostWindow, WindowPlace};
 use super::{Buffer, MessageError, Messages};
-use crate::is_planted;
 
 /// Bytes that one copy takes before others go on, of memory that is copied where the copy is begun.
 const COPY: u64 = 1 << 20;
@@ -61,9 +60,6 @@ impl<M: IpcMemory> Messages<M> {
             AccessKind::Put => (buffer, &own),
             AccessKind::Get => (&own, buffer),
         };
-        if is_planted("window-waits-for-its-copies") {
-            return self.copy(from, into);
-        }
         let in_one_row = from.ipc_buffer().rows().is_whole() && into.ipc_buffer().rows().is_whole();
         let len = buffer.len() as u64;
         let most = self.bytes_at_once(in_one_row);
@@ -100,9 +96,6 @@ impl<M: IpcMemory> Messages<M> {
         mut has_ended: impl FnMut(&mut Self) -> Result<bool, CopyError>,
     ) -> Result<(), CopyError> {
         while !has_ended(self)? {
-            if is_planted("window-ends-before-its-copy") {
-                break;
-            }
             self.progress_or_pause();
         }
         Ok(())

@@ -2,7 +2,6 @@
 //! kernels are compiled for GPUs by `scripts/device-header`.
 
 use std::collections::hash_map::DefaultHasher;
-use std::ffi::{CString, c_char};
 use std::hash::{Hash as _, Hasher as _};
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
@@ -76,9 +75,7 @@ fn library(test: &str) -> Option<Library> {
         return None;
     };
     // SAFETY: it was made of our own source; its constructors do nothing.
-    let library = unsafe { Library::new(made) }.unwrap();
-    plant(&library);
-    Some(library)
+    Some(unsafe { Library::new(made) }.unwrap())
 }
 
 /// Makes it, unless some process has.
@@ -104,18 +101,6 @@ fn make() -> Option<PathBuf> {
     }
     std::fs::rename(new, &made).unwrap();
     Some(made)
-}
-
-/// Plants the bug that `cargo xtask mutants` asks for.
-fn plant(library: &Library) {
-    #[cfg(feature = "mutants")]
-    let name = std::env::var("TRUNKLINE_MUTANT").unwrap_or_default();
-    #[cfg(not(feature = "mutants"))]
-    let name = String::new();
-    let name = CString::new(name).unwrap();
-    let plant = symbol::<unsafe extern "C" fn(*const c_char)>(library, "window_plant");
-    // SAFETY: it copies a string.
-    unsafe { plant(name.as_ptr()) };
 }
 
 /// Says that a test could not run and why, where `./test` counts it; its ranks say nothing.

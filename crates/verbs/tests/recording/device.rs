@@ -630,7 +630,8 @@ fn execute(pair: &mut StubQp, wr: &SendWr, bytes: u32) -> bool {
     if status != 0 || wr.send_flags & SEND_SIGNALED != 0 {
         waiting(cq).push_back(Wc { wr_id: wr.wr_id, status, qp_num, ..Wc::ZERO });
     }
-    if status != 0 {
+    // Receives that are posted later stay until the pair is put into error from outside.
+    if status != 0 && pair.ex.qp_base.state != qp_state::ERR {
         pair.ex.qp_base.state = qp_state::ERR;
         flush_receives(pair);
     }

@@ -7,7 +7,6 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::cable::TrafficCount;
-use super::is_planted;
 
 /// Most bytes under way in one direction.
 const UNDER_WAY_MAX: usize = 64 << 20;
@@ -121,11 +120,9 @@ impl CableLine {
     /// Cuts it: what is under way is gone, and nothing comes through until [`CableLine::mend`].
     pub fn cut(&mut self) {
         self.is_cut = true;
-        if !is_planted("testbed-cut-in-flight") {
-            self.tally.cut += self.under_way.len() as u64;
-            self.under_way.clear();
-            self.bytes_under_way = 0;
-        }
+        self.tally.cut += self.under_way.len() as u64;
+        self.under_way.clear();
+        self.bytes_under_way = 0;
         self.flows.clear();
     }
 
@@ -152,7 +149,7 @@ impl CableLine {
         let jitter = self.shape.jitter.mul_f64(self.random.f64());
         let mut arrives = left + self.shape.delay + jitter;
         let flow = self.flows.entry(key).or_default();
-        if let Some(before) = flow.last.filter(|_| !is_planted("testbed-overtake")) {
+        if let Some(before) = flow.last {
             arrives = arrives.max(before);
         }
         flow.last = Some(arrives);
@@ -197,7 +194,7 @@ impl CableLine {
         if waiting > 0.0 && waiting + bytes as f64 > self.shape.queue as f64 {
             return None;
         }
-        let takes = if is_planted("testbed-fast-line") { 0.7 } else { 1.0 } * bytes as f64 / rate as f64;
+        let takes = bytes as f64 / rate as f64;
         let left = begins + Duration::from_secs_f64(takes);
         flow.free_at = Some(left);
         Some(left)

@@ -107,8 +107,3 @@ impl Testbed {
         self.cables - 1
     }
 }
-
-/// Whether a planted bug is asked for; always not, unless planted bugs are compiled in.
-fn is_planted(name: &str) -> bool {
-    cfg!(feature = "mutants") && std::env::var_os("TRUNKLINE_MUTANT").is_some_and(|asked| asked == name)
-}

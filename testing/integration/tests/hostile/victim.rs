@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use trunkline_engine::EngineParams;
-use trunkline_engine::host::{ControlReach, UnixHost};
+use trunkline_engine::host::UnixHost;
 use trunkline_fabric::Host as _;
 use trunkline_softnic::SoftFabric;
 
@@ -29,17 +29,6 @@ const LOOK_EVERY: u32 = 64;
 /// Steps of waiting between two sleeps, and how long these are.
 const SLEEP_EVERY: u32 = 32;
 const SLEEP: Duration = Duration::from_micros(20);
-
-/// The bugs that can be planted, chosen as in all tests.
-pub(crate) fn params() -> EngineParams {
-    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = EngineParams::default();
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::with_name(name.leak());
-    }
-    params
-}
 
 /// Facts that the test gives to attackers: each could be guessed or learned, so the defence must not depend on them.
 #[derive(Clone, Copy, Debug)]
@@ -94,9 +83,8 @@ pub(crate) fn play(me: u32, mut channel: TestChannel) {
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).unwrap();
     let kind = PairKind::of_this_process();
     let lines = Arc::new(AtomicU64::new(0));
-    let (params, counted) = (params(), Arc::clone(&lines));
-    let reach = ControlReach { mutant: params.mutant, ..ControlReach::default() };
-    let host = UnixHost::with_reach(reach, move |_, line: &str| {
+    let (params, counted) = (EngineParams::default(), Arc::clone(&lines));
+    let host = UnixHost::new(move |_, line: &str| {
         counted.fetch_add(1, Ordering::Relaxed);
         println!("victim: {line}");
     });

@@ -59,9 +59,11 @@ impl WorldProcess {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "a_process_plays_its_part", "--nocapture", "--test-threads=1"]);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TRUNKLINE_")) {
-            if name != "TRUNKLINE_MUTANT" {
-                command.env_remove(name);
-            }
+            command.env_remove(name);
+        }
+        // Planted bugs are those of the victims; attackers run as they are.
+        if !part.starts_with("victim") {
+            command.env_remove("PLANTED_BUG");
         }
         command.env(PART, part).env(PAIR, pair.name()).stdin(Stdio::from(OwnedFd::from(theirs)));
         command.stdout(output.try_clone().unwrap()).stderr(output.try_clone().unwrap());

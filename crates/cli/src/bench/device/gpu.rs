@@ -7,7 +7,6 @@ use trunkline_device::{
     DeviceCopier, DeviceQueues, EntryRegion, ErrorTable, KernelJob, KernelLanes, LanePlan,
 };
 use trunkline_device_queue::kernels;
-use trunkline_engine::Mutant;
 use trunkline_mem::MemoryRange;
 use trunkline_mem::gpu::{GpuDevice, GpuVendor, KernelArg, KernelModule, PinnedMemory, VendorDriver};
 
@@ -104,7 +103,7 @@ impl LoopbackRank {
     ) -> Result<Self, DeviceBenchError> {
         let device = &machine.device;
         let failed = |error| ranks_error(&error);
-        let queues = DeviceQueues::for_device(LoopbackNetwork(0), 4, device.clone(), Mutant::NONE);
+        let queues = DeviceQueues::for_device(LoopbackNetwork(0), 4, device.clone());
         let queues = queues.map_err(|error| ranks_error(&error))?;
         let bytes = (2 * half + SLOTS) as usize;
         let pinned = device.allocate_pinned(bytes).map_err(failed)?;

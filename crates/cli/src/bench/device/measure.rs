@@ -9,7 +9,6 @@ use trunkline_device::QueueError;
 use trunkline_device::{MemberNetwork, QueueExecutor, QueueWords};
 use trunkline_device_queue::channel::TicketRecord;
 use trunkline_device_queue::{BellPage, DeviceQueue, EntryTicket, QueueLane, allocate_words};
-use trunkline_engine::Mutant;
 use trunkline_proto::wire::device_queue::{DoorbellLayout, EntryWork, QueueEntry};
 
 use super::gpu;
@@ -375,7 +374,7 @@ fn measure_puts<N: MemberNetwork + 'static>(
 /// A channel of one lane, whose first entry is that one.
 fn one_lane(first: u64) -> Result<TicketRecord<QueueWords>, DeviceBenchError> {
     let words = QueueWords::try_heap(64).map_err(|error| DeviceBenchError::Ranks(error.to_string()))?;
-    TicketRecord::create(words, 0, &[first], Mutant::NONE).ok_or(DeviceBenchError::Panicked)
+    TicketRecord::create(words, 0, &[first]).ok_or(DeviceBenchError::Panicked)
 }
 
 /// Half of a put with a signal there, and one back.
@@ -452,7 +451,7 @@ fn measure_rate<N: MemberNetwork + 'static>(
 /// B3: a byte for each queue, as a GPU sets them, in place of a bit.
 fn idle_flags() -> Result<OperationTimes, QueueError> {
     let bytes = DoorbellLayout::new(IDLE)?.by_bytes().page_bytes();
-    let page = BellPage::create_for_devices(allocate_words(bytes), IDLE, Mutant::NONE)?;
+    let page = BellPage::create_for_devices(allocate_words(bytes), IDLE)?;
     OperationTimes::time_runs(RUNS, 100, |_| {
         for _ in 0..100 {
             for group in 0..page.group_count() {
@@ -465,8 +464,7 @@ fn idle_flags() -> Result<OperationTimes, QueueError> {
 
 /// B3: no producer and no waiter, just the executor.
 fn measure_idle(print: RowSink<'_>, found: &mut GoalFigures) -> Result<(), BenchError> {
-    let mut executor =
-        QueueExecutor::new(LoopbackNetwork(0), IDLE, Mutant::NONE).map_err(DeviceBenchError::from)?;
+    let mut executor = QueueExecutor::new(LoopbackNetwork(0), IDLE).map_err(DeviceBenchError::from)?;
     let queues: Result<Vec<_>, _> = (0..IDLE).map(|_| executor.make_queue(64, 0)).collect();
     let queues = queues.map_err(DeviceBenchError::from)?;
     // What was taken on is looked at once.

@@ -9,7 +9,7 @@ use trunkline_device::{
 use trunkline_device_queue::{DeviceQueue, PutBytes, SignalSlot, SlotCondition, WordAddition};
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{HeapRange as Heap, PutSource, RmaJob};
-use trunkline_engine::{CommNics, EngineParams, Mutant};
+use trunkline_engine::{CommNics, EngineParams};
 use trunkline_mem::MemoryRange;
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::{
@@ -112,7 +112,7 @@ fn start_rank<N: MemberNetwork + 'static>(
     bytes: usize,
 ) -> Result<BenchRank<N>, DeviceBenchError> {
     let ranks = |error: &dyn std::fmt::Display| DeviceBenchError::Ranks(error.to_string());
-    let queues = DeviceQueues::start(network, QUEUES, mode, Mutant::NONE).map_err(|error| ranks(&error))?;
+    let queues = DeviceQueues::start(network, QUEUES, mode).map_err(|error| ranks(&error))?;
     let slots = bytes.next_multiple_of(ALIGN);
     let memory = MemoryRange::try_heap(slots + SLOTS_BYTES).map_err(|error| ranks(&error))?;
     let region = EntryRegion::of_host(memory.clone(), 0, ErrorTable::default());
@@ -236,7 +236,7 @@ impl<N: MemberNetwork + 'static> BenchRank<N> {
     pub(super) fn wait_counter(&self, slot: u64, value: u64) -> Result<(), DeviceBenchError> {
         let slot = SignalSlot::with_poison_word(self.slots + 128 * slot);
         let until = SlotCondition::AtLeast(value);
-        slot.wait(&self.words, until, &mut endless_patience(), Mutant::NONE)?;
+        slot.wait(&self.words, until, &mut endless_patience())?;
         Ok(())
     }
 }

@@ -13,7 +13,6 @@ use trunkline_proto::fuzzing::{FuzzAction, make_variants, read_actions, write_sc
 use trunkline_proto::wire::strand::{StrandHead, StrandRecordKind};
 
 use super::*;
-use crate::planted::planted_mutant;
 
 /// Actions of one input.
 const ACTIONS_MAX: usize = 96;
@@ -117,9 +116,9 @@ impl StreamFuzzer {
     fn new(strands: u8) -> Option<Self> {
         let addresses: Vec<IpAddr> =
             (1..=strands).map(|last| Ipv4Addr::new(127, 0, 0, last).into()).collect();
-        let listener = RemoteListener::new(&addresses, SILENCE, planted_mutant()).ok()?;
+        let listener = RemoteListener::new(&addresses, SILENCE).ok()?;
         let places = listener.listen_addresses()[..1].to_vec();
-        let client = RemoteStream::connect(NAME, places, &addresses[..1], SILENCE, planted_mutant()).ok()?;
+        let client = RemoteStream::connect(NAME, places, &addresses[..1], SILENCE).ok()?;
         let began = FuzzedEnd { stream: Some(client), coming: VecDeque::new() };
         Some(Self {
             listener,

@@ -8,7 +8,6 @@ use trunkline_proto::wire::strand::{HEAD, StrandHead, StrandRecordKind};
 
 use super::super::control_connection::QUESTIONS;
 use super::*;
-use crate::planted::planted_mutant;
 
 const SILENCE: Duration = Duration::from_secs(10);
 const NAME: StreamName = [7; 16];
@@ -29,12 +28,12 @@ fn addresses(count: u8) -> Vec<IpAddr> {
 }
 
 fn listener(count: u8) -> RemoteListener {
-    RemoteListener::new(&addresses(count), SILENCE, planted_mutant()).unwrap()
+    RemoteListener::new(&addresses(count), SILENCE).unwrap()
 }
 
 fn connect(listener: &RemoteListener, known: usize) -> RemoteStream {
     let places = listener.listen_addresses()[..known].to_vec();
-    RemoteStream::connect(NAME, places, &addresses(1), SILENCE, planted_mutant()).unwrap()
+    RemoteStream::connect(NAME, places, &addresses(1), SILENCE).unwrap()
 }
 
 /// What else is accepted has gone over to the stream that is there.
@@ -243,7 +242,7 @@ fn who_only_hears_says_in_time_what_it_has_taken() {
 #[test]
 fn nobody_listens_there() {
     let gone = listener(2).listen_addresses().to_vec();
-    let refused = match RemoteStream::connect(NAME, gone, &[], SILENCE, planted_mutant()) {
+    let refused = match RemoteStream::connect(NAME, gone, &[], SILENCE) {
         Ok(mut stream) => until(|| stream.recv().map(|_| ()).err()),
         Err(error) => error,
     };
@@ -254,12 +253,9 @@ fn nobody_listens_there() {
 fn an_address_that_cannot_be_had_is_left_out_unless_it_is_the_only_one() {
     let not_ours: IpAddr = Ipv4Addr::new(192, 0, 2, 1).into();
     let ours: IpAddr = Ipv4Addr::LOCALHOST.into();
-    let both = RemoteListener::new(&[not_ours, ours], SILENCE, planted_mutant()).unwrap();
+    let both = RemoteListener::new(&[not_ours, ours], SILENCE).unwrap();
     assert_eq!(both.listen_addresses().iter().map(SocketAddr::ip).collect::<Vec<_>>(), [ours]);
-    assert!(matches!(
-        RemoteListener::new(&[not_ours], SILENCE, planted_mutant()),
-        Err(OobError::System { what: "bind", .. })
-    ));
+    assert!(matches!(RemoteListener::new(&[not_ours], SILENCE), Err(OobError::System { what: "bind", .. })));
 }
 
 #[test]

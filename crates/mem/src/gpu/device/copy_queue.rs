@@ -10,7 +10,7 @@ use trunkline_sys::cuda::Stream;
 use trunkline_sys::cuda_run::{EVENT_DISABLE_TIMING, Event};
 
 use super::{DeviceContext, GpuDevice};
-use crate::gpu::{DriverCallError, is_planted};
+use crate::gpu::DriverCallError;
 use crate::{MemoryKind, MemoryRange};
 
 /// Copies that may be under way together.
@@ -192,9 +192,7 @@ impl SharedCopyQueue {
                 for PendingCopy { user, cookie, ends } in state.under_way.drain(first..) {
                     state.ended[user].push((cookie, Err(error.code)));
                     // The copies are on the stream all the same.
-                    if !is_planted("mem-moves-let-lost-bytes-go") {
-                        state.lost.push(ends);
-                    }
+                    state.lost.push(ends);
                 }
             }
         }
@@ -209,7 +207,7 @@ impl SharedCopyQueue {
                 unsafe { (self.device.calls.event_query)(event) }
             });
             let how = match asked {
-                Ok(false) if !is_planted("mem-moves-end-early") => return,
+                Ok(false) => return,
                 Ok(_) => Ok(()),
                 Err(error) => Err(error.code),
             };
@@ -217,7 +215,6 @@ impl SharedCopyQueue {
             state.free.push(event);
             for _ in 0..copies {
                 let Some(PendingCopy { user, cookie, ends }) = state.under_way.pop_front() else { return };
-                let user = if is_planted("mem-moves-are-told-to-anybody") { 0 } else { user };
                 state.ended[user].push((cookie, how));
                 if how.is_err() {
                     state.lost.push(ends);

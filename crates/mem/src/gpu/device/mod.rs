@@ -21,7 +21,7 @@ use trunkline_sys::cuda::{self as driver, Stream, status};
 use trunkline_sys::cuda_run::{self as calls_of, Calls};
 
 use super::cuda::CudaLibrary;
-use super::{DriverCallError, GpuUnavailable, is_planted};
+use super::{DriverCallError, GpuUnavailable};
 
 pub use copy_queue::{DeviceCopyQueue, MOVES_MAX, MemoryLocation};
 pub use memory::{PinnedMemory, RangeError};
@@ -112,7 +112,7 @@ impl GpuDevice {
 impl DeviceContext {
     /// Whether this is the process that opened the device. A driver may do anything in a child of a fork, and wait there for locks for ever.
     fn check_process(&self, name: &'static str) -> Result<(), DriverCallError> {
-        if getpid() == self.process || is_planted("mem-device-goes-on-in-children") {
+        if getpid() == self.process {
             return Ok(());
         }
         let code = status::NOT_INITIALIZED;
@@ -183,7 +183,7 @@ impl DeviceContext {
 
     /// Gives a stream of ours back once all on it has ended, for another kernel. One whose kernel has failed is ended.
     fn give_back_stream(&self, stream: *mut Stream) {
-        if self.wait_for(stream).is_ok() && !is_planted("mem-launches-make-streams") {
+        if self.wait_for(stream).is_ok() {
             let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
             if spare.len() < SPARE_STREAMS_MAX {
                 return spare.push(stream);

@@ -5,7 +5,7 @@ use std::ptr;
 use trunkline_sys::cuda::{STREAM_NON_BLOCKING, Stream};
 use trunkline_sys::cuda_run::{EVENT_DISABLE_TIMING, Event, NOT_READY};
 
-use super::{CudaDriver, is_planted};
+use super::CudaDriver;
 use crate::gpu::DriverCallError;
 use crate::ipc::driver_memory::{CopyStreams, RawCopy};
 
@@ -77,8 +77,7 @@ impl CopyStreams for CudaDriver {
             unsafe { (self.calls.event_query)(event) }
         })?;
         match code {
-            NOT_READY if !is_planted("mem-cuda-ends-before-the-event") => Ok(false),
-            NOT_READY => Ok(true),
+            NOT_READY => Ok(false),
             code => self.cuda.check_status("cuEventQuery", code).map(|()| true),
         }
     }

@@ -4,8 +4,8 @@
 use trunkline_sys::cuda::status;
 use trunkline_sys::cuda_ipc::{CudaIpcMemHandle, IPC_MEM_LAZY_ENABLE_PEER_ACCESS};
 
+use super::CudaDriver;
 use super::calls::open_error;
-use super::{CudaDriver, is_planted};
 use crate::gpu::DriverCallError;
 use crate::ipc::IpcAllocation;
 use crate::ipc::driver_memory::SealedHandle;
@@ -49,9 +49,6 @@ impl CudaDriver {
             // SAFETY: the driver knows what it has mapped, and refuses the rest.
             unsafe { (self.calls.ipc_close_mem_handle)(addr as u64) }
         };
-        if is_planted("mem-cuda-closes-without-context") {
-            return self.cuda.check_status("cuIpcCloseMemHandle", close());
-        }
         self.call_driver(device, "cuIpcCloseMemHandle", close)
     }
 }

@@ -25,7 +25,7 @@ use super::driver_memory::{
     choose_device,
 };
 use super::error::{CallFailure, ExportError, HandleOpenError};
-use super::{HandlePassing, IpcAllocation, IpcAllocationId, IpcCaps, IpcHandle, NoMemory, is_planted};
+use super::{HandlePassing, IpcAllocation, IpcAllocationId, IpcCaps, IpcHandle, NoMemory};
 use crate::gpu::cuda::CudaLibrary as Library;
 use crate::gpu::{DriverCallError, GpuUnavailable};
 
@@ -127,7 +127,7 @@ impl CudaDriver {
             return Ok(None);
         }
         let is_legacy = legacy as u32 != 0 && pool == 0;
-        let (base, len) = if is_legacy || is_planted("mem-vmm-exports-one-segment") {
+        let (base, len) = if is_legacy {
             (start as usize, len as usize)
         } else {
             // Of virtual memory that was the range of addresses, which may have several segments or none.
@@ -146,7 +146,7 @@ impl CudaDriver {
             ),
             (false, _) => SharingMethod::Kept("memory of a pool (cudaMallocAsync) has no handle of its own"),
         };
-        let id = IpcAllocationId(if is_planted("mem-cuda-ignores-buffer-id") { 1 } else { id });
+        let id = IpcAllocationId(id);
         Ok(Some((IpcAllocation { base, len, id, device: device as u32 }, sort)))
     }
 
@@ -181,9 +181,7 @@ impl IpcDriver for CudaDriver {
         let slots = CopySlots::for_devices(cuda.device_count(), device);
         let this = Self { cuda, calls, device, streams, slots };
         this.device_stream(device).map_err(GpuUnavailable::Driver)?;
-        if !is_planted("mem-gpu-makes-streams-late") {
-            this.slots.prepare_default(&this).map_err(GpuUnavailable::Driver)?;
-        }
+        this.slots.prepare_default(&this).map_err(GpuUnavailable::Driver)?;
         Ok(this)
     }
 
@@ -224,7 +222,7 @@ impl IpcDriver for CudaDriver {
             (SharingMethod::Segment, _) => self.export_segment(of, sealed).map(Some),
         };
         // Else a peer may read bytes that a memset or copy of the user's has not written yet. Where nothing can be set the user is warned, and it is exported all the same.
-        if made.is_ok() && !is_planted("mem-exports-asynchronous-memory") {
+        if made.is_ok() {
             let _ = self.cuda.request_sync_memops(of.device, of.base);
         }
         made
@@ -235,8 +233,7 @@ impl IpcDriver for CudaDriver {
     }
 
     fn device_for(&self, own: Option<u32>) -> Option<u32> {
-        let told_apart = choose_device(self.cuda.device_count(), self.device, own);
-        told_apart.filter(|_| !is_planted("mem-cuda-maps-for-one-device"))
+        choose_device(self.cuda.device_count(), self.device, own)
     }
 
     fn open_handle(

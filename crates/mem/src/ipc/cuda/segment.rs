@@ -11,8 +11,8 @@ use trunkline_sys::cuda_ipc::{
     MEM_LOCATION_TYPE_DEVICE, MemAccessDesc,
 };
 
+use super::CudaDriver;
 use super::calls::open_error;
-use super::{CudaDriver, is_planted};
 use crate::gpu::DriverCallError;
 use crate::ipc::driver_memory::SealedHandle;
 use crate::ipc::error::{CallFailure, ExportError, HandleOpenError};
@@ -39,9 +39,7 @@ impl CudaDriver {
             // SAFETY: of this type a descriptor is written, to a place of ours.
             unsafe { (self.calls.mem_export_to_shareable_handle)((&raw mut fd).cast(), handle, kind, 0) }
         });
-        if !is_planted("mem-vmm-keeps-references") {
-            self.release_segment(handle);
-        }
+        self.release_segment(handle);
         exported.map_err(|error| match error.code {
             status::OUT_OF_MEMORY => ExportError::Exhausted(error.into()),
             _ => ExportError::Other(error.into()),
@@ -127,9 +125,7 @@ impl CudaDriver {
             // SAFETY: mapped here, and nobody copies any more.
             unsafe { (self.calls.mem_unmap)(addr as u64, len) }
         })?;
-        if !is_planted("mem-vmm-keeps-addresses") {
-            self.free_addresses(addr as u64, len);
-        }
+        self.free_addresses(addr as u64, len);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 
 use super::IpcDriver;
 use crate::MemoryRange;
-use crate::ipc::{CallFailure, CopyBatch, CopyError, is_planted};
+use crate::ipc::{CallFailure, CopyBatch, CopyError};
 
 /// All slots.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ impl CopyBatches {
     ) {
         let Some(of) = self.slots.get_mut(slot) else { return };
         match of.shares.iter_mut().find(|share| share.device == device) {
-            Some(share) if share.mark != MarkPosition::None && !is_planted("mem-gpu-marks-again-at-once") => {
+            Some(share) if share.mark != MarkPosition::None => {
                 share.mark = MarkPosition::Before;
             }
             Some(share) => share.mark = MarkPosition::None,
@@ -148,8 +148,7 @@ impl CopyBatches {
             }
             BatchStatus::Lost => return Ok(true),
         }
-        let first_alone = is_planted("mem-gpu-asks-one-device");
-        let shares = slot.shares.iter_mut().take(if first_alone { 1 } else { usize::MAX });
+        let shares = slot.shares.iter_mut();
         let ended =
             shares.map(|share| share.has_ended(driver, number)).try_fold(true, |all, one| Ok(all & one?));
         match ended {

@@ -14,9 +14,7 @@ use super::{ForkGuard, IpcDriver, SealedHandle, pins};
 use crate::MemoryRange;
 use crate::ipc::error::{CallFailure, CloseError, ExportError, HandleOpenError, NotClosed};
 use crate::ipc::mapping_queue::{MappingAnswer, MappingQueue, MappingRequest};
-use crate::ipc::{
-    ExportedHandle, IpcHandle, IpcHandleError, MappingUser, OpenedHandle, StagePin, is_planted,
-};
+use crate::ipc::{ExportedHandle, IpcHandle, IpcHandleError, MappingUser, OpenedHandle, StagePin};
 
 /// How often the thread that closes asks whether copies have ended.
 const POLL: Duration = Duration::from_micros(100);
@@ -123,7 +121,7 @@ impl<D: IpcDriver> DriverMappings<D> {
 
     /// A child of a fork has nothing of its parent's. Asked before any lock, which another thread of its parent's may have had.
     pub(super) fn check_process(&self) -> Result<(), CallFailure> {
-        if is_planted("mem-gpu-goes-on-in-children") { Ok(()) } else { self.here.check_process() }
+        self.here.check_process()
     }
 
     pub(super) fn read_imports(&self) -> RwLockReadGuard<'_, DriverImports<D::Opened>> {
@@ -192,9 +190,6 @@ impl<D: IpcDriver> DriverMappings<D> {
         // A peer's word for the length would have copies go beyond what is mapped.
         let wrong = match self.driver.maps_contiguously(addr, sealed.len) {
             Ok(true) => return Ok(self.write_imports().add_import(&sealed, device, addr, opened)),
-            Ok(false) if is_planted("mem-gpu-believes-lengths") => {
-                return Ok(self.write_imports().add_import(&sealed, device, addr, opened));
-            }
             Ok(false) => IpcHandleError::Value("length").into(),
             Err(cause) => HandleOpenError::Other(cause),
         };
@@ -220,9 +215,6 @@ impl<D: IpcDriver> DriverMappings<D> {
 
     /// The same while another thread copies, which this call does not delay.
     fn close_beside(&self, mapped: OpenedHandle) -> Result<(), NotClosed> {
-        if is_planted("mem-gpu-waits-under-a-lock") {
-            return self.close_mapping(mapped);
-        }
         loop {
             let is_used = self.lock_batches().poll_users(&*self.driver, mapped.number);
             match is_used {

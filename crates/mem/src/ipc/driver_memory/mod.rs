@@ -38,7 +38,7 @@ use super::fork_guard::ForkGuard;
 use super::host::random_number;
 use super::{
     CopyBatch, CopyPlace, CopyTarget, ExportedHandle, HandlePassing, IpcAllocation, IpcCaps, IpcHandle,
-    IpcMemory, MappingQueue, MappingUser, OpenedHandle, StagePin, is_planted,
+    IpcMemory, MappingQueue, MappingUser, OpenedHandle, StagePin,
 };
 use crate::MemoryRange;
 
@@ -160,11 +160,6 @@ impl<D: IpcDriver> DriverMemory<D> {
     /// Whether a device has its streams and events; for a first copy also whether no other device waits for them, as the same bytes may lie on both.
     fn is_prepared(&self, device: Option<u32>, is_first: bool) -> Result<bool, CopyError> {
         let Some(device) = device else { return Ok(true) };
-        if is_planted("mem-gpu-makes-streams-inline")
-            || !is_first && is_planted("mem-gpu-makes-later-streams-inline")
-        {
-            return Ok(true);
-        }
         let prepared = &self.mappings.prepared;
         if !is_first && prepared.is_prepared(device) {
             return Ok(true);
@@ -222,7 +217,7 @@ impl<D: IpcDriver> DriverMemory<D> {
             let from = self.resolve_end(&imports, from, left)?;
             // What is open is of use to the device alone that it is mapped for.
             let device = if to.is_open && !from.is_open { to.device } else { from.device.or(to.device) };
-            let part = if is_planted("mem-gpu-copies-over-seams") { left } else { to.piece.min(from.piece) };
+            let part = to.piece.min(from.piece);
             let copy = RawCopy { to: to.addr, from: from.addr, len: part };
             // SAFETY: the caller's promise.
             let copied = unsafe { self.gpu_driver().transfer(copy, way, device) };
@@ -354,8 +349,7 @@ impl<D: IpcDriver + 'static> IpcMemory for DriverMemory<D> {
     }
 
     fn unexport_queue(&self) -> Option<&MappingQueue> {
-        let is_asked = D::UNEXPORT_MAY_WAIT && !is_planted("mem-gpu-unexports-inline");
-        self.mapping_queue().filter(|_| is_asked)
+        self.mapping_queue().filter(|_| D::UNEXPORT_MAY_WAIT)
     }
 
     fn open(&self, handle: &IpcHandle, descriptor: Option<OwnedFd>) -> Result<OpenedHandle, HandleOpenError> {
@@ -387,7 +381,7 @@ impl<D: IpcDriver + 'static> IpcMemory for DriverMemory<D> {
 
     fn mapping_queue(&self) -> Option<&MappingQueue> {
         // A child of a fork has no thread, and is refused at once.
-        let is_there = self.check_process().is_ok() && !is_planted("mem-gpu-opens-inline");
+        let is_there = self.check_process().is_ok();
         is_there.then(|| self.thread.mapping_queue())
     }
 
@@ -430,11 +424,11 @@ impl<D: IpcDriver + 'static> IpcMemory for DriverMemory<D> {
     }
 
     fn pin_queue(&self) -> Option<&MappingQueue> {
-        self.mapping_queue().filter(|_| !is_planted("mem-gpu-pins-inline"))
+        self.mapping_queue()
     }
 
     fn batch_bytes(&self) -> Option<u64> {
-        (!is_planted("mem-gpu-waits-for-each-copy")).then_some(BATCH_BYTES)
+        Some(BATCH_BYTES)
     }
 
     fn begin_copy(

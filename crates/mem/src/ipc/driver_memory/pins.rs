@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{ForkGuard, IpcDriver};
 use crate::MemoryRange;
+use crate::ipc::StagePin;
 use crate::ipc::mapping_queue::{DeferredRelease, MappingQueue};
-use crate::ipc::{StagePin, is_planted};
 
 /// Whether this process has warned of memory that is not pinned.
 static WARNED: AtomicBool = AtomicBool::new(false);
@@ -67,7 +67,7 @@ impl Drop for PinGuard {
     fn drop(&mut self) {
         let Some(range) = self.range.take() else { return };
         // A child has no thread, and another thread of its parent's may have had the lock.
-        if self.here.is_child() || is_planted("mem-gpu-unpins-inline") {
+        if self.here.is_child() {
             return drop(range);
         }
         drop(self.queue.post_release(range));
@@ -79,8 +79,6 @@ impl<D: IpcDriver> Drop for PinnedRange<D> {
         if self.here.is_child() {
             return std::mem::forget(Arc::clone(&self.driver));
         }
-        if !is_planted("mem-gpu-keeps-pins") {
-            self.driver.unpin_host(self.memory.addr());
-        }
+        self.driver.unpin_host(self.memory.addr());
     }
 }

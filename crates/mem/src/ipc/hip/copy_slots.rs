@@ -6,7 +6,7 @@ use trunkline_sys::hip_ipc::{
     EVENT_DISABLE_TIMING, HipEvent, HipStream, MEMCPY_DEFAULT, NOT_READY, STREAM_NON_BLOCKING,
 };
 
-use super::{HipDriver, is_planted};
+use super::HipDriver;
 use crate::gpu::DriverCallError;
 use crate::ipc::driver_memory::{CopyStreams, RawCopy};
 
@@ -78,8 +78,7 @@ impl CopyStreams for HipDriver {
             unsafe { (self.calls.event_query)(event) }
         })?;
         match code {
-            NOT_READY if !is_planted("mem-hip-ends-before-the-event") => Ok(false),
-            NOT_READY => Ok(true),
+            NOT_READY => Ok(false),
             code => self.hip.check_status("hipEventQuery", code).map(|()| true),
         }
     }

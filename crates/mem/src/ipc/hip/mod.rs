@@ -31,7 +31,7 @@ use super::driver_memory::{
     choose_device,
 };
 use super::error::{CallFailure, ExportError, HandleOpenError};
-use super::{HandlePassing, IpcAllocation, IpcAllocationId, IpcCaps, IpcHandle, NoMemory, is_planted};
+use super::{HandlePassing, IpcAllocation, IpcAllocationId, IpcCaps, IpcHandle, NoMemory};
 use crate::gpu::hip::HipLibrary as Library;
 use crate::gpu::{DriverCallError, GpuUnavailable, LookError, PointerKind};
 
@@ -74,10 +74,8 @@ impl HipDriver {
         let code = unsafe { (self.calls.set_device)(wanted) };
         self.hip.check_status("hipSetDevice", code)?;
         let result = call();
-        if !is_planted("mem-hip-keeps-devices") {
-            // SAFETY: as above; it was the thread's before.
-            let _ = unsafe { (self.calls.set_device)(before) };
-        }
+        // SAFETY: as above; it was the thread's before.
+        let _ = unsafe { (self.calls.set_device)(before) };
         Ok(result)
     }
 
@@ -144,9 +142,7 @@ impl IpcDriver for HipDriver {
             exports: Mutex::default(),
         };
         this.device_stream(device).map_err(GpuUnavailable::Driver)?;
-        if !is_planted("mem-gpu-makes-streams-late") {
-            this.slots.prepare_default(&this).map_err(GpuUnavailable::Driver)?;
-        }
+        this.slots.prepare_default(&this).map_err(GpuUnavailable::Driver)?;
         Ok(this)
     }
 
@@ -201,8 +197,7 @@ impl IpcDriver for HipDriver {
     }
 
     fn device_for(&self, own: Option<u32>) -> Option<u32> {
-        let told_apart = choose_device(self.hip.device_count(), self.device, own);
-        told_apart.filter(|_| !is_planted("mem-hip-maps-for-one-device"))
+        choose_device(self.hip.device_count(), self.device, own)
     }
 
     fn open_handle(
@@ -255,9 +250,6 @@ impl IpcDriver for HipDriver {
     }
 
     fn pin_host(&self, addr: usize, len: usize) -> Result<bool, CallFailure> {
-        if is_planted("mem-hip-pins-nothing") {
-            return Ok(false);
-        }
         self.call_driver(self.device, "hipHostRegister", || {
             let at = ptr::with_exposed_provenance_mut(addr);
             // SAFETY: a range of the host that the caller holds until it is unpinned; the runtime only pins its pages.

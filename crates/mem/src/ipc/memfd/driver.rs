@@ -12,7 +12,7 @@ use crate::ipc::mapping::FileMapping;
 use crate::ipc::table::AllocationTable;
 use crate::ipc::{
     CopyPlace, CopyTarget, ExportedHandle, HandlePassing, IpcAllocation, IpcAllocationId, IpcCaps, IpcHandle,
-    IpcHandleError, IpcMemory, OpenedHandle, is_planted,
+    IpcHandleError, IpcMemory, OpenedHandle,
 };
 
 impl MemfdDevice {
@@ -37,10 +37,10 @@ impl MemfdDevice {
         let ledger = self.ledger.lock_table().map_err(to_open_error)?;
         let record = ledger.read_record(slot).map_err(to_open_error)?.ok_or(HandleOpenError::Gone)?;
         let is_it = record.id == id && record.process == process;
-        if !is_it && !is_planted("mem-ipc-ignores-ids") {
+        if !is_it {
             return Err(HandleOpenError::Gone);
         }
-        if (record.base, record.len) != (base, len) && !is_planted("mem-ipc-ignores-ids") {
+        if (record.base, record.len) != (base, len) {
             return Err(IpcHandleError::Value("range").into());
         }
         // A descriptor holds what it is of; without one there is only the owner's word.
@@ -49,7 +49,7 @@ impl MemfdDevice {
         }
         let len = usize::try_from(record.len).map_err(|_| IpcHandleError::Value("length"))?;
         let other = table.in_the_way(process, base, len).map(|other| other.id);
-        if let Some(stale) = other.filter(|_| !is_planted("mem-ipc-maps-over-stale")) {
+        if let Some(stale) = other {
             let wanted = IpcAllocationId(id);
             let is_same = stale == wanted;
             return Err(if is_same {
@@ -61,9 +61,6 @@ impl MemfdDevice {
         let hold = self.ledger.hold_range(record.range).map_err(to_open_error)?;
         let mapping = FileMapping::map_file(table.window.fork_guard(), &hold, record.range.start, len)
             .map_err(open_error)?;
-        if is_planted("mem-ipc-keeps-holds") {
-            std::mem::forget(hold);
-        }
         Ok(table.add_import(process, IpcAllocationId(id), base, len, mapping))
     }
 }

@@ -24,7 +24,7 @@ use self::ledger::{AllocationRecord, DeviceLedger, LedgerGuard, SLOTS};
 use super::address_window::{AddressWindow, GRANULE, round_to_granules};
 use super::host::random_number;
 use super::table::AllocationTable;
-use super::{CopyPlace, IpcAllocation, IpcAllocationId, is_planted};
+use super::{CopyPlace, IpcAllocation, IpcAllocationId};
 
 /// A device, as this process has it. What it allocated is freed with it.
 #[derive(Debug)]
@@ -108,9 +108,7 @@ impl MemfdDevice {
         ledger: &LedgerGuard<'_>,
         table: &AllocationTable<DeviceSlot>,
     ) -> Result<DeviceUsage, MemfdError> {
-        if !is_planted("mem-ipc-forgets-the-dead") {
-            ledger.reclaim_unheld()?;
-        }
+        ledger.reclaim_unheld()?;
         let mut usage = DeviceUsage { capacity: ledger.capacity()?, used: 0, freed: 0, allocations: 0 };
         for slot in 0..SLOTS {
             let Some(record) = ledger.read_record(slot)? else { continue };
@@ -168,15 +166,10 @@ impl MemfdDevice {
         let allocation = own.allocation;
         let slot = own.more.slot;
         let ledger = self.ledger.lock_table()?;
-        if !is_planted("mem-ipc-poisons-nothing") {
-            overwrite_freed(&table, &allocation);
-        }
+        overwrite_freed(&table, &allocation);
         table.window.clear(base).map_err(MemfdError::from)?;
         table.remove(base);
         ledger.set_owner(slot, false)?;
-        if is_planted("mem-ipc-credits-at-free") {
-            ledger.clear_record(slot)?;
-        }
         ledger.reclaim_unheld()?;
         Ok(())
     }

@@ -9,7 +9,6 @@ use trunkline_sys::xpmem::PermitId;
 use super::library::XpmemLibrary;
 use crate::ipc::OpenedHandle;
 use crate::ipc::error::CallFailure;
-use crate::ipc::is_planted;
 
 /// Bytes of a piece, which begins at a multiple of them. A mapping of them costs addresses, and memory only for pages that are copied from.
 pub(super) const PIECE: usize = 8 << 20;
@@ -73,8 +72,7 @@ impl PeerAttachments {
 
     /// Where a piece of a peer is attached.
     pub(super) fn find_piece(&self, peer: u64, number: usize) -> Option<usize> {
-        let piece =
-            self.pieces.get(&(peer, number)).filter(|_| !is_planted("mem-xpmem-attaches-each-time"))?;
+        let piece = self.pieces.get(&(peer, number))?;
         piece.used.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         Some(piece.at)
     }
@@ -93,15 +91,13 @@ impl PeerAttachments {
         if self.find_piece(peer, number).is_some() {
             return Ok(None);
         }
-        while self.pieces.len() >= self.most && !is_planted("mem-xpmem-keeps-all") {
+        while self.pieces.len() >= self.most {
             let oldest = self.pieces.iter().min_by_key(|(_, piece)| piece.used.load(Ordering::Relaxed));
             let Some((owner, piece)) = oldest.map(|(key, _)| *key) else { break };
             self.detach_piece(driver, owner, piece);
         }
         let at = driver.attach_range(permit.id, number.saturating_mul(PIECE), PIECE)?;
         let used = AtomicU64::new(self.uses.fetch_add(1, Ordering::Relaxed));
-        // Without a planted bug there is none in its place.
-        self.detach_piece(driver, peer, number);
         self.pieces.insert((peer, number), AttachedPiece { at, used });
         Ok(Some(()))
     }
@@ -114,9 +110,6 @@ impl PeerAttachments {
 
     /// Ends what is attached of a peer.
     pub(super) fn detach_peer(&mut self, driver: &XpmemLibrary, peer: u64, permit: AttachPermit) {
-        if is_planted("mem-xpmem-keeps-attachments") {
-            return;
-        }
         let keys: Vec<_> = self.pieces.range((peer, 0)..=(peer, usize::MAX)).map(|(key, _)| *key).collect();
         keys.into_iter().for_each(|(peer, number)| self.detach_piece(driver, peer, number));
         permit.end_permit(driver);

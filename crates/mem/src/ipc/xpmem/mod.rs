@@ -32,7 +32,7 @@ use super::private::{ADDRESSES, ALL};
 use super::process;
 use super::{
     CopyPlace, CopyTarget, ExportedHandle, HandlePassing, IpcAllocation, IpcCaps, IpcHandle, IpcHandleError,
-    IpcMemory, OpenedHandle, PrivateMemory, is_planted,
+    IpcMemory, OpenedHandle, PrivateMemory,
 };
 use crate::{MemoryKind, MemoryRange};
 
@@ -133,7 +133,7 @@ impl XpmemMemory {
 
     /// A child of a fork has nothing of its parent's.
     fn check_process(&self) -> Result<(), CallFailure> {
-        if is_planted("mem-xpmem-goes-on-in-children") { Ok(()) } else { self.here.check_process() }
+        self.here.check_process()
     }
 
     fn open_ones(&self) -> RwLockReadGuard<'_, PeerAttachments> {
@@ -156,7 +156,7 @@ impl XpmemMemory {
         let page =
             self.driver.attach_range(id, from, PAGE).inspect_err(|_| self.driver.release_permit(id))?;
         let permit = AttachPermit { id, page, word: addr - from, proof };
-        if self.is_there(permit) || is_planted("mem-xpmem-believes-segments") {
+        if self.is_there(permit) {
             return Ok(permit);
         }
         permit.end_permit(&self.driver);
@@ -353,21 +353,10 @@ impl IpcMemory for XpmemMemory {
         let (Some(peer), addr) = self.resolve_place(to, bytes.len())? else {
             return self.private.write(to, bytes);
         };
-        if is_planted("mem-xpmem-writes-what-is-attached")
-            && let Some(at) = self.open_ones().find_piece(peer, addr / PIECE)
-        {
-            let from = bytes.as_ptr().expose_provenance();
-            // SAFETY: borrowed, and only read; a piece is attached.
-            unsafe { self.guard.copy_guarded(at + addr % PIECE, from, bytes.len()) };
-            return Ok(());
-        }
         self.call_private(peer, addr, |mapped, at| self.private.write(CopyPlace::Open(mapped, at), bytes))
     }
 
     fn copy(&self, from: CopyPlace<'_>, to: CopyTarget<'_>, len: usize) -> Result<(), CopyError> {
-        if is_planted("mem-xpmem-copies-in-steps") {
-            return copy_in_steps(self, from, to, len);
-        }
         match (self.resolve_place(from, len)?, to) {
             ((Some(_), _), CopyTarget::Open(..)) => copy_in_steps(self, from, to, len),
             ((None, _), CopyTarget::Open(mapped, at)) => {

@@ -29,7 +29,7 @@ use super::driver_memory::{
     CopyDirection, CopySlots, DriverMemory, IpcDriver, RawCopy, SealedHandle, choose_device,
 };
 use super::error::{CallFailure, CloseError, ExportError, HandleOpenError};
-use super::{HandlePassing, IpcAllocation, IpcAllocationId, IpcCaps, IpcHandle, NoMemory, is_planted};
+use super::{HandlePassing, IpcAllocation, IpcAllocationId, IpcCaps, IpcHandle, NoMemory};
 use crate::gpu::{DriverCallError, GpuUnavailable};
 
 /// Memory of Intel's devices.
@@ -178,9 +178,7 @@ fn list_devices(calls: &Calls, driver: *mut ZeDriver) -> Result<Vec<CardOrTile>,
         unsafe { (calls.device_get)(driver, count, places) }
     })?;
     for card in 0..handles.len() {
-        let Some(card) = handles.get(card).copied().filter(|_| !is_planted("mem-ze-knows-no-tiles")) else {
-            break;
-        };
+        let Some(card) = handles.get(card).copied() else { break };
         handles.extend(list_handles("zeDeviceGetSubDevices", |count, places| {
             // SAFETY: as above; the card is one that the driver gave.
             unsafe { (calls.device_get_sub_devices)(card, count, places) }
@@ -292,12 +290,6 @@ impl IpcDriver for ZeDrivers {
     }
 
     fn unexport_handle(&self, sealed: &SealedHandle) -> Result<(), CloseError> {
-        if is_planted("mem-ze-never-puts") {
-            return Ok(());
-        }
-        if is_planted("mem-ze-puts-twice") {
-            let _ = self.put_ipc_handle(sealed.driver_bytes());
-        }
         self.put_ipc_handle(sealed.driver_bytes()).map_err(|error| CloseError::Other(error.into()))
     }
 
@@ -306,8 +298,7 @@ impl IpcDriver for ZeDrivers {
     }
 
     fn device_for(&self, own: Option<u32>) -> Option<u32> {
-        let told_apart = choose_device(self.devices.len() as u32, self.device, own);
-        told_apart.filter(|_| !is_planted("mem-ze-maps-for-one-device"))
+        choose_device(self.devices.len() as u32, self.device, own)
     }
 
     fn open_handle(
@@ -328,11 +319,7 @@ impl IpcDriver for ZeDrivers {
         // SAFETY: writes an address to a place of ours; the driver looks at the bytes of the handle, and the descriptor is open.
         let code = unsafe { (self.calls.mem_open_ipc_handle)(self.context, on, handle, 0, &raw mut at) };
         // What is mapped holds the memory; the descriptor closes here.
-        if is_planted("mem-ze-keeps-descriptors") {
-            std::mem::forget(fd);
-        } else {
-            drop(fd);
-        }
+        drop(fd);
         check_status("zeMemOpenIpcHandle", code).map_err(open_error)?;
         let at = at.expose_provenance();
         *self.open.lock().unwrap_or_else(PoisonError::into_inner).entry(at).or_default() += 1;
@@ -347,7 +334,7 @@ impl IpcDriver for ZeDrivers {
     fn unmap_import(&self, addr: usize, _opened: &()) -> Result<(), CallFailure> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         match open.get_mut(&addr) {
-            Some(others) if *others > 1 && !is_planted("mem-ze-closes-under-others") => *others -= 1,
+            Some(others) if *others > 1 => *others -= 1,
             _ => {
                 self.close_handle(addr)?;
                 open.remove(&addr);

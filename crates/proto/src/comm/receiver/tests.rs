@@ -48,10 +48,10 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(start: u32, mutant: Mutant) -> Self {
+    fn new(start: u32) -> Self {
         Self {
-            sender: MessageSender::starting_at(start, 64, 8, mutant),
-            receiver: MessageReceiver::starting_at(start, mutant),
+            sender: MessageSender::starting_at(start, 64, 8),
+            receiver: MessageReceiver::starting_at(start),
             lines: RecordLines::One,
             mailbox: Box64(vec![0; RecordLines::One.mailbox_bytes() / 8]),
             written: vec![None; RecordLines::One.mailbox_bytes() / cts::BYTES],
@@ -66,15 +66,15 @@ impl Pair {
     }
 
     /// The two ends of a member of a group.
-    fn in_group(start: u32, lines: RecordLines, mutant: Mutant) -> Self {
+    fn in_group(start: u32, lines: RecordLines) -> Self {
         let links = if lines == RecordLines::One { 1 } else { 2 };
-        let sender = MessageSender::starting_at(start, 64, EAGER_CREDITS_MAX as u32, mutant);
+        let sender = MessageSender::starting_at(start, 64, EAGER_CREDITS_MAX as u32);
         Self {
             sender: sender.with_links(links).in_group(),
-            receiver: MessageReceiver::starting_at(start, mutant).in_range(7, lines),
+            receiver: MessageReceiver::starting_at(start).in_range(7, lines),
             lines,
             mailbox: Box64(vec![0; MEMBER_MAILBOX_BYTES / 8]),
-            ..Self::new(start, mutant)
+            ..Self::new(start)
         }
     }
 
@@ -240,7 +240,7 @@ proptest! {
         ordered: bool,
     ) {
         let start = if wraps { u32::MAX - 20 } else { 1 };
-        run(&groups, &script, ordered, Pair::new(start, planted()))?;
+        run(&groups, &script, ordered, Pair::new(start))?;
     }
 
     #[test]
@@ -253,7 +253,7 @@ proptest! {
     ) {
         let start = if wraps { u32::MAX - 20 } else { 1 };
         let lines = if two { RecordLines::Two } else { RecordLines::One };
-        run(&groups, &script, ordered, Pair::in_group(start, lines, planted()))?;
+        run(&groups, &script, ordered, Pair::in_group(start, lines))?;
     }
 }
 
@@ -261,7 +261,7 @@ proptest! {
 #[test]
 fn eager_messages_wait_while_an_earlier_one_has_no_receive() {
     for start in [1, u32::MAX - 90] {
-        let mut pair = Pair::new(start, planted());
+        let mut pair = Pair::new(start);
         assert!(pair.isend(0, 1, 8));
         pair.message_arrives(0);
         let mut waited = 0;
@@ -285,7 +285,7 @@ fn eager_messages_wait_while_an_earlier_one_has_no_receive() {
 /// Where messages overtake each other, those after a delayed one are no more than the receiver has bounce buffers for.
 #[test]
 fn eager_messages_wait_while_an_earlier_one_is_under_way() {
-    let mut pair = Pair::new(u32::MAX - 90, planted());
+    let mut pair = Pair::new(u32::MAX - 90);
     pair.sender = pair.sender.without_order();
     let mut sent = 0;
     for _ in 0..RECVS_MAX {
@@ -312,7 +312,7 @@ fn eager_messages_wait_while_an_earlier_one_is_under_way() {
 #[test]
 fn a_member_knows_which_records_have_their_places() {
     for lines in [RecordLines::One, RecordLines::Two] {
-        let mut ring = CtsRing::new(1, lines, planted());
+        let mut ring = CtsRing::new(1, lines);
         let records = ring.record_capacity() as usize;
         for number in 1..=records as u32 {
             assert!(ring.reserve_places(number, 1, |_| false) && ring.holds_receive(1), "{number}");
@@ -337,7 +337,7 @@ fn a_member_begins_as_many_receives_as_its_mailbox_has_room_for() {
         (RecordLines::Two, 3),
         (RecordLines::Two, 8),
     ] {
-        let mut pair = Pair::in_group(u32::MAX - 40, lines, planted());
+        let mut pair = Pair::in_group(u32::MAX - 40, lines);
         for round in 0..5 {
             for message in 0..EAGER_CREDITS_MAX {
                 assert!(pair.isend(message, 0, 8), "round {round}");
@@ -363,17 +363,8 @@ fn a_member_begins_as_many_receives_as_its_mailbox_has_room_for() {
     }
 }
 
-/// The bug that `cargo xtask mutants` asks for, if any.
-fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::with_name(std::string::String::leak(name));
-    }
-    Mutant::NONE
-}
-
 fn single(tag: u32) -> MessageReceiver {
-    let mut receiver = MessageReceiver::new(planted());
+    let mut receiver = MessageReceiver::new();
     assert_eq!(receiver.on_irecv([(tag, 100)].into_iter()), Some(RecvId(1)));
     receiver
 }
@@ -434,7 +425,7 @@ fn what_does_not_fit_is_a_fault() {
 
 #[test]
 fn eager_numbers_outside_the_window_or_repeated_are_faults() {
-    let mut receiver = MessageReceiver::new(planted());
+    let mut receiver = MessageReceiver::new();
     let eager = |number| EagerHeader { number, base: 1, tag: 0, len: 0 };
     assert_eq!(receiver.on_eager(eager(0), 0), Ok(()));
     assert_eq!(receiver.on_eager(eager(0), 0), Err(MessageFault::EagerNumber(0)));
@@ -444,28 +435,11 @@ fn eager_numbers_outside_the_window_or_repeated_are_faults() {
 
 #[test]
 fn the_65th_outstanding_receive_waits() {
-    let mut receiver = MessageReceiver::new(planted());
+    let mut receiver = MessageReceiver::new();
     for _ in 0..RECVS_MAX {
         assert!(receiver.on_irecv([(0, 1)].into_iter()).is_some());
     }
     assert_eq!(receiver.on_irecv([(0, 1)].into_iter()), None);
-    assert_eq!(MessageReceiver::new(planted()).on_irecv([(0, 1); 9].into_iter()), None);
-    assert_eq!(MessageReceiver::new(planted()).on_irecv([(0, 1); 0].into_iter()), None);
-}
-
-#[cfg(feature = "mutants")]
-#[test]
-fn planted_bugs_are_seen() {
-    for name in ["sender-forgets-eager", "receiver-ignores-base"] {
-        let mutant = Mutant::with_name(name);
-        let mut seen = false;
-        let mut runner = proptest::test_runner::TestRunner::deterministic();
-        for _ in 0..300 {
-            use proptest::strategy::ValueTree as _;
-            let tree = (groups(), any::<[u8; 97]>()).new_tree(&mut runner).unwrap().current();
-            let outcome = std::panic::catch_unwind(|| run(&tree.0, &tree.1, false, Pair::new(1, mutant)));
-            seen |= !matches!(outcome, Ok(Ok(())));
-        }
-        assert!(seen, "{name} was not noticed");
-    }
+    assert_eq!(MessageReceiver::new().on_irecv([(0, 1); 9].into_iter()), None);
+    assert_eq!(MessageReceiver::new().on_irecv([(0, 1); 0].into_iter()), None);
 }

@@ -3,7 +3,6 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::mutant::planted;
 
 const SILENCE: Duration = Duration::from_secs(10);
 
@@ -12,7 +11,7 @@ fn at(ms: u64) -> Instant {
 }
 
 fn dialling(slots: usize, silence: Duration) -> StreamLife {
-    StreamLife::new_dialling(slots, silence, at(0), planted())
+    StreamLife::new_dialling(slots, silence, at(0))
 }
 
 /// The slots that are dialled at a moment.
@@ -112,7 +111,7 @@ fn a_stream_ends_at_once_with_the_process() {
     lose(&mut life, 1, StrandEnd::Refusal, 50);
     assert!(life.check_over(at(50)) && life.has_ended() && life.next_dial(at(9000)).is_none());
     // So is the only one at the end that accepts.
-    let mut life = StreamLife::new_accepted(SILENCE, at(0), planted());
+    let mut life = StreamLife::new_accepted(SILENCE, at(0));
     assert!(!life.check_over(at(100_000)), "it may be silent");
     life.on_joined(0, at(100_000));
     lose(&mut life, 0, StrandEnd::Refusal, 100_001);
@@ -128,7 +127,7 @@ fn a_stream_ends_at_once_with_the_process() {
 #[test]
 fn a_stream_that_fell_silent_lingers_while_it_is_dialled() {
     for end in [woven(2, SILENCE), {
-        let mut life = StreamLife::new_accepted(SILENCE, at(0), planted());
+        let mut life = StreamLife::new_accepted(SILENCE, at(0));
         life.on_joined(0, at(1));
         life
     }] {
@@ -243,8 +242,8 @@ struct World {
 
 impl World {
     fn new(paths: usize, silence: u64, rtt: u64, late: [u64; 2]) -> Self {
-        let dialler = StreamLife::new_dialling(paths, Duration::from_millis(silence), at(0), planted());
-        let acceptor = StreamLife::new_accepted(Duration::from_millis(silence), at(0), planted());
+        let dialler = StreamLife::new_dialling(paths, Duration::from_millis(silence), at(0));
+        let acceptor = StreamLife::new_accepted(Duration::from_millis(silence), at(0));
         let (up, mended) = ([true].repeat(paths), [None].repeat(paths));
         Self { lives: [dialler, acceptor], wires: Vec::new(), up, rtt, silence, late, mended }
     }

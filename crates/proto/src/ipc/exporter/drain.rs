@@ -15,9 +15,7 @@ impl MemoryExporter {
         else {
             return false;
         };
-        if !self.mutant.is_planted("ipc-releases-nothing") {
-            self.retire_at(slot);
-        }
+        self.retire_at(slot);
         true
     }
 
@@ -32,9 +30,6 @@ impl MemoryExporter {
     ///
     /// [`ExporterCommand::Query`]: super::ExporterCommand::Query
     pub fn on_memory_freed(&mut self) {
-        if self.mutant.is_planted("ipc-ignores-the-flag") {
-            return;
-        }
         self.epoch = self.epoch.wrapping_add(1);
         self.sweep = 0;
     }
@@ -42,8 +37,7 @@ impl MemoryExporter {
     /// That peer is to let go all that it was told of: what messages to it use, once they are done. Until it has, its messages go
     /// another way; then it may be told again.
     pub fn drain_peer(&mut self, peer: ImportingPeerId) {
-        let nobody = self.mutant.is_planted("ipc-drains-nothing");
-        let Some(peer) = self.peers.get_mut(peer.0).filter(|_| !nobody) else { return };
+        let Some(peer) = self.peers.get_mut(peer.0) else { return };
         for slot in 0..peer.toward.len() {
             let toward = &mut peer.toward[slot];
             if toward.held == HoldPhase::Announced {
@@ -58,9 +52,6 @@ impl MemoryExporter {
     /// That peer is dead, or has said BYE: it uses and has nothing any more. Pins for it need not be given back, and may be.
     pub fn remove_peer(&mut self, peer: ImportingPeerId, now: Instant) {
         let Some(left) = self.peers.remove(peer.0) else { return };
-        if self.mutant.is_planted("ipc-forgives-nothing") {
-            return;
-        }
         for (slot, toward) in
             left.toward.iter().enumerate().filter(|(_, toward)| toward.held != HoldPhase::No)
         {

@@ -65,9 +65,6 @@ impl MemoryExporter {
             CopyOutcome::Copied => toward.on_map_succeeded(),
             CopyOutcome::Ended => {}
         }
-        if outcome == CopyOutcome::NotMapped && self.mutant.is_planted("ipc-pins-what-failed") {
-            return;
-        }
         toward.pins = toward.pins.saturating_sub(1);
         let over = self.entries.get(id).is_none_or(|entry| entry.state != ExportState::Live);
         let goes = toward.held == HoldPhase::Draining || toward.held == HoldPhase::Announced && over;
@@ -84,10 +81,6 @@ impl MemoryExporter {
         entry.pins = was.saturating_sub(1);
         if was == 0 {
             return;
-        }
-        let first = entry.passing && self.mutant.is_planted("ipc-unexports-at-first-end");
-        if first {
-            (entry.pins, entry.held) = (0, 0);
         }
         if entry.pins == 0 {
             self.on_last_unpin(id, now);
@@ -130,8 +123,7 @@ impl MemoryExporter {
                 && toward.is_some_and(|toward| toward.held == HoldPhase::Told)
         };
         let twice = |(at, name): (usize, &ExportName)| names.get()[..at].contains(name);
-        let believes = self.mutant.is_planted("ipc-believes-retired");
-        if !believes && !names.get().iter().all(told) || names.get().iter().enumerate().any(twice) {
+        if !names.get().iter().all(told) || names.get().iter().enumerate().any(twice) {
             return Err(ExporterEventError::NotTold);
         }
         for name in names.get() {

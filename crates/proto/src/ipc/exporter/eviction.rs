@@ -37,21 +37,13 @@ impl MemoryExporter {
         let kept = &mut self.config.budget;
         kept.entries = kept.entries.min(budget.entries);
         kept.bytes = kept.bytes.min(budget.bytes);
-        if self.mutant.is_planted("ipc-stays-over-budget") {
-            return;
-        }
         self.evict_over_budget();
-        if !self.mutant.is_planted("ipc-keeps-what-is-used") {
-            self.let_pass_until(|exporter| exporter.live.fits_within(exporter.config.budget));
-        }
+        self.let_pass_until(|exporter| exporter.live.fits_within(exporter.config.budget));
     }
 
     /// Asks memory back: of what is kept, at most so many bytes stay. The least recently used goes first; then what messages use,
     /// as soon as they are done. The budget stays as it is.
     pub fn trim_exports(&mut self, bytes: u64) {
-        if self.mutant.is_planted("ipc-trims-nothing") {
-            return;
-        }
         while self.live.bytes > bytes && self.evict_idle() {}
         self.let_pass_until(|exporter| exporter.live.bytes <= bytes);
     }
@@ -76,7 +68,7 @@ impl MemoryExporter {
     pub fn let_go(&mut self, pin: &ExportPin) {
         let id = pin.name.slot_id();
         let used = self.entries.get(id).is_some_and(|entry| entry.listed && entry.pins > 0);
-        if used && !self.mutant.is_planted("ipc-keeps-what-was-lent") {
+        if used {
             self.let_pass(id);
         }
     }
@@ -90,9 +82,7 @@ impl MemoryExporter {
 
     /// What no message has used for long goes.
     pub(super) fn expire_idle(&mut self, now: Instant) {
-        while self.next_deadline().is_some_and(|deadline| deadline <= now)
-            && !self.mutant.is_planted("ipc-never-expires")
-        {
+        while self.next_deadline().is_some_and(|deadline| deadline <= now) {
             let Some(id) = self.idle.front() else { return };
             self.counts.expired += 1;
             self.retire_at(id.slot);
@@ -106,21 +96,14 @@ impl MemoryExporter {
             if there.fits_within(budget) { Ok(()) } else { Err(FallbackReason::NoRoom) }
         };
         match passing {
-            _ if self.closing && !self.mutant.is_planted("ipc-shares-when-closed") => {
-                Err(FallbackReason::Closing)
-            }
+            _ if self.closing => Err(FallbackReason::Closing),
             true if self.passing.entries >= self.config.passing => Err(FallbackReason::NoRoom),
             true => Ok(()),
             false if budget.is_none() => Err(FallbackReason::Off),
             false if !one.fits_within(budget) => Err(FallbackReason::TooLong),
             false => {
                 while !self.live.combined_with(one).fits_within(budget) && self.evict_idle() {}
-                let zombies = if self.mutant.is_planted("ipc-forgets-zombies") {
-                    ExportAmount::NONE
-                } else {
-                    self.zombies
-                };
-                room(self.live.combined_with(zombies).combined_with(one))
+                room(self.live.combined_with(self.zombies).combined_with(one))
             }
         }
     }
@@ -134,7 +117,7 @@ impl MemoryExporter {
         let budget = self.config.budget;
         if !self.live.combined_with(self.zombies).combined_with(one).fits_within(budget) {
             let is_off = budget.is_none();
-            let shared = !asked_back && !is_off || self.mutant.is_planted("ipc-shares-beyond-the-budget");
+            let shared = !asked_back && !is_off;
             return if shared {
                 Ok(())
             } else {
@@ -180,19 +163,9 @@ impl MemoryExporter {
 
     /// The least recently used one that no message uses goes, if there is any.
     fn evict_idle(&mut self) -> bool {
-        let recent = self.mutant.is_planted("ipc-evicts-the-recent");
-        let id = if recent { self.idle.back() } else { self.idle.front() };
-        let Some(id) = id else { return self.mutant.is_planted("ipc-evicts-pinned") && self.evict_pinned() };
+        let Some(id) = self.idle.front() else { return false };
         self.counts.evicted += 1;
         self.retire_at(id.slot);
-        true
-    }
-
-    /// A planted bug: one that messages use goes.
-    fn evict_pinned(&mut self) -> bool {
-        let used = self.entries.iter().find(|(_, entry)| entry.listed && entry.state == ExportState::Live);
-        let Some((id, _)) = used else { return false };
-        self.begin_retiring_used(id);
         true
     }
 }

@@ -38,7 +38,6 @@ use self::entry::ExportEntry;
 use self::peer::{HoldPhase, ImportingPeer};
 use crate::intervals::IntervalTree;
 use crate::limits::{EXPORTS_MAX, IPC_PEERS_MAX};
-use crate::mutant::Mutant;
 use crate::queue::LinkedQueue;
 use crate::slots::{SlotId, SlotTable};
 use crate::time::{Duration, Instant};
@@ -95,7 +94,6 @@ pub struct MemoryExporter {
     sweep: u32,
     closing: bool,
     counts: ExporterCounts,
-    mutant: Mutant,
 }
 
 /// A live export that can be found, with all that a hit looks at.
@@ -132,12 +130,12 @@ pub struct ExportListing {
 impl MemoryExporter {
     /// One that has exported nothing.
     #[must_use]
-    pub fn new(config: ExporterConfig, mutant: Mutant) -> Self {
+    pub fn new(config: ExporterConfig) -> Self {
         let passing = config.passing.min(EXPORTS_MAX / 2);
         let mut new = Self {
             config: ExporterConfig { budget: ExportAmount::NONE, passing, ..config },
             entries: SlotTable::new(0),
-            index: IntervalTree::new(mutant),
+            index: IntervalTree::new(),
             recent: None,
             peers: SlotTable::new(IPC_PEERS_MAX),
             idle: LinkedQueue::new(),
@@ -150,7 +148,6 @@ impl MemoryExporter {
             sweep: NONE,
             closing: false,
             counts: ExporterCounts::default(),
-            mutant,
         };
         new.grow_budget(config.budget);
         new

@@ -24,23 +24,7 @@ impl MemoryExporter {
     /// The memory of that export is not what it was.
     pub(super) fn end_stale(&mut self, slot: u32) {
         self.counts.stale += 1;
-        let of = self.entries.entry_at(slot);
-        let under_use = self.mutant.is_planted("ipc-ends-stale-under-use");
-        if let Some((id, _)) =
-            of.filter(|(_, entry)| under_use && entry.state == ExportState::Live && entry.pins > 0)
-        {
-            return self.begin_retiring_used(id);
-        }
         self.retire_at(slot);
-    }
-
-    /// A planted bug: as if no message used it, and no peer had it.
-    pub(super) fn begin_retiring_used(&mut self, id: SlotId) {
-        if let Some(entry) = self.entries.get_mut(id) {
-            (entry.pins, entry.held) = (0, 0);
-        }
-        self.unlist_export(id);
-        self.begin_retiring(id);
     }
 
     pub(super) fn unlist_export(&mut self, id: SlotId) {
@@ -50,8 +34,7 @@ impl MemoryExporter {
         }
         let span = entry.memory.span;
         self.index.remove(&(), span);
-        let remembers = self.mutant.is_planted("ipc-remembers-the-retired");
-        if self.recent.is_some_and(|recent| recent.name.slot_id() == id) && !remembers {
+        if self.recent.is_some_and(|recent| recent.name.slot_id() == id) {
             self.recent = None;
         }
     }
@@ -68,11 +51,10 @@ impl MemoryExporter {
         }
         self.zombies += one;
         if entry.held > 0 {
-            let under_use = self.mutant.is_planted("ipc-retires-under-use");
             for (_, peer) in self.peers.iter_mut() {
                 let toward = peer.toward.get(id.slot as usize).copied().unwrap_or_default();
                 let told = matches!(toward.held, HoldPhase::Announced | HoldPhase::Draining);
-                if told && (toward.pins == 0 || under_use) {
+                if told && toward.pins == 0 {
                     peer.queue_retire(id.slot);
                 }
             }
@@ -83,8 +65,7 @@ impl MemoryExporter {
     /// One that is over goes back to the driver if nobody uses it and nobody has it.
     pub(super) fn unexport_if_unused(&mut self, id: SlotId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        let held = entry.held > 0 && !self.mutant.is_planted("ipc-unexports-before-the-last-word");
-        if entry.state == ExportState::Retiring && entry.pins == 0 && !held {
+        if entry.state == ExportState::Retiring && entry.pins == 0 && entry.held == 0 {
             entry.state = ExportState::Leaving;
             self.leaving.push(&mut self.entries, id);
         }
@@ -92,7 +73,7 @@ impl MemoryExporter {
 
     /// Its name is over. A place that has had all its generations stays taken, so that no name comes twice.
     pub(super) fn remove(&mut self, id: SlotId) {
-        if id.generation != u32::MAX || self.mutant.is_planted("ipc-gives-names-again") {
+        if id.generation != u32::MAX {
             self.entries.remove(id);
         } else if let Some(entry) = self.entries.get_mut(id) {
             entry.state = ExportState::Spent;

@@ -7,7 +7,6 @@ use super::peer::{HoldPhase, ImportingPeerId};
 use super::{ExporterEventError, MemoryExporter, RecentExport};
 use crate::intervals::ByteSpan;
 use crate::limits::IPC_PINS_MAX;
-use crate::slots::SlotId;
 use crate::time::Instant;
 use crate::wire::ipc::{ExportName, ExportReference};
 
@@ -84,26 +83,13 @@ impl MemoryExporter {
         let Some((id, entry)) = self.entries.entry_at(slot).filter(|_| span.contains(part)) else {
             return ExportLookup::Absent;
         };
-        self.classify_export(id, entry, memory)
-    }
-
-    /// Whether what is exported is what is asked for.
-    #[inline]
-    fn classify_export(&self, id: SlotId, entry: &ExportEntry, now: DriverAllocation) -> ExportLookup {
-        if now != entry.memory && !self.believes_address(now, entry.memory) {
+        if memory != entry.memory {
             return ExportLookup::Stale;
         }
         match ExportName::new(id) {
             Some(name) if entry.state == ExportState::Live => ExportLookup::Hit(name),
             _ => ExportLookup::Coming,
         }
-    }
-
-    /// Planted bugs: an address is enough.
-    #[inline]
-    fn believes_address(&self, now: DriverAllocation, then: DriverAllocation) -> bool {
-        let half = now.id.0 as u32 == then.id.0 as u32 && self.mutant.is_planted("ipc-looks-at-half-the-id");
-        (self.mutant.is_planted("ipc-trusts-addresses") || half) && now.span == then.span
     }
 
     /// A message asks for its memory. What is found is pinned; what is not is begun, if there is room.
@@ -170,8 +156,8 @@ impl MemoryExporter {
             return Err(FallbackReason::PassedOver);
         }
         let announce = match toward.held {
-            HoldPhase::No => entry.held == 0 || !self.mutant.is_planted("ipc-tells-one-peer"),
-            HoldPhase::Announced => self.mutant.is_planted("ipc-announces-each-time"),
+            HoldPhase::No => true,
+            HoldPhase::Announced => false,
             HoldPhase::Draining | HoldPhase::Due | HoldPhase::Told => return Err(FallbackReason::Draining),
         };
         if entry.pins >= IPC_PINS_MAX {
@@ -183,12 +169,10 @@ impl MemoryExporter {
             entry.held += 1;
         }
         let was_idle = entry.is_idle();
-        if !self.mutant.is_planted("ipc-sends-unpinned") {
-            toward.pins += 1;
-            entry.pins += 1;
-            if was_idle {
-                self.idle.unlink_entry(&mut self.entries, id);
-            }
+        toward.pins += 1;
+        entry.pins += 1;
+        if was_idle {
+            self.idle.unlink_entry(&mut self.entries, id);
         }
         let pin = ExportPin { name, peer: ask.peer };
         Ok(SharedReference { pin, reference: ExportReference { name, part }, announce })
@@ -225,13 +209,6 @@ impl MemoryExporter {
 
     /// Whatever has a byte of that allocation is another one that is gone.
     fn retire_overlapping(&mut self, memory: DriverAllocation) {
-        if self.mutant.is_planted("ipc-keeps-stale-neighbours") {
-            let same = self.index.find_containing(&(), memory.span).filter(|(span, _)| *span == memory.span);
-            if let Some((_, slot)) = same {
-                self.retire_at(slot);
-            }
-            return;
-        }
         while let Some((_, slot)) = self.index.find_overlapping(&(), memory.span) {
             self.end_stale(slot);
         }
@@ -279,11 +256,6 @@ impl MemoryExporter {
         let Some(entry) = entry else { return Err(ExporterEventError::NoExport) };
         let one = self.config.amount_of(entry.memory);
         let passing = entry.passing;
-        if self.mutant.is_planted("ipc-keeps-what-failed") {
-            self.entries.get_mut(id).into_iter().for_each(|entry| entry.state = ExportState::Live);
-            self.unpin_export(id, Instant::default());
-            return Ok(FallbackReason::NotExported);
-        }
         self.unlist_export(id);
         if passing {
             self.passing -= one

@@ -54,7 +54,6 @@ impl MemoryImporter {
         source: SourceId,
         announce: &ExportAnnouncement,
     ) -> Result<(), AnnounceError> {
-        let takes_any = self.mutant.is_planted("ipc-takes-any-announcement");
         let Some(source) = self.sources.get_mut(source.0).filter(|source| !source.ended) else {
             return Err(AnnounceError::Gone);
         };
@@ -63,7 +62,6 @@ impl MemoryImporter {
         let order = source.announced + 1;
         let entry = source.ensure_entry(name);
         let fits = match entry.state {
-            ImportState::Vacant | ImportState::Awaited if takes_any => true,
             ImportState::Vacant => generation >= entry.generation,
             ImportState::Awaited => generation == entry.generation,
             ImportState::Known | ImportState::Retiring => false,
@@ -96,7 +94,6 @@ impl MemoryImporter {
         source: SourceId,
         reference: &ExportReference,
     ) -> Result<ImportPin, ArriveError> {
-        let mutant = self.mutant;
         let Some(of) = self.sources.get_mut(source.0).filter(|source| !source.ended) else {
             return Err(ArriveError::Gone);
         };
@@ -104,8 +101,7 @@ impl MemoryImporter {
         let part = reference.part;
         let awaited = of.awaited;
         let entry = of.ensure_entry(name);
-        let same =
-            entry.generation == name.slot_id().generation || mutant.is_planted("ipc-ignores-generations");
+        let same = entry.generation == name.slot_id().generation;
         let refused = match entry.state {
             ImportState::Known | ImportState::Awaited if same && entry.pins >= IPC_PINS_MAX => {
                 Err(ArriveError::TooMany)
@@ -113,9 +109,7 @@ impl MemoryImporter {
             ImportState::Known if same && !is_within(entry, reference) => Err(ArriveError::Outside),
             ImportState::Known | ImportState::Awaited if same => Ok(()),
             ImportState::Vacant if name.slot_id().generation >= entry.generation => match awaited {
-                NAMES_AWAITED_MAX.. if !mutant.is_planted("ipc-awaits-any-number") => {
-                    Err(ArriveError::TooMany)
-                }
+                NAMES_AWAITED_MAX.. => Err(ArriveError::TooMany),
                 _ => Ok(()),
             },
             _ => Err(ArriveError::Stale(name)),
@@ -129,7 +123,7 @@ impl MemoryImporter {
             of.awaited += 1;
             self.counts.ahead += 1;
         }
-        of.pin_import(name, mutant.is_planted("ipc-closes-under-use"));
+        of.pin_import(name);
         Ok(ImportPin { source, name, part })
     }
 
@@ -141,9 +135,6 @@ impl MemoryImporter {
         if let Some(entry) = source.entries.get_mut(slot) {
             entry.pins = entry.pins.saturating_sub(1);
             if entry.pins == 0 {
-                if self.mutant.is_planted("ipc-unmaps-what-rests") {
-                    self.unmap_all(done.source, slot);
-                }
                 self.settle_import(done.source, slot);
             }
         }
@@ -168,13 +159,7 @@ impl MemoryImporter {
                 continue;
             };
             entry.state = ImportState::Retiring;
-            let unused = entry.pins == 0;
-            if self.mutant.is_planted("ipc-acks-before-closing")
-                && let Some(of) = self.sources.get_mut(source.0)
-            {
-                of.retired.push_back(name);
-            }
-            if unused {
+            if entry.pins == 0 {
                 self.settle_import(source, name.slot_id().slot as usize);
             }
         }
@@ -183,10 +168,9 @@ impl MemoryImporter {
 }
 
 impl ImportSource {
-    fn pin_import(&mut self, name: ExportName, forgets: bool) {
-        let entry = self.ensure_entry(name);
-        entry.pins += u32::from(!forgets);
-        self.pins += u64::from(!forgets);
+    fn pin_import(&mut self, name: ExportName) {
+        self.ensure_entry(name).pins += 1;
+        self.pins += 1;
     }
 }
 

@@ -1,9 +1,7 @@
 //! Where the bytes are that an operation uses: found, mapped, or not to be had.
 
 use super::MemoryImporter;
-use super::entry::{
-    ImportEntry, ImportMapping, ImportPin, ImportState, MappingId, MappingPhase, MappingPlace,
-};
+use super::entry::{ImportMapping, ImportPin, ImportState, MappingId, MappingPhase, MappingPlace};
 use super::events::{NoMapping, is_within};
 use crate::limits::MAPPINGS_OF_IMPORT_MAX;
 use crate::wire::ipc::ExportReference;
@@ -56,11 +54,9 @@ impl MemoryImporter {
         let Some(source) = self.sources.get(of.source.0) else { return Err(ResolveError::Gone) };
         let slot = of.name.slot_id().slot as usize;
         let Some(entry) = source.entries.get(slot) else { return Err(ResolveError::Gone) };
-        if let Some(ImportMapping { state: MappingPhase::Open { address }, .. }) =
-            self.find_mapping(entry, place)
-        {
+        if let Some(ImportMapping { state: MappingPhase::Open { address }, .. }) = entry.mapping(place) {
             let reference = ExportReference { name: of.name, part: of.part };
-            if !is_within(entry, &reference) && !self.mutant.is_planted("ipc-believes-references") {
+            if !is_within(entry, &reference) {
                 return Err(ResolveError::Outside);
             }
             self.counts.hits += 1;
@@ -69,25 +65,12 @@ impl MemoryImporter {
         self.resolve_unmapped(of, place)
     }
 
-    /// The mapping that serves who asks for that place.
-    #[inline]
-    fn find_mapping(&self, entry: &ImportEntry, place: MappingPlace) -> Option<ImportMapping> {
-        if self.mutant.is_planted("ipc-maps-for-any-device") {
-            return entry.mappings.iter().find(|mapping| mapping.place.way == place.way).copied();
-        }
-        if self.mutant.is_planted("ipc-maps-in-any-way") {
-            return entry.mappings.iter().find(|mapping| mapping.place.device == place.device).copied();
-        }
-        entry.mapping(place).copied()
-    }
-
     fn resolve_unmapped(
         &mut self,
         of: &ImportPin,
         place: MappingPlace,
     ) -> Result<ResolveOutcome, ResolveError> {
         let slot = of.name.slot_id().slot as usize;
-        let again = self.mutant.is_planted("ipc-maps-each-time");
         let Some(source) = self.sources.get_mut(of.source.0) else { return Err(ResolveError::Gone) };
         let ended = source.ended;
         let closing = source.closing;
@@ -96,9 +79,6 @@ impl MemoryImporter {
         match entry.state {
             _ if ended => return Err(ResolveError::Gone),
             ImportState::Vacant => return Err(ResolveError::Gone),
-            ImportState::Awaited if self.mutant.is_planted("ipc-fails-what-comes-ahead") => {
-                return Ok(ResolveOutcome::Failed);
-            }
             ImportState::Awaited => return Ok(ResolveOutcome::Wait),
             ImportState::Known | ImportState::Retiring if !is_within(entry, &reference) => {
                 return Err(ResolveError::Outside);
@@ -116,8 +96,8 @@ impl MemoryImporter {
                 self.counts.opens += 1;
                 Ok(ResolveOutcome::Map(mapping))
             }
-            Some(_) if !again => Ok(ResolveOutcome::Wait),
-            _ => Ok(self.begin_mapping(mapping)),
+            Some(_) => Ok(ResolveOutcome::Wait),
+            None => Ok(self.begin_mapping(mapping)),
         }
     }
 
@@ -129,8 +109,7 @@ impl MemoryImporter {
         let Some(span) = entry.span.filter(|_| entry.mappings.len() < MAPPINGS_OF_IMPORT_MAX) else {
             return ResolveOutcome::Failed;
         };
-        let blind = self.mutant.is_planted("ipc-maps-over-stale");
-        let other = source.spans.find_overlapping(&(), span).filter(|(_, other)| *other != slot && !blind);
+        let other = source.spans.find_overlapping(&(), span).filter(|(_, other)| *other != slot);
         if let Some((_, other)) = other {
             return self.clear(mapping, other as usize);
         }
@@ -150,9 +129,7 @@ impl MemoryImporter {
         let Some((asks, other_is)) = of(mapping.name.slot_id().slot as usize).zip(of(other)) else {
             return ResolveOutcome::Failed;
         };
-        let used = other_is.pins > 0 && !self.mutant.is_planted("ipc-clears-under-use");
-        let newer = other_is.order > asks.order && !self.mutant.is_planted("ipc-clears-the-newer");
-        if used || newer {
+        if other_is.pins > 0 || other_is.order > asks.order {
             self.counts.stale += 1;
             return ResolveOutcome::Failed;
         }
@@ -176,9 +153,6 @@ impl MemoryImporter {
     /// # Errors
     /// [`NoMapping`] if nobody was told to map it.
     pub fn on_map_failed(&mut self, mapping: MappingId, why: MapRefusal) -> Result<(), NoMapping> {
-        if self.mutant.is_planted("ipc-drops-failures") {
-            return self.on_mapped(mapping, 0);
-        }
         let closing = self.sources.get(mapping.source.0).map_or(0, |source| source.closing);
         let state = self.opening_mapping(mapping)?;
         *state = match (&*state, why) {
@@ -188,12 +162,6 @@ impl MemoryImporter {
             _ => MappingPhase::Failed,
         };
         self.counts.failures += 1;
-        if self.mutant.is_planted("ipc-tries-for-ever")
-            && let Some(of) = self.sources.get_mut(mapping.source.0)
-            && let Some(entry) = of.entry_mut(mapping.name)
-        {
-            entry.mappings.retain(|other| other.place != mapping.place);
-        }
         self.settle_import(mapping.source, mapping.name.slot_id().slot as usize);
         self.remove_ended_source(mapping.source);
         Ok(())

@@ -32,7 +32,6 @@ pub use retire::UnmapCommand;
 use self::entry::ImportEntry;
 use crate::intervals::IntervalTree;
 use crate::limits::IPC_PEERS_MAX;
-use crate::mutant::Mutant;
 use crate::slots::{SlotId, SlotTable};
 use crate::wire::ipc::ExportName;
 
@@ -43,7 +42,6 @@ pub struct MemoryImporter {
     /// What is to be unmapped and nobody was told to.
     unmapping: VecDeque<MappingId>,
     counts: ImporterCounts,
-    mutant: Mutant,
 }
 
 /// One exporter, as seen from here.
@@ -108,13 +106,19 @@ pub struct ImporterUsage {
 #[error("memory of {IPC_PEERS_MAX} processes is known already")]
 pub struct TooManySources;
 
+impl Default for MemoryImporter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl MemoryImporter {
     /// One that knows nobody.
     #[must_use]
-    pub fn new(mutant: Mutant) -> Self {
+    pub fn new() -> Self {
         let sources = SlotTable::new(IPC_PEERS_MAX);
         let unmapping = VecDeque::new();
-        Self { sources, unmapping, counts: ImporterCounts::default(), mutant }
+        Self { sources, unmapping, counts: ImporterCounts::default() }
     }
 
     /// An exporter comes.
@@ -124,7 +128,7 @@ impl MemoryImporter {
     pub fn add_source(&mut self) -> Result<SourceId, TooManySources> {
         let source = ImportSource {
             entries: Vec::new(),
-            spans: IntervalTree::new(self.mutant),
+            spans: IntervalTree::new(),
             announced: 0,
             awaited: 0,
             retired: VecDeque::new(),

@@ -22,7 +22,7 @@ impl MemoryImporter {
     pub fn poll(&mut self) -> Option<UnmapCommand> {
         while let Some(mapping) = self.unmapping.pop_front() {
             let unmap = self.begin_unmap(mapping);
-            if unmap.is_some() || self.mutant.is_planted("ipc-stops-at-a-stale-item") {
+            if unmap.is_some() {
                 return unmap;
             }
         }
@@ -110,7 +110,7 @@ impl MemoryImporter {
         let generation = entry.generation;
         *entry = ImportEntry { generation, ..ImportEntry::NONE };
         let name = ExportName::new(SlotId { slot: slot as u32, generation });
-        if !of.ended && !self.mutant.is_planted("ipc-acks-before-closing") {
+        if !of.ended {
             of.retired.extend(name);
         }
     }

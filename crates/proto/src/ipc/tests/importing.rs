@@ -18,7 +18,7 @@ struct Importing {
 
 impl Importing {
     fn new() -> Self {
-        let mut importer = MemoryImporter::new(planted());
+        let mut importer = MemoryImporter::new();
         let source = importer.add_source().unwrap();
         Self { importer, source, opens: 0 }
     }

@@ -15,7 +15,6 @@ use super::exporter::{
     FallbackReason, ImportingPeerId, MemoryExporter, ShareDecision, SharedReference,
 };
 use crate::intervals::ByteSpan;
-use crate::mutant::planted;
 use crate::slots::SlotId;
 use crate::time::{Duration, Instant};
 use crate::wire::ipc::{CopyOutcome, ExportName};
@@ -59,7 +58,7 @@ struct Exporting {
 
 impl Exporting {
     fn new(config: ExporterConfig) -> Self {
-        let mut exporter = MemoryExporter::new(config, planted());
+        let mut exporter = MemoryExporter::new(config);
         let peer = exporter.add_peer().unwrap();
         Self { exporter, peer, exports: 0, announced: 0 }
     }

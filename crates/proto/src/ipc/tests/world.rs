@@ -20,7 +20,6 @@ use crate::ipc::exporter::{
 use crate::ipc::importer::{
     ImportPin, MapRefusal, MappingId, MappingKind, MappingPlace, MemoryImporter, ResolveOutcome, SourceId,
 };
-use crate::mutant::planted;
 use crate::time::Instant;
 use crate::wire::ipc::{
     CopyOutcome, ExportAnnouncement, ExportHandle, ExportName, ExportReference, IpcMessage,
@@ -180,9 +179,9 @@ pub(super) struct Steps {
 
 impl World {
     pub(super) fn new(setup: Setup) -> Self {
-        let mut exporter = MemoryExporter::new(setup.config, planted());
+        let mut exporter = MemoryExporter::new(setup.config);
         let peers = (0..setup.peers).map(|_| {
-            let (id, mut importer) = (exporter.add_peer().unwrap(), MemoryImporter::new(planted()));
+            let (id, mut importer) = (exporter.add_peer().unwrap(), MemoryImporter::new());
             let source = importer.add_source().unwrap();
             Peer::new(id, importer, source)
         });

@@ -15,16 +15,7 @@ use crate::slots::SlotId;
 use crate::wire::member::MemberId;
 use crate::wire::share::{ShareAnswer, ShareMode, ShareOffer, ShareOutcome, ShareRequest};
 
-/// The bug that `cargo xtask mutants` asks for, if any.
-pub(super) fn planted() -> Mutant {
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        return Mutant::with_name(std::string::String::leak(name));
-    }
-    Mutant::NONE
-}
-
-/// So many cases, of which failed ones are printed and not kept: planted bugs would keep theirs.
+/// The number of cases; failed ones are printed and not kept.
 pub(super) fn cases(number: u32) -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(number) }
 }
@@ -35,7 +26,7 @@ pub(super) fn member(slot: u32) -> MemberId {
 }
 
 fn pool(sharing: SharingMode, groups: u8) -> GroupPool {
-    GroupPool::new(PoolConfig::new(sharing, groups, 1).unwrap(), 1 << 40, planted())
+    GroupPool::new(PoolConfig::new(sharing, groups, 1).unwrap(), 1 << 40)
 }
 
 fn process(number: u8) -> ProcessId {

@@ -9,12 +9,11 @@ use std::vec::Vec;
 
 use super::key::{MemorySpace, RegistrationKey, RegistrationPurpose, RegistrationRights, RegistrationScope};
 use super::*;
-use crate::mutant::planted;
 
 const KEEP: IdleLimit = IdleLimit { bytes: 1 << 40, entries: 1000 };
 
 fn cache_of(entries: usize, idle: IdleLimit) -> PinDownCache {
-    PinDownCache::new(RegistrationConfig { entries, idle, widen: None }, planted())
+    PinDownCache::new(RegistrationConfig { entries, idle, widen: None })
 }
 
 /// One that keeps what nobody uses.

@@ -142,7 +142,7 @@ fn an_endpoint_that_is_made_anew_finds_nothing_of_the_old_one() {
 fn whole_pages_are_registered_only_where_the_kernel_needs_them() {
     for page in [4 * KIB, 64 * KIB] {
         let config = RegistrationConfig { entries: 100, idle: KEEP, widen: PageSize::new(page) };
-        let mut cache = PinDownCache::new(config, planted());
+        let mut cache = PinDownCache::new(config);
         let scope = cache.open_scope().unwrap();
         let key = host(scope);
         let register = miss(&mut cache, &key, span(10 * page + 100, 200));

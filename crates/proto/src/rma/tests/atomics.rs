@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::vec::Vec;
 
 use crate::limits::RMA_CALLS_MAX;
-use crate::mutant::{Mutant, planted};
 use crate::rma::ProtocolFault;
 use crate::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
 use crate::rma::atomic_requests::{AtomicRequests, ReplyEffect, RequestRefusal};
@@ -25,7 +24,7 @@ fn word(width: WordWidth) -> SymmetricWord {
 }
 
 fn apply(kind: AtomicType, action: AtomicAction, old: u64) -> Option<u64> {
-    TypedAtomic::new(kind, action, true).unwrap().apply_to(old, planted())
+    TypedAtomic::new(kind, action, true).unwrap().apply_to(old)
 }
 
 proptest! {
@@ -136,7 +135,7 @@ fn reply(request: &AtomicRequest, value: u64) -> AtomicReply {
 
 #[test]
 fn slots_are_as_many_as_there_are() {
-    let mut calls = AtomicRequests::new(stream(), planted());
+    let mut calls = AtomicRequests::new(stream());
     assert_eq!(calls.begin_request(word(WordWidth::Four), add(1)), Err(RequestRefusal::Width));
     let all: Vec<_> =
         (0..RMA_CALLS_MAX).map(|_| calls.begin_request(word(WordWidth::Eight), add(1)).unwrap()).collect();
@@ -176,7 +175,7 @@ fn slots_are_as_many_as_there_are() {
 
 #[test]
 fn a_slot_waits_for_copies_of_its_request() {
-    let mut calls = AtomicRequests::new(stream(), planted());
+    let mut calls = AtomicRequests::new(stream());
     let first = calls.begin_request(word(WordWidth::Eight), add(1)).unwrap();
     assert_eq!(calls.resend_request(first.slot), Some(first));
     calls.on_reply(&reply(&first, 0)).unwrap();
@@ -202,7 +201,7 @@ fn a_slot_waits_for_copies_of_its_request() {
 
 #[test]
 fn uses_out_of_place_are_not_executed() {
-    let mut served = ServedSlots::new(planted());
+    let mut served = ServedSlots::new();
     let request = |generation| {
         AtomicRequest::new(stream(), ReplySlot::new(3, generation).unwrap(), word(WordWidth::Eight), add(1))
             .unwrap()
@@ -254,7 +253,7 @@ struct Lossy {
 
 impl Lossy {
     fn new(seed: u64) -> Self {
-        let (calls, served) = (AtomicRequests::new(stream(), planted()), ServedSlots::new(planted()));
+        let (calls, served) = (AtomicRequests::new(stream()), ServedSlots::new());
         let (requests, replies) = (Vec::new(), Vec::new());
         let (executed, known) = (BTreeMap::new(), Vec::new());
         Self {
@@ -310,7 +309,7 @@ impl Lossy {
             let AtomicAction::Add(which) = request.atomic().action() else { panic!() };
             assert_eq!(executed.insert(which, *value), None, "executed once");
             let old = *value;
-            *value = request.atomic().apply_to(old, Mutant::NONE).unwrap();
+            *value = request.atomic().apply_to(old).unwrap();
             AtomicOutcome::Done(old)
         });
         match service.unwrap() {

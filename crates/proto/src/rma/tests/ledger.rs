@@ -4,7 +4,6 @@ use proptest::prelude::*;
 
 use std::vec::Vec;
 
-use crate::mutant::planted;
 use crate::rma::PathId;
 use crate::rma::ledger::{LedgerFull, OperationLedger, QuietFailure, QuietProgress, UnknownCompletion};
 use crate::slots::SlotId;
@@ -14,7 +13,7 @@ fn path(place: u8) -> PathId {
 }
 
 fn ledger(peers: u32, room: u32) -> OperationLedger<u32> {
-    let mut ledger = OperationLedger::new(planted());
+    let mut ledger = OperationLedger::new();
     ledger.grow_capacity(peers, room).unwrap();
     ledger
 }

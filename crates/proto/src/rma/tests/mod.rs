@@ -12,7 +12,6 @@ use net::{Config, Step, World};
 use proptest::prelude::*;
 
 use crate::limits::LINKS_MAX;
-use crate::mutant::planted;
 use crate::rma::outgoing::SignalOrdering;
 use crate::rma::shape::EpochShape;
 
@@ -52,7 +51,7 @@ fn mixed(world: &mut World, steps: u64) -> Vec<Step> {
 
 /// Every stream between any two does something else.
 fn everybody(config: Config, seed: u64, steps: u64) -> World {
-    let mut world = World::new(config, seed, planted());
+    let mut world = World::new(config, seed);
     for from in 0..config.processes {
         for to in (0..config.processes).filter(|&to| to != from) {
             for stream in 0..config.streams {
@@ -121,7 +120,7 @@ fn lost_paths_give_work_to_do_again() {
 fn two_that_storm_each_other_with_signals_go_on() {
     for seed in 1..40 {
         for (config, rails) in [(narrow(), 1), (narrow(), LINKS_MAX as u8), (wide(), LINKS_MAX as u8)] {
-            let mut world = World::new(Config { rails, ..config }, seed, planted());
+            let mut world = World::new(Config { rails, ..config }, seed);
             for (from, to) in [(0, 1), (1, 0)] {
                 let mut steps = [Step::Signal(0); 300];
                 steps.iter_mut().step_by(3).for_each(|step| *step = Step::Signal(2));
@@ -135,7 +134,7 @@ fn two_that_storm_each_other_with_signals_go_on() {
 
 #[test]
 fn one_way_signals_cost_an_acknowledgement_in_32() {
-    let mut world = World::new(wide(), 7, planted());
+    let mut world = World::new(wide(), 7);
     world.program(0, 1, 0, &[Step::Signal(1); 3200]);
     world.run();
     world.check_end();
@@ -146,7 +145,7 @@ fn one_way_signals_cost_an_acknowledgement_in_32() {
 
 #[test]
 fn acknowledgements_ride_where_signals_go_both_ways() {
-    let mut world = World::new(wide(), 7, planted());
+    let mut world = World::new(wide(), 7);
     world.program(0, 1, 0, &[Step::Signal(0); 2000]);
     world.program(1, 0, 0, &[Step::Signal(0); 2000]);
     world.run();
@@ -156,7 +155,7 @@ fn acknowledgements_ride_where_signals_go_both_ways() {
 
 #[test]
 fn plain_puts_cost_the_target_nothing() {
-    let mut world = World::new(wide(), 3, planted());
+    let mut world = World::new(wide(), 3);
     world.program(0, 1, 0, &[Step::Put(3); 500]);
     world.run();
     world.check_end();
@@ -167,7 +166,7 @@ fn plain_puts_cost_the_target_nothing() {
 #[test]
 fn puts_are_counted_from_the_first_signal_until_there_are_none() {
     let config = Config { order: SignalOrdering::Counted { revert_after: 5 }, ..wide() };
-    let mut world = World::new(config, 3, planted());
+    let mut world = World::new(config, 3);
     world.program(0, 1, 0, &[Step::Put(4), Step::Signal(2), Step::Put(20), Step::Signal(0), Step::Put(3)]);
     world.run();
     world.check_end();

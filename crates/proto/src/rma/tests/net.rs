@@ -6,7 +6,6 @@ use std::vec::Vec;
 
 use super::oracle;
 use crate::limits::LINKS_MAX;
-use crate::mutant::Mutant;
 use crate::rma::PathId;
 use crate::rma::inbox::{ArrivalEffect, StreamInbox};
 use crate::rma::incoming::{MakeUp, PathDeliveryReport};
@@ -186,27 +185,27 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(config: Config, seed: u64, mutant: Mutant) -> Self {
+    pub(super) fn new(config: Config, seed: u64) -> Self {
         let mut peers = BTreeMap::new();
         let mut oracle = BTreeMap::new();
         for from in 0..config.processes {
             for to in (0..config.processes).filter(|&to| to != from) {
                 let out = |number| {
                     let stream = RmaStream::new(number).unwrap();
-                    let mut ledger = OperationLedger::new(mutant);
+                    let mut ledger = OperationLedger::new();
                     ledger.grow_capacity(1, 64).unwrap();
                     let threads = (0..1 + usize::from(config.two_threads)).map(|_| Thread::default());
                     Out {
-                        machine: OutgoingStream::new(stream, config.order, config.shape, mutant).unwrap(),
+                        machine: OutgoingStream::new(stream, config.order, config.shape).unwrap(),
                         ledger,
                         threads: threads.collect(),
                         sealed: 0,
-                        paths: all_up(config.rails, mutant),
-                        redo: RedoQueue::new(mutant),
+                        paths: all_up(config.rails),
+                        redo: RedoQueue::new(),
                     }
                 };
                 let peer = Peer {
-                    inbox: StreamInbox::new(config.shape, mutant),
+                    inbox: StreamInbox::new(config.shape),
                     outs: (0..config.streams).map(out).collect(),
                     ready: VecDeque::new(),
                     under_way: [0; LINKS_MAX],
@@ -822,8 +821,8 @@ fn place(path: u8) -> PathId {
     PathId::new(path).unwrap()
 }
 
-fn all_up(rails: u8, mutant: Mutant) -> PeerPaths {
-    let mut paths = PeerPaths::new(rails.into(), mutant);
+fn all_up(rails: u8) -> PeerPaths {
+    let mut paths = PeerPaths::new(rails.into());
     for path in (0..rails).map(place) {
         assert!(paths.on_taken(path));
         paths.on_up(path);

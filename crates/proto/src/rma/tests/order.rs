@@ -4,7 +4,6 @@ use std::vec;
 use std::vec::Vec;
 
 use crate::limits::{LINKS_MAX, RMA_STREAMS_MAX};
-use crate::mutant::planted;
 use crate::rma::inbox::{ArrivalEffect, InboxCounts, StreamInbox};
 use crate::rma::incoming::{IncomingStream, MakeUp, PathDeliveryReport};
 use crate::rma::outgoing::{OutgoingStream, PutTag, QuietStep, SignalOrdering, StreamBusy};
@@ -34,11 +33,11 @@ fn update(value: u64) -> SignalUpdate {
 }
 
 fn outgoing(order: SignalOrdering) -> OutgoingStream {
-    OutgoingStream::new(stream(1), order, narrow(), planted()).unwrap()
+    OutgoingStream::new(stream(1), order, narrow()).unwrap()
 }
 
 fn inbox() -> StreamInbox {
-    let mut inbox = StreamInbox::new(narrow(), planted());
+    let mut inbox = StreamInbox::new(narrow());
     inbox.add_stream(stream(1)).unwrap();
     inbox
 }
@@ -232,9 +231,8 @@ fn signals_are_acknowledged_after_so_many_and_ride_before() {
     }
     let seen = InboxCounts { signals: 3, rode: 1, acks: 1, ..InboxCounts::default() };
     assert_eq!(inbox.arrival_counts(), seen);
-    let mut others =
-        [0, 1].map(|number| OutgoingStream::new(stream(number), COUNTED, narrow(), planted()).unwrap());
-    let mut inbox = StreamInbox::new(narrow(), planted());
+    let mut others = [0, 1].map(|number| OutgoingStream::new(stream(number), COUNTED, narrow()).unwrap());
+    let mut inbox = StreamInbox::new(narrow());
     for (value, at) in [(0, 0), (0, 1), (1, 1)] {
         let (signal, _) = send(&mut others[at], value, 0).unwrap();
         inbox.add_stream(signal.stream).unwrap();
@@ -256,8 +254,7 @@ fn signals_are_acknowledged_after_so_many_and_ride_before() {
 fn streams_do_not_wait_for_each_other() {
     let mut inbox = inbox();
     inbox.add_stream(stream(2)).unwrap();
-    let mut outs =
-        [1, 2].map(|number| OutgoingStream::new(stream(number), COUNTED, narrow(), planted()).unwrap());
+    let mut outs = [1, 2].map(|number| OutgoingStream::new(stream(number), COUNTED, narrow()).unwrap());
     let (stuck, _) = send(&mut outs[0], 0, 1).unwrap();
     assert_eq!(inbox.on_signal(&stuck), Ok(ArrivalEffect::Counted), "its write is missing");
     for value in 0..100 {
@@ -272,7 +269,7 @@ fn streams_do_not_wait_for_each_other() {
 
 #[test]
 fn what_is_not_live_is_refused_and_takes_no_memory() {
-    let mut inbox = StreamInbox::new(narrow(), planted());
+    let mut inbox = StreamInbox::new(narrow());
     assert_eq!(
         inbox.on_write(imm(0), path(0)),
         Ok(ArrivalEffect::Unknown(stream(1))),
@@ -307,7 +304,7 @@ fn what_is_not_live_is_refused_and_takes_no_memory() {
     assert_eq!(inbox.on_ask(&ask(9)), Err(ProtocolFault::Epoch(9)));
     assert_eq!(inbox.on_ask(&ask(8)), Ok(ArrivalEffect::Counted));
     let wide = EpochShape::new(4, 4, 2).unwrap();
-    let mut incoming = IncomingStream::new(wide, planted()).unwrap();
+    let mut incoming = IncomingStream::new(wide).unwrap();
     assert_eq!(
         incoming.on_signal(&signal(6, 0)),
         Err(ProtocolFault::Epoch(6)),
@@ -414,8 +411,8 @@ fn what_was_acknowledged_over_a_lost_path_is_told_again() {
 #[test]
 fn numbers_go_on_past_their_48_bits() {
     let from = (1 << 48) - 20;
-    let mut out = OutgoingStream::from_number(from, stream(1), COUNTED, narrow(), planted()).unwrap();
-    let mut incoming = IncomingStream::from_number(from, narrow(), planted()).unwrap();
+    let mut out = OutgoingStream::from_number(from, stream(1), COUNTED, narrow()).unwrap();
+    let mut incoming = IncomingStream::from_number(from, narrow()).unwrap();
     for value in 0..40 {
         let (signal, _) = send(&mut out, value, 0).unwrap();
         incoming.on_signal(&signal).unwrap();

@@ -3,7 +3,6 @@
 
 use super::layout::LINE_BYTES;
 use super::status::EntryStatus;
-use crate::mutant::Mutant;
 use crate::rma::atomic::AtomicAction;
 
 /// Requests of one rank to another that may be under way.
@@ -180,9 +179,9 @@ fn words_check(words: &[u64]) -> u64 {
 }
 
 /// The words, if their check is right and the first one is that of this number.
-fn checked_words<const N: usize>(words: &[u64; N], number: u64, mutant: Mutant) -> Option<&[u64]> {
+fn checked_words<const N: usize>(words: &[u64; N], number: u64) -> Option<&[u64]> {
     let (last, rest) = words.split_last()?;
-    let is_whole = words_check(rest) == *last || mutant.is_planted("post-believes-torn");
+    let is_whole = words_check(rest) == *last;
     (is_whole && rest.first() == Some(&number.wrapping_add(1))).then_some(rest)
 }
 
@@ -217,8 +216,8 @@ impl PostRequest {
 
     /// The request of a number; `None`: it is not there, or not all of it, or says what none says.
     #[must_use]
-    pub fn from_words(words: &[u64; 8], number: u64, mutant: Mutant) -> Option<Self> {
-        let &[_, kind, addr, a, b, 0, 0] = checked_words(words, number, mutant)? else { return None };
+    pub fn from_words(words: &[u64; 8], number: u64) -> Option<Self> {
+        let &[_, kind, addr, a, b, 0, 0] = checked_words(words, number)? else { return None };
         let change = |action| Some(OwnerAction::Change { addr, action });
         let ask = match (kind, a, b) {
             (1, len, 0) => Some(OwnerAction::Bring { addr, len }),
@@ -257,8 +256,8 @@ impl PostReply {
 
     /// The reply of a number; `None`: it is not there, or not all of it, or says what none says.
     #[must_use]
-    pub fn from_words(words: &[u64; 4], number: u64, mutant: Mutant) -> Option<Self> {
-        let &[_, value, status] = checked_words(words, number, mutant)? else { return None };
+    pub fn from_words(words: &[u64; 4], number: u64) -> Option<Self> {
+        let &[_, value, status] = checked_words(words, number)? else { return None };
         let how = match EntryStatus::from_bits(status as u16) {
             EntryStatus::Done => Ok(value),
             failed => Err((failed, (status >> 32) as u32)),
@@ -274,7 +273,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::mutant::planted;
 
     fn asks() -> impl Strategy<Value = OwnerAction> {
         let action = prop_oneof![
@@ -319,11 +317,11 @@ mod tests {
         #[test]
         fn what_is_read_is_what_was_written(number: u64, ask in asks(), how in any::<Result<u64, (u16, u32)>>()) {
             let request = PostRequest { number, ask };
-            prop_assert_eq!(PostRequest::from_words(&request.to_words(), number, planted()), Some(request));
-            prop_assert_eq!(PostRequest::from_words(&request.to_words(), number ^ 16, planted()), None);
+            prop_assert_eq!(PostRequest::from_words(&request.to_words(), number), Some(request));
+            prop_assert_eq!(PostRequest::from_words(&request.to_words(), number ^ 16), None);
             let how = how.map_err(|(status, reason)| (EntryStatus::from_bits(status % 1000 + 1), reason));
             let reply = PostReply { number, how };
-            prop_assert_eq!(PostReply::from_words(&reply.to_words(), number, planted()), Some(reply));
+            prop_assert_eq!(PostReply::from_words(&reply.to_words(), number), Some(reply));
         }
 
         /// A place holds words of what it was before and of what it becomes.
@@ -335,7 +333,7 @@ mod tests {
             for at in (0..8).filter(|at| mask & 1 << at != 0) {
                 words[at] = old[at];
             }
-            let read = PostRequest::from_words(&words, number.wrapping_add(POST_PLACES), planted());
+            let read = PostRequest::from_words(&words, number.wrapping_add(POST_PLACES));
             prop_assert!(words == new || read.is_none());
         }
     }
@@ -345,7 +343,7 @@ mod tests {
         let reads = |value, status: u64| {
             let mut words = [8, value, status, 0];
             words[3] = PostReply::reply_check(&words);
-            PostReply::from_words(&words, 7, planted()).map(|reply| reply.how)
+            PostReply::from_words(&words, 7).map(|reply| reply.how)
         };
         assert_eq!((reads(5, 0), reads(0, 3 | 9 << 32)), (Some(Ok(5)), Some(Err((EntryStatus::Access, 9)))));
         for (value, status) in [(5, 3), (5, 1 << 32), (0, 1 << 16), (0, 0xffff)] {
@@ -361,6 +359,6 @@ mod tests {
         assert_eq!((of.request_offset(17), of.reply_offset(17)), (at + 128 + 64, at + 1152 + 32));
         assert_eq!((of.request_out(15), of.reply_out(0)), (at + 1664 + 15 * 64, at + 2688));
         assert_eq!(PostBox::new(u64::MAX - 100, 0), None);
-        assert!(PostRequest::from_words(&[0; 8], 0, planted()).is_none(), "nothing has come there");
+        assert!(PostRequest::from_words(&[0; 8], 0).is_none(), "nothing has come there");
     }
 }

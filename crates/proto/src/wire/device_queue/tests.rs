@@ -4,7 +4,6 @@ use proptest::prelude::*;
 use std::vec::Vec;
 
 use super::*;
-use crate::mutant::planted;
 use crate::wire::dial::RemoteHeap;
 use crate::wire::frame::RemoteRegion;
 
@@ -341,22 +340,18 @@ fn a_card_of_a_divided_part_lies_as_the_document_says() {
     assert_eq!(words[15..21], [0; 6]);
     assert_eq!(words[21..27], [3072, 9, 2 << 40, 3072, 10, 3 << 40]);
     assert_eq!(words[27..], [0; 6]);
-    assert_eq!(WindowCard::from_words(&words, LENGTHS, planted()), Ok(card));
+    assert_eq!(WindowCard::from_words(&words, LENGTHS), Ok(card));
     let told = |at: usize, word: u64| {
         let mut words = card.to_words();
         words[at] = word;
-        WindowCard::from_words(&words, LENGTHS, planted())
+        WindowCard::from_words(&words, LENGTHS)
     };
     let both = words[8] | 1 << 32;
     assert_eq!(told(8, both), Err(CardError::Key(both)), "posted, too");
     assert_eq!((told(9, 4096), told(21, 1024)), (Err(CardError::Length(4096)), Err(CardError::Length(1024))));
     let mut one = words;
     one[24..27].fill(0);
-    assert_eq!(
-        WindowCard::from_words(&one, LENGTHS, planted()),
-        Err(CardError::Rails),
-        "a rail without words"
-    );
+    assert_eq!(WindowCard::from_words(&one, LENGTHS), Err(CardError::Rails), "a rail without words");
     assert!(told(8, words[8] & !(1 << 34)).is_ok_and(|card| !card.words.unwrap().needs_flush));
 }
 
@@ -371,7 +366,7 @@ fn a_card_of_a_window_lies_as_the_document_says() {
     assert_eq!(words[..9], [1, 2, 3, 4, 5, 6, 7, 8, 0x0203]);
     assert_eq!(words[9..15], [4096, 7, 0, 4096, 8, 1 << 40]);
     assert!(words[15..].iter().all(|word| *word == 0) && words.len() == 33);
-    assert_eq!(WindowCard::from_words(&words, LENGTHS, planted()), Ok(card()));
+    assert_eq!(WindowCard::from_words(&words, LENGTHS), Ok(card()));
     assert_eq!(card().heaps().len(), 2);
     assert_eq!(WindowCard::new([0; 8], 1, &[]), None);
     assert_eq!(WindowCard::new([0; 8], 1, &[card().heaps()[0]; 5]), None);
@@ -382,7 +377,7 @@ fn what_no_rank_can_tell_is_refused() {
     let told = |at: usize, word: u64| {
         let mut words = card().to_words();
         words[at] = word;
-        WindowCard::from_words(&words, LENGTHS, planted())
+        WindowCard::from_words(&words, LENGTHS)
     };
     assert_eq!(told(8, 3), Err(CardError::Key(3)), "no generation");
     for bit in [34, 35, 39, 40, 47, 48, 63] {
@@ -402,7 +397,7 @@ fn what_no_rank_can_tell_is_refused() {
     assert_eq!((told(16, 1), told(19, 1)), (Err(CardError::Length(0)), Err(CardError::Rails)));
     let mut words = card().to_words();
     words.copy_within(9..12, 18);
-    assert_eq!(WindowCard::from_words(&words, LENGTHS, planted()), Err(CardError::Rails));
+    assert_eq!(WindowCard::from_words(&words, LENGTHS), Err(CardError::Rails));
     words[9..].fill(0);
-    assert_eq!(WindowCard::from_words(&words, LENGTHS, planted()), Err(CardError::Rails), "no rail");
+    assert_eq!(WindowCard::from_words(&words, LENGTHS), Err(CardError::Rails), "no rail");
 }

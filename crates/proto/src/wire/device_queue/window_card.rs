@@ -2,7 +2,6 @@
 //! all-gather of the job.
 
 use crate::limits::RAILS_MAX;
-use crate::mutant::Mutant;
 use crate::wire::dial::RemoteHeap;
 use crate::wire::frame::RemoteRegion;
 
@@ -124,11 +123,7 @@ impl WindowCard {
     ///
     /// # Errors
     /// [`CardError`].
-    pub fn from_words(
-        words: &[u64; CARD_WORDS],
-        lengths: PartLengths,
-        mutant: Mutant,
-    ) -> Result<Self, CardError> {
+    pub fn from_words(words: &[u64; CARD_WORDS], lengths: PartLengths) -> Result<Self, CardError> {
         let mut config = [0; CONFIG_WORDS];
         config.copy_from_slice(&words[..CONFIG_WORDS]);
         let told = words[CONFIG_WORDS];
@@ -150,10 +145,10 @@ impl WindowCard {
         }
         let (part, apart) = words[CONFIG_WORDS + 1..].split_at(RAIL_WORDS);
         let len = if is_divided { lengths.data } else { lengths.whole };
-        let (heaps, rails) = read_rails(part, len, mutant)?;
+        let (heaps, rails) = read_rails(part, len)?;
         let words = match is_divided {
             true => {
-                let (heaps, apart) = read_rails(apart, lengths.words, mutant)?;
+                let (heaps, apart) = read_rails(apart, lengths.words)?;
                 if apart != rails {
                     return Err(CardError::Rails);
                 }
@@ -187,11 +182,7 @@ fn write_rails(heaps: &[RemoteHeap], words: &mut [u64]) {
     }
 }
 
-fn read_rails(
-    words: &[u64],
-    len: u64,
-    mutant: Mutant,
-) -> Result<([RemoteHeap; RAILS_MAX], usize), CardError> {
+fn read_rails(words: &[u64], len: u64) -> Result<([RemoteHeap; RAILS_MAX], usize), CardError> {
     let mut heaps = [NOWHERE; RAILS_MAX];
     let mut rails = 0;
     let mut ends = false;
@@ -204,7 +195,7 @@ fn read_rails(
         if ends {
             return Err(CardError::Rails);
         }
-        if bytes != len && !mutant.is_planted("card-takes-any-length") {
+        if bytes != len {
             return Err(CardError::Length(bytes));
         }
         if addr.checked_add(bytes).is_none() {

@@ -1,7 +1,5 @@
 //! Completions: 64 bytes for each entry that has one, written by the NIC into the places of a ring in turn.
 
-use crate::mutant::Mutant;
-
 /// Bytes of a completion (`struct mlx5_cqe64`).
 const BYTES: usize = 64;
 
@@ -154,24 +152,16 @@ impl Mlx5Completion {
     /// # Errors
     /// [`Mlx5CompletionError`].
     pub fn from_bytes(bytes: &[u8; BYTES], lap: bool) -> Result<Option<Self>, Mlx5CompletionError> {
-        Self::parse_completion(bytes, lap, Mutant::NONE)
-    }
-
-    fn parse_completion(
-        bytes: &[u8; BYTES],
-        lap: bool,
-        mutant: Mutant,
-    ) -> Result<Option<Self>, Mlx5CompletionError> {
         let owner = bytes[at::OWNER];
         let kind = owner >> 4;
-        if kind == kind::INVALID || (owner & 1 == 1) != lap && !mutant.is_planted("mlx5-takes-the-last-lap") {
+        if kind == kind::INVALID || (owner & 1 == 1) != lap {
             return Ok(None);
         }
         if !matches!(kind, kind::REQUEST | kind::REQUEST_ERROR) {
             return Err(Mlx5CompletionError(kind));
         }
         let word = |at: usize| core::array::from_fn(|n| bytes[at + n]);
-        let fails = kind == kind::REQUEST_ERROR && !mutant.is_planted("mlx5-takes-errors-for-success");
+        let fails = kind == kind::REQUEST_ERROR;
         let failed = fails.then(|| (CqeSyndrome::from_number(bytes[at::SYNDROME]), bytes[at::VENDOR]));
         let done = failed.is_none();
         Ok(Some(Self {
@@ -199,7 +189,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::mutant::planted;
 
     #[test]
     fn completions_are_what_the_nic_writes() {
@@ -221,15 +210,15 @@ mod tests {
         // Of failures the NIC writes the operation in front of the queue pair.
         let mut bytes = bytes;
         bytes[56] = 0x08;
-        assert_eq!(Mlx5Completion::parse_completion(&bytes, false, planted()), Ok(Some(failed)));
-        assert_eq!(Mlx5Completion::parse_completion(&done.to_bytes(false), false, planted()), Ok(Some(done)));
+        assert_eq!(Mlx5Completion::from_bytes(&bytes, false), Ok(Some(failed)));
+        assert_eq!(Mlx5Completion::from_bytes(&done.to_bytes(false), false), Ok(Some(done)));
     }
 
     #[test]
     fn a_place_is_read_on_its_own_lap_and_not_before_it_is_written() {
         let done = Mlx5Completion { qp: 1, index: 2, bytes: 0, time: 0, failed: None };
         for lap in [false, true] {
-            let read = |bytes: [u8; BYTES]| Mlx5Completion::parse_completion(&bytes, lap, planted());
+            let read = |bytes: [u8; BYTES]| Mlx5Completion::from_bytes(&bytes, lap);
             assert_eq!(read(done.to_bytes(lap)), Ok(Some(done)));
             assert_eq!(read(done.to_bytes(!lap)), Ok(None), "that of the lap before");
             assert_eq!(read(Mlx5Completion::empty_bytes()), Ok(None));

@@ -1,7 +1,5 @@
 //! Work entries: a control segment and what the operation needs besides, in segments of 16 bytes.
 
-use crate::mutant::Mutant;
-
 /// Bytes of an entry; a ring has one for each index.
 pub const BYTES: usize = 64;
 /// Most bytes of a WRITE that stand in its entry.
@@ -403,15 +401,11 @@ impl Mlx5Entry {
     /// # Errors
     /// [`Mlx5EntryError`] says what is wrong.
     pub fn from_bytes(bytes: &[u8; BYTES]) -> Result<Self, Mlx5EntryError> {
-        Self::parse_entry(bytes, Mutant::NONE)
-    }
-
-    fn parse_entry(bytes: &[u8; BYTES], mutant: Mutant) -> Result<Self, Mlx5EntryError> {
         let fields = EntryFieldReader(bytes);
         let (what, whose, [signature, one, other, flags]) =
             (fields.read_u32(0), fields.read_u32(4), fields.read_array(8));
         let reserved = what >> 24 != 0 || [signature, one, other] != [0; 3] || fields.read_u32(12) != 0;
-        if reserved && !mutant.is_planted("mlx5-ignores-reserved-fields") {
+        if reserved {
             return Err(Mlx5EntryError::Reserved);
         }
         let fence = Mlx5Fence::ALL.into_iter().find(|fence| fence.to_bits() == flags >> FENCE_SHIFT);
@@ -429,7 +423,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::mutant::planted;
 
     const THERE: RemoteSegment = RemoteSegment { addr: 0x7f00_1122_3344_5566, key: 0x0a0b_0c0d };
 
@@ -510,7 +503,7 @@ mod tests {
         let with = |work: Mlx5Work, at: usize, value: u8| {
             let mut bytes = of(work);
             bytes[at] = value;
-            Mlx5Entry::parse_entry(&bytes, planted()).err()
+            Mlx5Entry::from_bytes(&bytes).err()
         };
         let write = Mlx5Work::Write(THERE, Some(here(64)));
         let add = Mlx5Work::FetchAdd { word, add: 1, old };

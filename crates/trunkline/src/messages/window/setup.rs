@@ -13,7 +13,6 @@ use trunkline_proto::wire::window::{CARD_BYTES, PartCard, WindowPart as Given};
 use super::{
     HostWindow, LiveWindow, MAPPED_MAX, PENDING_MAX, PartReach, PeerPart, PendingAccess, WINDOWS_MAX,
 };
-use crate::is_planted;
 use crate::messages::{Buffer, MessageError, Messages};
 
 /// The card of a rank that makes no window.
@@ -171,7 +170,7 @@ impl<M: IpcMemory> Messages<M> {
         self.send_to_all(call, near, |_| [u8::from(mine)])?;
         for rank in near {
             self.receive_from(call, *rank, &mut word)?;
-            let agreed = word == [1] || making.have[*rank] && is_planted("window-decides-alone");
+            let agreed = word == [1];
             let loan = making.taken[*rank].filter(|_| agreed);
             let reach = loan.map_or(PartReach::Asked, PartReach::Mapped);
             making.parts[*rank] = PeerPart { len: making.cards[*rank].map_or(0, |card| card.len), reach };
