@@ -250,6 +250,16 @@ impl<R: Rail> RailPair<R> {
         poll_into(&mut seen.a, &mut self.a);
     }
 
+    /// Polls `a` alone until an operation completes there, which the target's NIC then has. Returns after `limit` at the latest: a
+    /// NIC made of software executes nothing while its owner does not poll.
+    pub fn poll_a_for(&mut self, limit: Duration) {
+        let mut seen = PolledCompletions::default();
+        let started = Instant::now();
+        while seen.a.is_empty() && started.elapsed() < limit {
+            self.poll_a(&mut seen);
+        }
+    }
+
     /// Polls both sides until `enough`.
     pub fn poll_until(&mut self, enough: impl Fn(&PolledCompletions) -> bool) -> PolledCompletions {
         let mut seen = PolledCompletions::default();
