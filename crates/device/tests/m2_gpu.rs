@@ -113,6 +113,11 @@ fn owners_of_devices_are_asked_over_a_network() {
 }
 
 #[test]
+fn requests_to_a_dead_owner_fail() {
+    run("post boxes and deaths", posted::bereaved);
+}
+
+#[test]
 fn a_failure_reaches_signals_of_another_device() {
     run("post boxes and failures", posted::poisoned);
 }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use trunkline_device::{
     BeginOutcome, ErrorTable, HeapAddress as At, KernelJob, LocalPart, MemberNetwork, NetworkCompletion,
@@ -27,10 +28,17 @@ type Posted = Rank<ProxyNetwork<Late>>;
 /// Looks at a network before bytes of a put begin to move.
 const LATE: u32 = 40;
 
+/// No member has died.
+const NONE: u32 = u32::MAX;
+
 /// A network whose puts of more than a request are late.
 struct Late {
     rma: RmaNetwork<Over>,
     held: VecDeque<(u32, u64, At, HeapRange)>,
+    /// The member that counts as dead: puts to it complete, and it replies to nothing.
+    dead: Arc<AtomicU32>,
+    /// Such puts that have yet to complete.
+    lost: Vec<u64>,
 }
 
 impl MemberNetwork for Late {
@@ -43,6 +51,13 @@ impl MemberNetwork for Late {
     }
 
     fn put(&mut self, cookie: u64, to: At, from: PutSource<'_>) -> BeginOutcome {
+        if to.member == self.dead.load(SeqCst) {
+            self.lost.push(cookie);
+            return BeginOutcome::Begun(match from {
+                PutSource::Heap(local) => local.len,
+                PutSource::Bytes(bytes) => bytes.len() as u64,
+            });
+        }
         match from {
             PutSource::Heap(local)
                 if local.len > REQUEST_BYTES && local.len <= 8192 && self.held.len() < 16 =>
@@ -63,7 +78,8 @@ impl MemberNetwork for Late {
     }
 
     fn make_progress(&mut self, ended: &mut Vec<NetworkCompletion>) -> bool {
-        let moved = self.rma.make_progress(ended);
+        let moved = self.rma.make_progress(ended) | !self.lost.is_empty();
+        ended.extend(self.lost.drain(..).map(|cookie| NetworkCompletion { cookie, how: Ok(0) }));
         for _ in 0..self.held.len() {
             let Some((left, cookie, to, from)) = self.held.pop_front() else { break };
             match left {
@@ -89,7 +105,7 @@ impl MemberNetwork for Late {
     }
 
     fn is_gone(&mut self, member: u32) -> bool {
-        self.rma.is_gone(member)
+        member == self.dead.load(SeqCst) || self.rma.is_gone(member)
     }
 }
 
@@ -107,6 +123,11 @@ fn job(wire: WireMode) -> Over {
 
 /// Ranks that know each other; each is where `places` says.
 fn ranks(machine: &Machine, wire: WireMode, places: &[Place]) -> Vec<Posted> {
+    mortal_ranks(machine, wire, places, &Arc::new(AtomicU32::new(NONE)))
+}
+
+/// The same ranks, one of which can be made to count as dead.
+fn mortal_ranks(machine: &Machine, wire: WireMode, places: &[Place], dead: &Arc<AtomicU32>) -> Vec<Posted> {
     let jobs: Vec<Over> = places.iter().map(|_| job(wire)).collect();
     let cards: Vec<_> = jobs.iter().map(|job| job.process_card()).collect();
     let rank = |(me, job, &place): (u32, &Over, &Place)| {
@@ -116,7 +137,9 @@ fn ranks(machine: &Machine, wire: WireMode, places: &[Place]) -> Vec<Posted> {
         let pinned = machine.device.allocate_pinned(bytes).unwrap();
         assert_eq!(job.add_heap(pinned.memory().clone()).unwrap(), 0);
         let rma = RmaNetwork::new(Arc::clone(job)).unwrap();
-        let network = ProxyNetwork::new(Late { rma, held: VecDeque::new() }).unwrap();
+        let network =
+            ProxyNetwork::new(Late { rma, held: VecDeque::new(), dead: Arc::clone(dead), lost: Vec::new() })
+                .unwrap();
         let rank = Rank::over(machine, network, Plan { place, depth: 32, blocks: 2, ..PLAN }, pinned);
         rank.queues.with_executor(|executor| executor.add_rooms(rank.key, rooms)).unwrap();
         rank
@@ -196,6 +219,18 @@ pub(crate) fn poisoned(machine: &Machine) {
         );
         until("a word is spoiled", || ranks[1].slot(machine, 5)[1] == 77);
     }
+}
+
+/// An owner dies with requests of this rank under way, and no link shows it: the requests fail.
+pub(crate) fn bereaved(machine: &Machine) {
+    let dead = Arc::new(AtomicU32::new(NONE));
+    let ranks = mortal_ranks(machine, WireMode::Shm, &[Place::Device, Place::Device], &dead);
+    dead.store(1, SeqCst);
+    let running = ranks[0].start(machine, "flood", (1, 1), job_to(machine, &ranks, 0));
+    let queue = ranks[0].queues.find_queue(ranks[0].lanes.queue_numbers()[0][0]).unwrap();
+    until("the requests fail", || queue.queue_fault().is_some());
+    assert_eq!(queue.queue_fault().map(|fault| fault.status), Some(EntryStatus::PeerDead));
+    let _ = ranks[0].finish(machine, &running, (1, 1));
 }
 
 /// What an owner is asked for beyond its part is refused, and nothing is moved.
