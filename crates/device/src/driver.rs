@@ -21,7 +21,7 @@ use crate::region::{EntryKey, EntryRegion, PeerRegion};
 use crate::words::{DoorbellObserver, QueueWords};
 use trunkline_engine::ExecutorLock;
 use trunkline_engine::rma::MemberRank;
-use trunkline_engine::{BackoffStep, WaitBackoff};
+use trunkline_engine::{BackoffStep, RestMethod, WaitBackoff, WaitPolicy};
 
 /// Fruitless passes before the thread lets others go first: who posts may need its processor.
 const SPINS: u32 = 32;
@@ -105,12 +105,13 @@ impl<N: MemberNetwork> SharedExecutor<N> {
         let mut fruitless = 0_u32;
         let mut passes = 0_u32;
         let mut idle_since = None;
-        let mut sleeps = WaitBackoff::with_spins(0, 0);
         let mut slept = false;
         let (awake, first, most) = match self.mode {
             ExecutorMode::Device => (DEVICE_AWAKE, NAP, NAP),
             ExecutorMode::Inline | ExecutorMode::Thread => (AWAKE, SLEEP_FIRST, SLEEP_MAX),
         };
+        let mut sleeps =
+            WaitBackoff::new(WaitPolicy { spins: 0, yields: 0, first, most, rest: RestMethod::Park });
         while !self.stop.load(Ordering::Relaxed) {
             let Some(mut executor) = self.turns.try_lock() else {
                 std::thread::yield_now();
@@ -143,8 +144,12 @@ impl<N: MemberNetwork> SharedExecutor<N> {
                 std::thread::yield_now();
                 continue;
             }
-            let pause = if pass.busy { BackoffStep::Park(NAP) } else { sleeps.next_step(first, most) };
-            let BackoffStep::Park(longest) = pause else { continue };
+            let longest = if pass.busy {
+                NAP
+            } else {
+                let BackoffStep::Rest { length, .. } = sleeps.next_step() else { continue };
+                length
+            };
             self.sleep_until_rung(longest);
             slept = true;
         }
@@ -325,7 +330,7 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
     /// Has the executor go on until something is so, at most so long. Whether it is.
     pub fn wait_until(&self, limit: Duration, mut is_so: impl FnMut(&mut QueueExecutor<N>) -> bool) -> bool {
         let until = Instant::now() + limit;
-        let mut fruitless = 0_u32;
+        let mut waiting = WaitBackoff::new(WaitPolicy::CALL);
         loop {
             let (done, moved) = self.with_executor(|executor| {
                 if is_so(executor) {
@@ -337,12 +342,10 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
             if done || Instant::now() >= until {
                 return done;
             }
-            fruitless = if moved { 0 } else { fruitless.saturating_add(1) };
-            if fruitless < SPINS + YIELDS {
-                std::thread::yield_now();
-            } else {
-                std::thread::park_timeout(NAP);
+            if moved {
+                waiting.reset_backoff();
             }
+            waiting.wait_once();
         }
     }
 

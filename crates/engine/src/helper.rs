@@ -13,16 +13,14 @@ use std::time::Duration;
 use trunkline_fabric::{Fabric, Host};
 
 use crate::Engine;
-use crate::wait::WaitBackoff;
+use crate::wait::{WaitBackoff, WaitPolicy};
 
 /// Rounds in which something moved between two looks at the control streams.
 const STREAMS_EVERY: u32 = 64;
 
-/// The longest sleep while the thread drives a comm: this late, at most, is what a peer waits for.
-const SLEEP_MAX: Duration = Duration::from_millis(1);
-
-/// The longest sleep while every comm is driven by somebody else.
-const IDLE_MAX: Duration = Duration::from_millis(10);
+/// The longest rest while the thread drives a comm: this late, at most, is what a peer waits for. While every comm is polled by
+/// its callers, the policy's longest rest holds.
+const REST_MAX: Duration = WaitPolicy::HELPER.first;
 
 /// What a round found.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -111,7 +109,7 @@ impl Drop for HelperThread {
 }
 
 fn run_helper<F: Fabric, H: Host>(engine: &Engine<F, H>, stop: &AtomicBool) {
-    let mut waiting = WaitBackoff::default();
+    let mut waiting = WaitBackoff::new(WaitPolicy::HELPER);
     let mut busy = 0_u32;
     while !stop.load(Ordering::Relaxed) {
         let tended = engine.drive_unpolled();
@@ -122,8 +120,8 @@ fn run_helper<F: Fabric, H: Host>(engine: &Engine<F, H>, stop: &AtomicBool) {
         if tended.moved {
             waiting.reset_backoff();
         } else {
-            let most = if tended.driven > 0 { SLEEP_MAX } else { IDLE_MAX };
-            waiting.next_step(tended.wake.unwrap_or(SLEEP_MAX), most).wait_once();
+            let most = if tended.driven > 0 { REST_MAX } else { WaitPolicy::HELPER.most };
+            waiting.next_step_within(tended.wake.unwrap_or(REST_MAX), most).wait_once();
         }
     }
 }

@@ -46,4 +46,4 @@ pub use status::{StatusPageError, read_head, read_status};
 pub use trunkline_proto::counters::Counters;
 pub use trunkline_proto::pool::config::TrafficHint;
 pub use turns::ExecutorLock;
-pub use wait::{BackoffStep, WaitBackoff};
+pub use wait::{BackoffStep, RestMethod, WaitBackoff, WaitPolicy};

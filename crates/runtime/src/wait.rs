@@ -1,20 +1,10 @@
 //! How a call of a front end with symmetric memory waits: it tries, and between two tries it spins, then gives the processor away, then
 //! sleeps. It is the engine's one policy, with more patience, as somebody waits for the answer.
 
-use std::time::Duration;
-
 use trunkline_engine::rma::ContextId;
-use trunkline_engine::{BackoffStep, WaitBackoff};
+use trunkline_engine::{BackoffStep, WaitBackoff, WaitPolicy};
 
 use crate::FabricJob;
-
-/// Fruitless tries before the processor is given away: some ten microseconds, as long as an answer takes; the rank that is to answer may wait for
-/// this very processor.
-const SPINS: u32 = 24;
-/// Fruitless tries before the thread sleeps: a millisecond or more, by who else is there.
-const YIELDS: u32 = 500;
-/// The first sleep, and the longest.
-const SLEEPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(200));
 
 impl FabricJob {
     /// Tries until there is something. An attempt may say that something moved, for others or for itself: then more is likely to come
@@ -28,14 +18,14 @@ impl FabricJob {
         unseen: bool,
         mut attempt: impl FnMut(&mut WaitBackoff) -> Result<Option<T>, E>,
     ) -> Result<T, E> {
-        let mut waiting = WaitBackoff::with_spins(SPINS, YIELDS);
+        let mut waiting = WaitBackoff::new(WaitPolicy::CALL);
         let mut stirs = None;
         loop {
             if let Some(done) = attempt(&mut waiting)? {
                 return Ok(done);
             }
-            let pause = waiting.next_step(SLEEPS.0, SLEEPS.1);
-            if let BackoffStep::Park(_) = pause {
+            let pause = waiting.next_step();
+            if let BackoffStep::Rest { .. } = pause {
                 // Others may be at work on this rank's memory, whether this thread sees to it or the one beside it; and what is long
                 // comes in pieces.
                 let now = self.sample_progress(id);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use trunkline_engine::{EngineParams, ExecuteBy, SharedHeap};
+use trunkline_engine::{EngineParams, ExecuteBy, SharedHeap, WaitPolicy};
 use trunkline_fabric::LogLevel;
 use trunkline_mem::ipc::PrivateMemory;
 use trunkline_mem::{MemoryRange, SharedMemory, StaticVariables};
@@ -21,7 +21,6 @@ use crate::fabric_transport::FabricTransport;
 use crate::layout::{ENDS, EXIT, InnerLayout, LEFT};
 use crate::lock::LockTable;
 use crate::memory::SymmetricMemory;
-use crate::memory::wait::spin_limit;
 use crate::neighbour_statics::{self, NeighbourStatics};
 use crate::pe_access::PeAccess;
 use crate::process_pe::ENDS_WITHIN;
@@ -122,7 +121,8 @@ impl Pe {
             log_to_stderr(settings.debug)(LogLevel::Info, &line);
         }
         let heap_bytes = segments.0[HEAP].len() as u64;
-        let reached = SymmetricMemory::new(me, segments, near, far, spin_limit(count));
+        let reached =
+            SymmetricMemory::new(me, segments, near, far, WaitPolicy::CHANGE.for_threads(count).spins);
         Ok(Self {
             team_member: TeamMember::new(reached, ours, layout),
             ctxs,

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use trunkline_fabric::{Fabric, Host};
 
 use crate::rma::RmaJob;
-use crate::wait::BackoffStep;
+use crate::wait::RestMethod;
 
 /// Rails whose events one sleep waits for at most; with more, it is ended by the clock.
 const WAITED_MAX: usize = 16;
@@ -50,7 +50,7 @@ impl EventWait {
         let count = self.descriptors.len();
         if !is_watched || count == 0 || count > WAITED_MAX {
             self.vain = 0;
-            BackoffStep::Park(limit).wait_once();
+            RestMethod::Park.rest_for(limit);
             return SleepEnd::Unwatched;
         }
         let descriptor = |at: usize| PollFd::new(&self.descriptors[at.min(count - 1)], PollFlags::IN);

@@ -10,19 +10,13 @@ use trunkline_fabric::{Fabric, Host};
 
 use crate::HelperThread;
 use crate::rma::{EventWait, RmaJob};
-use crate::wait::{BackoffStep, WaitBackoff};
+use crate::wait::{BackoffStep, WaitBackoff, WaitPolicy};
 
-/// Fruitless rounds before it sleeps.
-const SPINS: u32 = 16;
-/// The first sleep when nothing comes.
-const SLEEP_FIRST: Duration = Duration::from_micros(20);
-/// The longest while somebody has asked for something lately: who asks waits so long for each step of it.
-const SLEEP_MAX: Duration = Duration::from_millis(1);
-/// Fruitless rounds after which nobody has.
+/// The longest rest while members have requested something lately: each step of a request may wait this long. Then the policy's longest
+/// rest holds.
+const REST_MAX: Duration = Duration::from_millis(1);
+/// Fruitless rounds after which no member has.
 const IDLE_AFTER: u32 = 64;
-/// The longest then: each takes ten to thirty microseconds of a processor. Who asks has an answer within five milliseconds where the rails
-/// have to be polled, and at once where they have events.
-const IDLE_MAX: Duration = Duration::from_millis(4);
 /// And then it looks at control streams, of which each takes a system call, with one round in so many only.
 const STREAMS_EVERY: u32 = 4;
 
@@ -45,8 +39,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
 fn serve_until_stopped<F: Fabric, H: Host>(job: &RmaJob<F, H>, stop: &AtomicBool) {
     let mut polls = job.poll_count();
     let mut stirs = None;
-    // It takes a processor from whoever computes: one that has slept is given one sooner than one that asks again and again.
-    let mut waiting = WaitBackoff::with_spins(SPINS, 0);
+    let mut waiting = WaitBackoff::new(WaitPolicy::SERVICE);
     let mut events = EventWait::default();
     let mut fruitless = 0_u32;
     while !stop.load(Ordering::Relaxed) {
@@ -66,10 +59,10 @@ fn serve_until_stopped<F: Fabric, H: Host>(job: &RmaJob<F, H>, stop: &AtomicBool
             fruitless = 0;
         } else {
             fruitless = fruitless.saturating_add(1);
-            let most = if fruitless < IDLE_AFTER { SLEEP_MAX } else { IDLE_MAX };
-            match waiting.next_step(SLEEP_FIRST, most) {
+            let most = if fruitless < IDLE_AFTER { REST_MAX } else { WaitPolicy::SERVICE.most };
+            match waiting.next_step_within(WaitPolicy::SERVICE.first, most) {
                 // Work for threads that serve themselves would wake this one each time.
-                BackoffStep::Park(time) if !polled => _ = events.wait(job, time),
+                BackoffStep::Rest { length, .. } if !polled => _ = events.wait(job, length),
                 pause => pause.wait_once(),
             }
         }

@@ -1,10 +1,9 @@
 //! A process that shares memory: its node goes on by itself, and does besides what the test tells it.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
-use trunkline_engine::WaitBackoff;
 use trunkline_engine::host::{UnixHost, UnixListener, UnixStream};
+use trunkline_engine::{WaitBackoff, WaitPolicy};
 use trunkline_fabric::{Host as _, OobAddress, OobListener as _, OobTransport as _};
 use trunkline_mem::MemoryRange;
 use trunkline_mem::ipc::{CopyPlace, HandlePassing, IpcMemory as _, MemfdDevice};
@@ -30,7 +29,7 @@ fn serve() {
     let socket = std::io::stdin();
     let Ok(Some(Parcel { words, fd, .. })) = receive(&socket, true) else { return };
     let mut server = Server::new(MemfdDevice::join(3, &fd.unwrap()).unwrap(), &words);
-    let mut waiting = WaitBackoff::with_spins(16, 200);
+    let mut waiting = WaitBackoff::new(WaitPolicy { spins: 16, yields: 200, ..WaitPolicy::CALL });
     let mut asked: Option<Parcel> = None;
     loop {
         if asked.is_none() {
@@ -54,7 +53,7 @@ fn serve() {
         if moved || answer.is_some() {
             waiting.reset_backoff();
         } else {
-            waiting.next_step(Duration::from_micros(20), Duration::from_micros(200)).wait_once();
+            waiting.wait_once();
         }
     }
 }

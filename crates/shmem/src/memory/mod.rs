@@ -35,7 +35,7 @@ pub(crate) struct SymmetricMemory {
 }
 
 impl SymmetricMemory {
-    /// The memory of the PEs that `near` has, of which this PE is number `me`. `spins` is from [`wait::spin_limit`].
+    /// The memory of the PEs that `near` has, of which this PE is number `me`. `spins` is from [`WaitPolicy::for_threads`](trunkline_engine::WaitPolicy::for_threads).
     pub(crate) fn new(
         me: usize,
         segments: SymmetricSegments,

@@ -5,23 +5,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use trunkline_engine::{BackoffStep, WaitBackoff};
+use trunkline_engine::{BackoffStep, WaitBackoff, WaitPolicy};
 
 use crate::error::{Result, ShmemError};
 use crate::team::Team;
 
 use super::SymmetricMemory;
 
-/// Fruitless looks while every PE of this host has a processor.
-const SPINS: u32 = 2_000;
-/// And where they have not.
-const SPINS_CROWDED: u32 = 16;
-/// The first of them, where every PE has a processor: nothing comes in between, as what is waited for is often on its way.
+/// Polls before the first fruitless round, where every PE of this host has a processor: nothing else is done between them, as the
+/// change is often on its way.
 const EAGER: u32 = 64;
-/// Fruitless looks after which a thread sleeps, by giving its processor away in between: milliseconds.
-const YIELDS: u32 = 4_000;
-/// The first sleep, and the longest.
-const SLEEPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
 /// How often it looks whether the others live.
 const LOOKS: Duration = Duration::from_millis(50);
 /// Fruitless looks between two at the clock: where there are more threads than processors, each may take as long as others are let run.
@@ -44,12 +37,6 @@ pub(crate) struct TestBackoff {
     looked: Mutex<(Option<Instant>, usize)>,
 }
 
-/// How many looks a PE makes before it gives its processor away, of so many on this host.
-pub(crate) fn spin_limit(neighbours: usize) -> u32 {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    if neighbours <= cores { SPINS } else { SPINS_CROWDED }
-}
-
 impl SymmetricMemory {
     /// Looks until there is something.
     ///
@@ -61,14 +48,14 @@ impl SymmetricMemory {
         mut look: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
         // What comes over the fabric may come by progress alone.
-        let is_crowded = self.spins < SPINS;
+        let is_crowded = self.spins < WaitPolicy::CHANGE.spins;
         let eager = if self.far.is_some() || is_crowded { 0 } else { EAGER };
         for _ in 0..eager {
             if let Some(done) = look()? {
                 return Ok(done);
             }
         }
-        let mut waiting = WaitBackoff::with_spins(self.spins, YIELDS);
+        let mut waiting = WaitBackoff::new(WaitPolicy { spins: self.spins, ..WaitPolicy::CHANGE });
         let mut looked: Option<Instant> = None;
         let mut turn = 0;
         let mut stirs = None;
@@ -82,16 +69,16 @@ impl SymmetricMemory {
             {
                 waiting.reset_backoff();
             }
-            let pause = waiting.next_step(SLEEPS.0, SLEEPS.1);
-            let parks = matches!(pause, BackoffStep::Park(_));
+            let pause = waiting.next_step();
+            let rests = matches!(pause, BackoffStep::Rest { .. });
             vain = vain.wrapping_add(1);
-            if (parks || vain.is_multiple_of(CLOCK))
+            if (rests || vain.is_multiple_of(CLOCK))
                 && let Err(error) = self.check_alive_if_due(whom, &mut looked, &mut turn)
             {
                 // What it did last may have come in the meantime.
                 return look()?.ok_or(error);
             }
-            if parks && let Some(far) = &self.far {
+            if rests && let Some(far) = &self.far {
                 // Others may be at work on this PE's memory; what is long comes in pieces.
                 let now = far.sample_progress();
                 if std::mem::replace(&mut stirs, now) != now {

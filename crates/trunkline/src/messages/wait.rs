@@ -1,9 +1,6 @@
 //! How a call of messages waits: it does what there is to do, and rests when there is nothing.
 
-use std::thread::available_parallelism;
-use std::time::Duration;
-
-use trunkline_engine::WaitBackoff;
+use trunkline_engine::{BackoffStep, WaitBackoff, WaitPolicy};
 use trunkline_mem::ipc::IpcMemory;
 use trunkline_node::ipc::LeaveReason;
 use trunkline_node::tagged::TaggedEvent;
@@ -13,16 +10,6 @@ use super::{MessageError, Messages};
 
 /// Calls between two looks at the clock.
 const CALLS_PER_CLOCK: u32 = 64;
-
-/// Fruitless rounds in which a rank stays on its processor, if each rank has one.
-const SPINS: u32 = 20_000;
-/// The same if they share.
-const SHARED_SPINS: u32 = 16;
-/// Rounds after those in which it lets others go first.
-const YIELDS: u32 = 256;
-
-/// The first and the longest sleep.
-const SLEEPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
 
 /// Where a rank stands in its waiting.
 #[derive(Debug)]
@@ -35,9 +22,7 @@ pub(super) struct WaitRounds {
 impl WaitRounds {
     /// For so many ranks on this host.
     pub(super) fn new(ranks: usize, now: Instant) -> Self {
-        let alone = available_parallelism().is_ok_and(|cores| ranks <= cores.get());
-        let spins = if alone { SPINS } else { SHARED_SPINS };
-        Self { waiting: WaitBackoff::with_spins(spins, YIELDS), calls: 0, now }
+        Self { waiting: WaitBackoff::new(WaitPolicy::MESSAGES.for_threads(ranks)), calls: 0, now }
     }
 }
 
@@ -77,9 +62,8 @@ impl<M: IpcMemory> Messages<M> {
         if self.progress() {
             self.rounds.waiting.reset_backoff();
         } else {
-            let [first, most] = SLEEPS;
-            let pause = self.rounds.waiting.next_step(first, most);
-            if let trunkline_engine::BackoffStep::Park(_) = pause {
+            let pause = self.rounds.waiting.next_step();
+            if let BackoffStep::Rest { .. } = pause {
                 self.rounds.calls = CALLS_PER_CLOCK - 1;
             }
             pause.wait_once();
