@@ -9,6 +9,8 @@ mod comm;
 mod control;
 mod engine;
 mod error;
+#[cfg(test)]
+mod flood_host;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;

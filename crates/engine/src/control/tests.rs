@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
-use trunkline_fabric::{self as fabric, Host as _, OobError, OobListener, OobStream, OobTransport as _};
+use trunkline_fabric::{self as fabric, Host, OobError, OobListener, OobStream, OobTransport as _};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::limits::INVITED_STREAMS_MAX;
+use trunkline_proto::limits::{INVITED_STREAMS_MAX, UNPROVEN_READS_MAX};
 use trunkline_proto::log_rate;
 use trunkline_proto::pool::GroupPool;
 use trunkline_proto::pool::config::PoolConfig;
@@ -18,6 +18,7 @@ use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
 
 use crate::comm::{CommTable, RemoteProcess};
 use crate::control::{ControlContext, ControlPlane};
+use crate::flood_host::{FloodHost, FloodStream};
 use crate::host::{ControlReach, LocalUsers, UnixHost};
 use crate::status::EngineStatus;
 use crate::{CommNics, EngineParams};
@@ -31,21 +32,29 @@ fn params() -> EngineParams {
 type Lines = Arc<Mutex<Vec<String>>>;
 
 /// The control plane of a process, and what it needs.
-struct Process {
+struct Process<H: Host> {
     id: ProcessId,
-    host: UnixHost,
+    host: H,
     comms: CommTable,
     params: EngineParams,
     status: EngineStatus,
-    control: ControlPlane<UnixHost, SoftRail>,
+    control: ControlPlane<H, SoftRail>,
     lines: Lines,
 }
 
-impl Process {
+impl Process<UnixHost> {
     fn new(name: u8, groups: u8) -> Self {
         let lines = Lines::default();
         let log = Arc::clone(&lines);
         let host = UnixHost::new(move |_, line: &str| log.lock().unwrap().push(line.to_owned()));
+        Self { lines, ..Self::on_host(host, name, groups) }
+    }
+}
+
+impl<H: Host> Process<H> {
+    /// Makes one on a host that keeps or drops its own log lines.
+    fn on_host(host: H, name: u8, groups: u8) -> Self {
+        let lines = Lines::default();
         let (id, params) = (ProcessId([name; 16]), params());
         let fabric = SoftFabric::new(SoftConfig::default()).unwrap();
         let status = EngineStatus::new(&fabric, &host, &params, id);
@@ -124,6 +133,20 @@ fn a_process_of_another_user_is_refused_at_both_ends() {
     drop(streams);
 }
 
+/// The first frame of a guest.
+fn hello() -> ControlFrame {
+    ControlFrame::Hello { min: VERSION, max: VERSION, offer: ShareOffer::NONE, process: ProcessId([2; 16]) }
+}
+
+/// An OPEN for that listener.
+fn open(conn: u64, listen: u64, nonce: [u8; 16]) -> ControlFrame {
+    let mailbox = RemoteRegion { key: 1, addr: 1 };
+    let share = ShareRequest { mode: ShareMode::Alone, turn: 0 };
+    let link = vec![1; 120];
+    let (matched, near, links) = (false, false, 1);
+    ControlFrame::Open(OpenFrame { conn, listen, nonce, matched, near, links, mailbox, link, share })
+}
+
 #[test]
 fn a_process_is_invited_on_few_streams() {
     let mut victim = Process::new(1, 0);
@@ -131,32 +154,10 @@ fn a_process_is_invited_on_few_streams() {
     let nonce = [9; 16];
     let listen = victim.control.add_listener(CommNics::from(0), nonce).unwrap().to_bits();
     let guests = UnixHost::new(|_, _| {});
-    let hello = ControlFrame::Hello {
-        min: VERSION,
-        max: VERSION,
-        offer: ShareOffer::NONE,
-        process: ProcessId([2; 16]),
-    };
-    let open = |conn| {
-        let (mailbox, share) =
-            (RemoteRegion { key: 1, addr: 1 }, ShareRequest { mode: ShareMode::Alone, turn: 0 });
-        let link = vec![1; 120];
-        ControlFrame::Open(OpenFrame {
-            conn,
-            listen,
-            nonce,
-            matched: false,
-            near: false,
-            links: 1,
-            mailbox,
-            link,
-            share,
-        })
-    };
     let mut streams = Vec::new();
     for conn in 1..=INVITED_STREAMS_MAX as u64 + 3 {
         let mut stream = guests.oob().connect(&address).unwrap();
-        for frame in [&hello, &open(conn)] {
+        for frame in [hello(), open(conn, listen, nonce)] {
             stream.send(fabric::OobFrame { bytes: frame.to_bytes(), fd: None }).unwrap();
         }
         victim.progress();
@@ -172,6 +173,42 @@ fn a_process_is_invited_on_few_streams() {
     let ended: Vec<_> = streams.iter_mut().map(&mut is_ended).collect();
     assert_eq!(ended[..4], [true, true, true, false], "the oldest are ended");
     assert!(!ended.iter().skip(3).any(|ended| *ended));
+}
+
+#[test]
+fn silent_streams_are_read_by_turns() {
+    // Fewer than may wait, and an accept and a frame of each are within the work that is done at once.
+    const SILENT: usize = 7 * UNPROVEN_READS_MAX + 3;
+    let mut victim = Process::on_host(FloodHost::default(), 1, 0);
+    victim.control.listen_address(&victim.host).unwrap();
+    let nonce = [9; 16];
+    let listen = victim.control.add_listener(CommNics::from(0), nonce).unwrap().to_bits();
+    victim.control.stream_to(&victim.host, ProcessId([3; 16]), &[3]).unwrap().unwrap();
+    let member = victim.host.last_opened();
+    let silent = || FloodStream::with_frames(&[hello().to_bytes()]);
+    let streams: Vec<_> = (0..SILENT).map(|_| victim.host.queue_stream(silent())).collect();
+    // Each poll accepts some, and reads the HELLO of each.
+    (0..SILENT).for_each(|_| victim.progress());
+    assert_eq!(victim.host.accept_count(), SILENT);
+    // This restores the work budget, so that it does not limit the reads below.
+    victim.host.advance_clock(trunkline_proto::time::Duration::from_secs(1));
+    let counts = || streams.iter().map(FloodStream::read_count).collect::<Vec<_>>();
+    let before = counts();
+    for poll in 1..=SILENT.div_ceil(UNPROVEN_READS_MAX) {
+        let (earlier, of_member) = (counts().iter().sum::<usize>(), member.read_count());
+        victim.progress();
+        let reads = counts().iter().sum::<usize>() - earlier;
+        assert_eq!(reads, UNPROVEN_READS_MAX, "reads of {SILENT} silent streams by poll {poll}");
+        assert_eq!(member.read_count() - of_member, 1, "a stream that carries is read by each poll");
+    }
+    assert!(counts().iter().zip(&before).all(|(now, then)| now > then), "each stream has its turn");
+    // One that shows the nonce is read by each poll from then on.
+    let guest = &streams[SILENT / 2];
+    guest.push_frame(open(1, listen, nonce).to_bytes());
+    (0..SILENT.div_ceil(UNPROVEN_READS_MAX)).for_each(|_| victim.progress());
+    let invited = guest.read_count();
+    (0..5).for_each(|_| victim.progress());
+    assert_eq!(guest.read_count() - invited, 5);
 }
 
 fn skip(name: &str, reason: &str) {

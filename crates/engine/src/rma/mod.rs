@@ -29,6 +29,8 @@ mod receives;
 mod service;
 mod service_thread;
 mod streams;
+#[cfg(test)]
+mod streams_tests;
 
 pub use context::{ContextId, FetchHandle, HeapRange, PutSource};
 pub use error::{LossCause, RmaError};
