@@ -15,13 +15,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use trunkline_device::{
-    BeginOutcome, DeviceQueues, EntryRegion, ErrorTable, ExecutorMode, HeapAddress, MemberNetwork,
-    NetworkCompletion, PeerRegion, QueueExecutor, QueueWords, RmaNetwork,
+    BeginOutcome, DeviceQueues, EntryRegion, ErrorTable, ExecutorMode, MemberNetwork, NetworkCompletion,
+    PeerRegion, QueueExecutor, QueueWords, RmaNetwork,
 };
 use trunkline_device_queue::{
     DeviceQueue, EntryTicket, PollLimit, PutBytes, QueueLane, SignalSlot, SlotCondition, WordAddition,
 };
 use trunkline_engine::host::UnixHost;
+use trunkline_engine::rma::HeapAddress;
 use trunkline_engine::rma::{HeapRange as Heap, MemberRank, PutSource, RmaJob};
 use trunkline_engine::{CommNics, EngineParams};
 use trunkline_mem::MemoryRange;

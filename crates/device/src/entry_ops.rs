@@ -15,10 +15,10 @@ use trunkline_proto::wire::device_queue::{
     AtomicChange, CounterUpdate, EntryStatus, PeerAddress, QueueEntry,
 };
 
-use crate::network::{BeginOutcome, EntryFailure, HeapAddress, MemberNetwork, NetworkCompletion};
+use crate::network::{BeginOutcome, EntryFailure, MemberNetwork, NetworkCompletion};
 use crate::region::{DeviceCopier, EntryRegions, RoomTaken};
 use crate::remaining_work::{EntryPlan, RemainingWork};
-use trunkline_engine::rma::{self, MemberRank, PutSource};
+use trunkline_engine::rma::{self, HeapAddress, MemberRank, PutSource};
 
 mod plan;
 mod signal_words;

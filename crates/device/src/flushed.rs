@@ -9,8 +9,8 @@ use trunkline_proto::reserve::{OutOfMemory, try_grow};
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::table_capacity::{try_hold, try_hold_queue};
 
-use crate::network::{BeginOutcome, EntryFailure, HeapAddress, MemberNetwork, NetworkCompletion};
-use trunkline_engine::rma::{HeapRange, MemberRank, PutSource};
+use crate::network::{BeginOutcome, EntryFailure, MemberNetwork, NetworkCompletion};
+use trunkline_engine::rma::{HeapAddress, HeapRange, MemberRank, PutSource};
 
 /// Numbers of operations that are flushed have this bit; those of the courier and the executor, which count places below it, do not.
 const FLUSHED: u64 = 1 << 29;

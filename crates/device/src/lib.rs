@@ -45,7 +45,7 @@ pub use flushed::{FlushedNetwork, FlushedPart, FlushedPeer};
 pub use guest_queues::{GuestBudget, GuestError, GuestQueues};
 pub use host_deadline::{HostDeadline, abort_process};
 pub use lanes::{KernelJob, KernelLanes, LanePlan, LanesError};
-pub use network::{BeginOutcome, EntryFailure, HeapAddress, MemberNetwork, NetworkCompletion, RmaNetwork};
+pub use network::{BeginOutcome, EntryFailure, MemberNetwork, NetworkCompletion, RmaNetwork};
 pub use proxy::ProxyNetwork;
 pub use queue_error::QueueError;
 pub use region::{

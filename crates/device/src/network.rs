@@ -9,19 +9,8 @@ use trunkline_proto::wire::device_queue::EntryStatus;
 use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 
 use trunkline_engine::rma::{
-    ContextId, HeapRange, LossCause, MemberRank, PutSource, RmaError, RmaJob, RmaRequest,
+    ContextId, HeapAddress, HeapRange, LossCause, MemberRank, PutSource, RmaError, RmaJob, RmaRequest,
 };
-
-/// Bytes of a member's heap, from there on.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct HeapAddress {
-    /// Whose.
-    pub member: MemberRank,
-    /// Which heap.
-    pub heap: u8,
-    /// Where in it.
-    pub offset: u64,
-}
 
 /// Why something failed: as a completion says it, and a number for people.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -13,10 +13,10 @@ use trunkline_proto::wire::device_queue::{
     EntryStatus, OwnerAction, POST_PLACES, PostBox, PostReply, PostRequest, REQUEST_BYTES,
 };
 
-use crate::network::{BeginOutcome, EntryFailure, HeapAddress, MemberNetwork, NetworkCompletion};
+use crate::network::{BeginOutcome, EntryFailure, MemberNetwork, NetworkCompletion};
 use crate::service::RequestService;
 use crate::window_part::{LocalPart, RemotePart};
-use trunkline_engine::rma::{HeapRange, MemberRank, PutSource};
+use trunkline_engine::rma::{HeapAddress, HeapRange, MemberRank, PutSource};
 
 /// Numbers of operations that are the courier's own have this bit; those of who uses it do not: they count places below it, with a generation above 32 bits.
 const OURS: u64 = 1 << 31;

@@ -8,9 +8,8 @@ use trunkline_mem::gpu::MemoryLocation;
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::{AtomicChange, EntryStatus, InlineBytes};
 
-use crate::network::HeapAddress;
 use crate::region::{DeviceCopier, EntryRegion};
-use trunkline_engine::rma::HeapRange;
+use trunkline_engine::rma::{HeapAddress, HeapRange};
 
 /// What is left to begin of an entry.
 #[derive(Clone, Debug)]

@@ -11,10 +11,10 @@ use trunkline_proto::wire::device_queue::{
     EntryStatus, OwnerAction, POST_PLACES, PostBox, PostReply, PostRequest, REPLY_BYTES,
 };
 
-use crate::network::{BeginOutcome, HeapAddress, MemberNetwork, NetworkCompletion};
+use crate::network::{BeginOutcome, MemberNetwork, NetworkCompletion};
 use crate::proxy::REPLIES;
 use crate::window_part::LocalPart;
-use trunkline_engine::rma::{HeapRange, MemberRank, PutSource};
+use trunkline_engine::rma::{HeapAddress, HeapRange, MemberRank, PutSource};
 
 /// As the courier's.
 const OURS: u64 = 1 << 31;

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use trunkline_engine::rma::{ContextId, FetchHandle};
+use trunkline_engine::rma::{FetchHandle, RmaError};
 use trunkline_mem::OutOfMemory;
 use trunkline_proto::wire::rma::word::WordWidth;
-use trunkline_runtime::FabricJob;
+use trunkline_runtime::{ContextCalls, FetchSink};
 
-use crate::error::{CallError, Result};
+use crate::error::Result;
 use crate::memory::RegisteredPlace;
 
 /// One that is under way.
@@ -59,7 +59,10 @@ impl FetchQueue {
     ///
     /// # Errors
     /// A word was not there, or a PE is lost: told once for each.
-    pub(crate) fn deliver_values(&self, job: &FabricJob, id: ContextId) -> Result<bool> {
+    pub(crate) fn deliver_values(
+        &self,
+        calls: &ContextCalls<'_, Self>,
+    ) -> std::result::Result<bool, RmaError> {
         if self.is_empty() {
             return Ok(false);
         }
@@ -67,7 +70,7 @@ impl FetchQueue {
         let mut moved = false;
         for _ in 0..all.len().min(LOOKS) {
             let Some(awaited) = all.pop_front() else { break };
-            let found = job.collect_ready_fetch(id, awaited.fetch).transpose();
+            let found = calls.poll_ready_fetch(awaited.fetch).transpose();
             let Some(found) = found else {
                 all.push_back(awaited);
                 continue;
@@ -83,7 +86,11 @@ impl FetchQueue {
     ///
     /// # Errors
     /// As [`FetchQueue::deliver_values`].
-    pub(crate) fn deliver_all_of(&self, job: &FabricJob, id: ContextId, pe: u32) -> Result<bool> {
+    pub(crate) fn deliver_all_of(
+        &self,
+        calls: &ContextCalls<'_, Self>,
+        pe: u32,
+    ) -> std::result::Result<bool, RmaError> {
         if self.is_empty() {
             return Ok(true);
         }
@@ -92,7 +99,7 @@ impl FetchQueue {
         let mut none = true;
         while let Some(awaited) = all.get(at) {
             let found =
-                if awaited.pe == pe { job.collect_ready_fetch(id, awaited.fetch).transpose() } else { None };
+                if awaited.pe == pe { calls.poll_ready_fetch(awaited.fetch).transpose() } else { None };
             let Some(found) = found else {
                 none &= awaited.pe != pe;
                 at += 1;
@@ -113,6 +120,12 @@ impl FetchQueue {
     }
 }
 
+impl FetchSink for FetchQueue {
+    fn deliver_fetches(&self, calls: &ContextCalls<'_, Self>) -> std::result::Result<(), RmaError> {
+        self.deliver_values(calls).map(drop)
+    }
+}
+
 fn reserve_one(all: &mut VecDeque<AwaitedFetch>) -> Result<()> {
     let bytes = (all.len() + 1) * size_of::<AwaitedFetch>();
     all.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
@@ -121,9 +134,9 @@ fn reserve_one(all: &mut VecDeque<AwaitedFetch>) -> Result<()> {
 
 impl AwaitedFetch {
     /// Writes the value and its flag to where they go.
-    fn write_value(&self, value: u64) -> Result<()> {
+    fn write_value(&self, value: u64) -> std::result::Result<(), RmaError> {
         let placed = write_value_and_flag(&self.to, value, self.flag);
-        placed.ok_or(CallError::Argument("the place of a fetched value cannot be written"))
+        placed.ok_or(RmaError::Argument("the place of a fetched value cannot be written"))
     }
 }
 

@@ -15,13 +15,13 @@ use trunkline_proto::limits::RMA_HEAPS_MAX;
 use trunkline_proto::reserve::try_filled_with;
 use trunkline_proto::wire::memory_handle::{MemoryHandle, RegisteredMemory};
 use trunkline_proto::wire::rma::word::WordWidth;
-use trunkline_runtime::FabricJob;
+use trunkline_runtime::{OneSided, StageLayout};
 
 use crate::error::{CallError, Result};
 use crate::plugin::StderrLog;
 
 /// Bytes of a lane's stage.
-pub(crate) const STAGE: u64 = 64 << 10;
+const STAGE: u64 = 64 << 10;
 /// The number of the memory that the stages are in.
 const STAGES: u8 = 0;
 
@@ -101,14 +101,6 @@ impl RegisteredPlace {
     }
 }
 
-/// The registered memory through which a lane gets bytes whose target is not registered.
-pub(crate) struct ContextStage {
-    /// The memory that all stages are in.
-    pub(crate) memory: MemoryRange,
-    /// The lane's bytes of that memory.
-    pub(crate) range: HeapRange,
-}
-
 /// All of it.
 pub(crate) struct MemoryTable {
     gpus: VendorDrivers,
@@ -152,9 +144,14 @@ impl MemoryTable {
     ///
     /// # Errors
     /// The engine cannot register them.
-    pub(crate) fn new(job: &FabricJob, gpus: VendorDrivers, ways: GpuReach, log: StderrLog) -> Result<Self> {
+    pub(crate) fn new(
+        network: &OneSided,
+        gpus: VendorDrivers,
+        ways: GpuReach,
+        log: StderrLog,
+    ) -> Result<Self> {
         let stages = MemoryRange::try_heap(2 * STAGE as usize)?;
-        let number = job.add_heap(stages.clone())?;
+        let number = network.add_heap(stages.clone())?;
         debug_assert_eq!(number, STAGES, "the first one");
         let gdr = match (gpus.open_drivers().is_empty(), ways.gdrcopy) {
             (true, _) => Err("there is no GPU".to_owned()),
@@ -179,9 +176,9 @@ impl MemoryTable {
     }
 
     /// The stage of a lane.
-    pub(crate) fn context_stage(&self, lane: u64) -> ContextStage {
+    pub(crate) fn context_stage(&self, lane: u64) -> StageLayout {
         let range = HeapRange { heap: STAGES, offset: lane * STAGE, len: STAGE };
-        ContextStage { memory: self.stages.clone(), range }
+        StageLayout { memory: self.stages.clone(), range, put_piece: STAGE / 2, get_piece: STAGE }
     }
 
     /// Whether an address is of a GPU's own memory.
@@ -201,7 +198,7 @@ impl MemoryTable {
     /// Nothing reaches them, or there are too many.
     pub(crate) fn register(
         &self,
-        job: &FabricJob,
+        network: &OneSided,
         base: usize,
         addr: usize,
         len: usize,
@@ -225,13 +222,13 @@ impl MemoryTable {
                 (memory.clone().into(), WordView::Touched(memory))
             }
         };
-        let number = job.add_heap(heap).map_err(|error| match error {
+        let number = network.add_heap(heap).map_err(|error| match error {
             RmaError::Exhausted { limit, .. } => CallError::Full(limit - 1),
             other => other.into(),
         })?;
         // Wraps after four thousand million registrations of one process.
         let generation = self.uses.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
-        let told = job.heap_descriptors(number)?;
+        let told = network.heap_descriptors(number)?;
         self.known[usize::from(number)].set_view(generation, Some(view));
         let memory = RegisteredMemory { heap: number, generation, base: base as u64, len: len as u64 };
         Ok(MemoryHandle { memory, rails: told.into_iter().map(|heap| heap.region).collect() })
@@ -316,9 +313,9 @@ impl MemoryTable {
     ///
     /// # Errors
     /// It has ended before.
-    pub(crate) fn release(&self, job: &FabricJob, memory: &RegisteredMemory) -> Result<()> {
+    pub(crate) fn release(&self, network: &OneSided, memory: &RegisteredMemory) -> Result<()> {
         let entry = self.own_entry(memory)?;
-        job.remove_heap(memory.heap)?;
+        network.remove_heap(memory.heap)?;
         entry.set_view(0, None);
         Ok(())
     }

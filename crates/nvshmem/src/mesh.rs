@@ -4,16 +4,17 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use trunkline_engine::rma::HeapAddress;
 use trunkline_mem::gpu::VendorDrivers;
 use trunkline_proto::limits::RMA_HEAPS_MAX;
 use trunkline_proto::reserve::try_filled_with;
 use trunkline_proto::wire::memory_handle::{MEMORY_HANDLE_BYTES, MemoryHandle, RegisteredMemory};
-use trunkline_runtime::FabricJob;
+use trunkline_runtime::OneSided;
 
 use crate::error::{CallError, Result};
 use crate::memory::{GpuReach, MemoryTable};
 use crate::plugin::StderrLog;
-use crate::role_context::{PeOffset, RoleContext};
+use crate::role_context::RoleContext;
 
 /// The bytes of a handle.
 pub(crate) type HandleBytes = [u8; MEMORY_HANDLE_BYTES];
@@ -23,7 +24,7 @@ type GenerationTable = Box<[AtomicU32; RMA_HEAPS_MAX]>;
 
 /// The mesh.
 pub(crate) struct PeMesh {
-    pub(crate) job: FabricJob,
+    pub(crate) network: OneSided,
     pub(crate) host: RoleContext,
     pub(crate) proxy: RoleContext,
     pub(crate) memories: MemoryTable,
@@ -37,18 +38,17 @@ impl PeMesh {
     /// # Errors
     /// The engine has no room for two lanes.
     pub(crate) fn new(
-        job: FabricJob,
+        network: OneSided,
         size: usize,
         gpus: VendorDrivers,
         ways: GpuReach,
         log: StderrLog,
     ) -> Result<Self> {
-        let unseen = job.works_unseen();
-        let memories = MemoryTable::new(&job, gpus, ways, log)?;
-        let host = RoleContext::new(&job, unseen, memories.context_stage(0))?;
-        let proxy = RoleContext::new(&job, unseen, memories.context_stage(1))?;
+        let memories = MemoryTable::new(&network, gpus, ways, log)?;
+        let host = RoleContext::new(&network, memories.context_stage(0))?;
+        let proxy = RoleContext::new(&network, memories.context_stage(1))?;
         let known = try_filled_with(size, OnceLock::new)?;
-        Ok(Self { job, host, proxy, memories, known })
+        Ok(Self { network, host, proxy, memories, known })
     }
 
     /// Who calls, by NVSHMEM's number of a queue pair.
@@ -78,7 +78,7 @@ impl PeMesh {
         handle: &HandleBytes,
         addr: u64,
         len: u64,
-    ) -> Result<PeOffset> {
+    ) -> Result<HeapAddress> {
         let refused = |source| CallError::Handle { pe, source };
         let memory = MemoryHandle::memory_of(handle).map_err(refused)?;
         let offset = memory_offset(&memory, addr, len)?;
@@ -88,10 +88,10 @@ impl PeMesh {
         let known = use_of.load(Ordering::Acquire);
         if known != memory.generation {
             let whole = MemoryHandle::from_bytes(handle).map_err(refused)?;
-            self.job.set_member_heap(pe, memory.heap, &whole.rail_heaps())?;
+            self.network.set_member_heap(pe, memory.heap, &whole.rail_heaps())?;
             use_of.store(memory.generation, Ordering::Release);
         }
-        Ok(PeOffset { heap: memory.heap, offset })
+        Ok(HeapAddress { member: pe, heap: memory.heap, offset })
     }
 }
 

@@ -11,7 +11,7 @@ use trunkline_fabric::{LogLevel, NicPort};
 use trunkline_mem::gpu::VendorDrivers;
 use trunkline_proto::limits::RAILS_MAX;
 use trunkline_proto::wire::dial::CARD_BYTES;
-use trunkline_runtime::{FabricJob, FrontEnd, HardwareFabric, control_reach, host_addresses, params_or};
+use trunkline_runtime::{FrontEnd, HardwareFabric, OneSided, control_reach, host_addresses, params_or};
 
 use crate::error::{CallError, Result};
 use crate::memory::GpuReach;
@@ -143,21 +143,21 @@ impl TransportPlugin {
         let host = UnixHost::with_reach(control_reach(&self.params, &addresses), move |level, line| {
             log.log_line(level, line)
         });
-        let (job, carrier) =
-            FabricJob::new(self.params.clone(), hardware, nics, host, addresses, &self.front_end)?;
+        let (network, carrier) =
+            OneSided::new(self.params.clone(), hardware, nics, host, addresses, &self.front_end)?;
         if me == 0 {
             let fabric = carrier.fabric;
             let names = carrier.nics.join("+");
             let speed = carrier.speed_mbps;
             self.log.log_line(LogLevel::Info, &format!("{size} PEs over {fabric}, {names}, {speed} Mbit/s"));
         }
-        let cards: Vec<[u8; CARD_BYTES]> = boot.gather_all(&job.process_card())?;
-        job.set_members(me as u32, &cards).map_err(|error| match error {
+        let cards: Vec<[u8; CARD_BYTES]> = boot.gather_all(&network.process_card())?;
+        network.set_members(me as u32, &cards).map_err(|error| match error {
             RmaError::Card { member, source } => CallError::Stranger { pe: member as usize, source },
             other => other.into(),
         })?;
         let ways = GpuReach { nic: reaches, dmabuf: dmabufs, gdrcopy: self.settings.gdrcopy };
-        let mesh = PeMesh::new(job, size, gpus, ways, self.log.clone())?;
+        let mesh = PeMesh::new(network, size, gpus, ways, self.log.clone())?;
         self.mesh.set(mesh).map_err(|_| CallError::Connected)
     }
 

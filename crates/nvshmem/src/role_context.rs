@@ -1,21 +1,16 @@
 //! What one of the two roles has begun: puts, gets, atomics and signals, in order behind each other where NVSHMEM orders them. Calls wait only for room, and
 //! a quiet for what it is asked for; while one waits, values that come are brought where they go.
 
-use std::sync::{Mutex, PoisonError};
-
-use trunkline_engine::rma::{ContextId, HeapRange, PutSource};
+use trunkline_engine::rma::{HeapAddress, HeapRange};
 use trunkline_mem::MemoryRange;
 use trunkline_proto::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
 use trunkline_proto::wire::rma::signal::{SignalUpdate, UpdateOp};
 use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
-use trunkline_runtime::FabricJob;
+use trunkline_runtime::{ContextCalls, CopyFrom, CopyInto, OneSided, OneSidedContext, StageLayout};
 
 use crate::error::{CallError, Result};
 use crate::fetches::{AwaitedFetch, FetchQueue};
-use crate::memory::{ContextStage, RegisteredPlace, STAGE};
-
-/// Most bytes that any engine copies at once.
-const COPIED_MAX: usize = 1024;
+use crate::memory::RegisteredPlace;
 
 /// Bytes on this side.
 #[derive(Clone, Debug)]
@@ -24,15 +19,6 @@ pub(crate) enum LocalBytes {
     Registered(HeapRange),
     /// Of memory that is not: they are copied.
     Elsewhere(MemoryRange),
-}
-
-/// Where bytes of a PE begin.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PeOffset {
-    /// The number of the PE's heap that contains them.
-    pub(crate) heap: u8,
-    /// Their offset in that heap, in bytes.
-    pub(crate) offset: u64,
 }
 
 /// What is to be done with a word.
@@ -44,47 +30,34 @@ pub(crate) enum WordChange {
     Signal(UpdateOp, u64),
 }
 
-/// A lane.
+/// A context of a role, and the values that its atomics fetch.
 pub(crate) struct RoleContext {
-    id: ContextId,
-    copied_max: usize,
-    /// Waiting is work, as nobody else goes on with what others do here.
-    unseen: bool,
+    context: OneSidedContext,
     fetches: FetchQueue,
-    /// Registered memory for bytes that are got into memory that is not registered.
-    stage: Mutex<ContextStage>,
 }
 
 impl RoleContext {
-    /// A lane of its own in the engine.
+    /// A context of its own in the engine, with that stage.
     ///
     /// # Errors
     /// The engine has no room.
-    pub(crate) fn new(job: &FabricJob, unseen: bool, stage: ContextStage) -> Result<Self> {
-        let id = job.create_context()?;
-        let copied_max = (job.inline_max(id)? as usize).min(COPIED_MAX);
-        Ok(Self { id, copied_max, unseen, fetches: FetchQueue::default(), stage: Mutex::new(stage) })
+    pub(crate) fn new(network: &OneSided, stage: StageLayout) -> Result<Self> {
+        Ok(Self { context: network.create_context(stage)?, fetches: FetchQueue::default() })
     }
 
-    /// Tries until it works; meanwhile goes on with everything.
-    fn wait_until<T>(&self, job: &FabricJob, mut attempt: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-        job.wait_until(self.id, self.unseen, |_| {
-            if let Some(done) = attempt()? {
-                return Ok(Some(done));
-            }
-            // A place for one more is there when a value has been collected.
-            self.fetches.deliver_values(job, self.id)?;
-            Ok(None)
-        })
+    #[inline]
+    fn fabric_calls<'a>(&'a self, network: &'a OneSided) -> ContextCalls<'a, FetchQueue> {
+        network.calls_on(&self.context, &self.fetches)
     }
 
     /// Goes on, and brings values where they go.
     ///
     /// # Errors
     /// As [`FetchQueue::deliver_values`].
-    pub(crate) fn progress(&self, job: &FabricJob) -> Result<()> {
-        job.progress(self.id)?;
-        self.fetches.deliver_values(job, self.id)?;
+    pub(crate) fn progress(&self, network: &OneSided) -> Result<()> {
+        let calls = self.fabric_calls(network);
+        calls.make_progress()?;
+        self.fetches.deliver_values(&calls)?;
         Ok(())
     }
 
@@ -92,32 +65,11 @@ impl RoleContext {
     ///
     /// # Errors
     /// The engine says no.
-    pub(crate) fn put(&self, job: &FabricJob, pe: u32, to: PeOffset, from: &LocalBytes) -> Result<()> {
+    pub(crate) fn put(&self, network: &OneSided, to: HeapAddress, from: &LocalBytes) -> Result<()> {
+        let calls = self.fabric_calls(network);
         match from {
-            LocalBytes::Registered(local) => self.put_registered(job, pe, to, *local),
-            LocalBytes::Elsewhere(memory) => self.put_copied(job, pe, to, memory),
-        }
-    }
-
-    fn put_registered(&self, job: &FabricJob, pe: u32, mut to: PeOffset, mut from: HeapRange) -> Result<()> {
-        while from.len > 0 {
-            let put = || Ok(job.put(self.id, pe, to.heap, to.offset, PutSource::Heap(from))?);
-            let taken = self.wait_until(job, put)?;
-            (to.offset, from.offset, from.len) = (to.offset + taken, from.offset + taken, from.len - taken);
-        }
-        Ok(())
-    }
-
-    fn put_copied(&self, job: &FabricJob, pe: u32, to: PeOffset, from: &MemoryRange) -> Result<()> {
-        let mut at = 0;
-        while at < from.len() {
-            let len = (from.len() - at).min(self.copied_max);
-            let mut bytes = [0; COPIED_MAX];
-            let bytes = &mut bytes[..len];
-            read_bytes(from, at as u64, bytes)?;
-            let offset = to.offset + at as u64;
-            self.wait_until(job, || Ok(job.put(self.id, pe, to.heap, offset, PutSource::Bytes(bytes))?))?;
-            at += len;
+            LocalBytes::Registered(local) => calls.put_registered(to, *local)?,
+            LocalBytes::Elsewhere(memory) => calls.put_copied(to, CopyFrom::Memory(memory))?,
         }
         Ok(())
     }
@@ -126,43 +78,12 @@ impl RoleContext {
     ///
     /// # Errors
     /// The engine says no.
-    pub(crate) fn get(&self, job: &FabricJob, pe: u32, from: PeOffset, into: &LocalBytes) -> Result<()> {
+    pub(crate) fn get(&self, network: &OneSided, from: HeapAddress, into: &LocalBytes) -> Result<()> {
+        let calls = self.fabric_calls(network);
         match into {
-            LocalBytes::Registered(local) => self.get_registered(job, pe, from, *local),
-            LocalBytes::Elsewhere(memory) => self.get_staged(job, pe, from, memory),
-        }
-    }
-
-    fn get_registered(
-        &self,
-        job: &FabricJob,
-        pe: u32,
-        mut from: PeOffset,
-        mut into: HeapRange,
-    ) -> Result<()> {
-        while into.len > 0 {
-            let get = || Ok(job.get(self.id, pe, from.heap, from.offset, into)?);
-            let taken = self.wait_until(job, get)?;
-            (from.offset, into.offset, into.len) =
-                (from.offset + taken, into.offset + taken, into.len - taken);
-        }
-        Ok(())
-    }
-
-    /// Waits for the bytes: nobody else would copy them.
-    fn get_staged(&self, job: &FabricJob, pe: u32, from: PeOffset, into: &MemoryRange) -> Result<()> {
-        let stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
-        let ContextStage { memory, range } = &*stage;
-        let mut at = 0;
-        while at < into.len() as u64 {
-            let len = STAGE.min(into.len() as u64 - at);
-            let piece = PeOffset { offset: from.offset + at, ..from };
-            self.get_registered(job, pe, piece, HeapRange { len, ..*range })?;
-            self.quiet(job, pe)?;
-            let copied = into.copy_from(at, memory, range.offset, len);
-            copied
-                .map_err(|_| CallError::Argument("bytes that are got go to memory that cannot be written"))?;
-            at += len;
+            LocalBytes::Registered(local) => calls.get_registered(from, *local)?,
+            // Nobody else would copy them.
+            LocalBytes::Elsewhere(memory) => calls.get_copied(from, CopyInto::Memory(memory))?,
         }
         Ok(())
     }
@@ -173,17 +94,15 @@ impl RoleContext {
     /// There is no such atomic, or the engine says no.
     pub(crate) fn change_word(
         &self,
-        job: &FabricJob,
+        network: &OneSided,
         pe: u32,
         word: SymmetricWord,
         change: WordChange,
         result: Option<(RegisteredPlace, u64)>,
     ) -> Result<()> {
+        let calls = self.fabric_calls(network);
         match change {
-            WordChange::Signal(op, value) => {
-                let update = signal_update(op, word, value)?;
-                self.wait_until(job, || Ok(job.send_signal(self.id, pe, update)?.then_some(())))
-            }
+            WordChange::Signal(op, value) => Ok(calls.send_signal(pe, signal_update(op, word, value)?)?),
             WordChange::Atomic(kind, action, fetches) => {
                 let no = CallError::Argument("there is no such atomic");
                 let atomic = TypedAtomic::new(kind, action, fetches).ok_or(no)?;
@@ -191,15 +110,15 @@ impl RoleContext {
                     // Before the atomic begins: its value needs a place.
                     self.fetches.reserve_place()?;
                 }
-                let fetch = self.wait_until(job, || Ok(job.post_atomic(self.id, pe, word, atomic)?))?;
+                let fetch = calls.post_atomic(pe, word, atomic)?;
                 match result.filter(|_| fetches) {
                     Some((to, flag)) => {
                         if let Err(lack) = self.fetches.push(AwaitedFetch { pe, fetch, to, flag }) {
-                            job.give_up(self.id, fetch)?;
+                            calls.give_up(fetch)?;
                             return Err(lack);
                         }
                     }
-                    None if fetches => job.give_up(self.id, fetch)?,
+                    None if fetches => calls.give_up(fetch)?,
                     None => {}
                 }
                 Ok(())
@@ -207,61 +126,61 @@ impl RoleContext {
         }
     }
 
-    /// Makes `count` puts, then changes a word by `update`. `puts` returns the target and the source of each put by its number. If one of
-    /// them is invalid, none is made.
+    /// Makes `count` puts towards a PE, then changes a word of it by `update`. `puts` returns the target and the source of each put by its
+    /// number. If one of them is invalid, none is made.
     ///
     /// # Errors
     /// As [`RoleContext::put`] and [`RoleContext::change_word`].
     pub(crate) fn put_signal(
         &self,
-        job: &FabricJob,
+        network: &OneSided,
         pe: u32,
         count: usize,
-        puts: impl Fn(usize) -> Result<(PeOffset, LocalBytes)>,
+        puts: impl Fn(usize) -> Result<(HeapAddress, LocalBytes)>,
         update: SignalUpdate,
     ) -> Result<()> {
         for at in 0..count {
             puts(at)?;
         }
+        let calls = self.fabric_calls(network);
         if count == 1
             && let (to, LocalBytes::Registered(local)) = puts(0)?
             && local.len > 0
         {
-            let source = PutSource::Heap(local);
-            let put = || job.put_signal(self.id, pe, to.heap, to.offset, source, update);
-            return self.wait_until(job, || Ok(put()?.then_some(())));
+            return Ok(calls.put_signal_registered(to, local, update)?);
         }
         for at in 0..count {
             let (to, from) = puts(at)?;
-            self.put(job, pe, to, &from)?;
+            self.put(network, to, &from)?;
         }
-        self.wait_until(job, || Ok(job.send_signal(self.id, pe, update)?.then_some(())))
+        Ok(calls.send_signal(pe, update)?)
     }
 
     /// Says whether more operations follow the next one at once: they share a doorbell.
     ///
     /// # Errors
     /// The engine says no.
-    pub(crate) fn set_batching(&self, job: &FabricJob, more: bool) -> Result<()> {
-        Ok(job.set_batching(self.id, more)?)
+    pub(crate) fn set_batching(&self, network: &OneSided, more: bool) -> Result<()> {
+        Ok(self.fabric_calls(network).set_batching(more)?)
     }
 
     /// What comes after is behind what came before.
     ///
     /// # Errors
     /// The engine says no.
-    pub(crate) fn fence(&self, job: &FabricJob) -> Result<()> {
-        Ok(job.fence(self.id)?)
+    pub(crate) fn fence(&self, network: &OneSided) -> Result<()> {
+        Ok(self.fabric_calls(network).fence()?)
     }
 
     /// Waits until all that was begun towards a PE is complete, and what it was asked for has been brought where it goes.
     ///
     /// # Errors
     /// Something has failed: told once.
-    pub(crate) fn quiet(&self, job: &FabricJob, pe: u32) -> Result<()> {
-        self.wait_until(job, || Ok(job.quiet_member(self.id, pe)?.then_some(())))?;
+    pub(crate) fn quiet(&self, network: &OneSided, pe: u32) -> Result<()> {
+        let calls = self.fabric_calls(network);
+        calls.quiet_member(pe)?;
         // What others have not answered yet may be before it.
-        self.wait_until(job, || Ok(self.fetches.deliver_all_of(job, self.id, pe)?.then_some(())))
+        calls.wait_until(|| Ok(self.fetches.deliver_all_of(&calls, pe)?.then_some(())))
     }
 }
 
@@ -273,15 +192,11 @@ pub(crate) fn signal_update(op: UpdateOp, word: SymmetricWord, value: u64) -> Re
     SignalUpdate::new(op, word, value).ok_or(CallError::Argument("the signal is wider than its word"))
 }
 
-fn read_bytes(from: &MemoryRange, at: u64, out: &mut [u8]) -> Result<()> {
-    from.read(at, out).map_err(|_| CallError::Argument("bytes that are put cannot be read"))
-}
-
 /// The word of so many bytes at a place of a PE.
 ///
 /// # Errors
 /// It is neither 4 nor 8 bytes, or not aligned.
-pub(crate) fn word_at(place: PeOffset, bytes: i32) -> Result<SymmetricWord> {
+pub(crate) fn word_at(place: HeapAddress, bytes: i32) -> Result<SymmetricWord> {
     let width = match bytes {
         4 => WordWidth::Four,
         8 => WordWidth::Eight,

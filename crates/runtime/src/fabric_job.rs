@@ -1,5 +1,5 @@
-//! One-sided work over the fabric that was chosen: one match a call, behind which the fabric is known. Called by front ends with
-//! symmetric memory; waits for nothing.
+//! The engine's one-sided job over the fabric that was chosen: one match a call, behind which the fabric is known. [`OneSided`](crate::OneSided)
+//! calls it; nothing here waits.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use trunkline_engine::{CommNics, EngineParams, HelperThread};
 use trunkline_fabric::{DeviceReach, Fabric, Host as _, LogLevel, NicPort};
 use trunkline_ofi::OfiFabric;
 use trunkline_proto::rma::atomic::TypedAtomic;
-use trunkline_proto::wire::dial::{CARD_BYTES, RemoteHeap as Told};
+use trunkline_proto::wire::dial::{CARD_BYTES, RemoteHeap};
 use trunkline_proto::wire::rma::signal::SignalUpdate;
 use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 use trunkline_softnic::SoftFabric;
@@ -24,7 +24,7 @@ use crate::{FrontEnd, HardwareFabric, NicChoice, ProcessBanner, soft_config};
 pub(crate) type SharedJob<F> = Arc<RmaJob<F, UnixHost>>;
 
 /// A job's part of this process; one variant for each fabric.
-pub enum FabricJob {
+pub(crate) enum FabricJob {
     /// Over software NICs.
     Soft(SharedJob<SoftFabric>),
     /// Over RDMA devices.
@@ -33,27 +33,16 @@ pub enum FabricJob {
     Ofi(SharedJob<OfiFabric>),
 }
 
-/// The same of whichever job it is.
-macro_rules! of {
-    ($running:expr, $job:ident => $what:expr) => {
-        match $running {
-            Self::Soft($job) => $what,
-            Self::Verbs($job) => $what,
-            Self::Ofi($job) => $what,
-        }
-    };
-}
-
 impl FabricJob {
-    /// Opens the fabric and listens, with the NICs of that choice; also the fabric's name, and its NICs. The host's log gets
-    /// the process's banner, as of this front end.
+    /// Opens the fabric and listens, with the NICs of that choice; also what carries the data. The host's log gets the banner of the process, as
+    /// of this front end.
     ///
     /// # Errors
     /// [`MembershipError::NoNic`], [`MembershipError::Start`], and what the fabric says.
-    pub fn new(
+    pub(crate) fn new(
         params: EngineParams,
         hardware: HardwareFabric,
-        nics: impl Into<NicChoice>,
+        choice: &NicChoice,
         host: UnixHost,
         addresses: Vec<std::net::IpAddr>,
         front_end: &FrontEnd,
@@ -79,289 +68,96 @@ impl FabricJob {
             let job = RmaJob::new(fabric, host, params, nics).map_err(MembershipError::Start)?;
             Ok((Arc::new(job), carrier))
         }
-        let choice = nics.into();
         Ok(match hardware {
             HardwareFabric::None | HardwareFabric::PassedOver => {
                 let config = soft_config(&params, addresses);
                 let fabric = SoftFabric::new(config).map_err(ChooseError::from)?;
-                let (job, carrier) = make_job(fabric, "soft", host, params, &choice, front_end)?;
+                let (job, carrier) = make_job(fabric, "soft", host, params, choice, front_end)?;
                 (Self::Soft(job), carrier)
             }
             HardwareFabric::Verbs(fabric) => {
-                let (job, carrier) = make_job(fabric, "verbs", host, params, &choice, front_end)?;
+                let (job, carrier) = make_job(fabric, "verbs", host, params, choice, front_end)?;
                 (Self::Verbs(job), carrier)
             }
             HardwareFabric::Ofi(fabric) => {
                 let name = format!("ofi:{}", fabric.provider_name());
-                let (job, carrier) = make_job(fabric, &name, host, params, &choice, front_end)?;
+                let (job, carrier) = make_job(fabric, &name, host, params, choice, front_end)?;
                 (Self::Ofi(job), carrier)
             }
         })
     }
 
-    /// What other members need to reach this process: [`RmaJob::process_card`].
-    pub fn process_card(&self) -> [u8; CARD_BYTES] {
-        of!(self, job => job.process_card())
-    }
-
-    /// Who is in the job: [`RmaJob::set_members`].
+    /// Starts a thread that serves for this process.
     ///
     /// # Errors
-    /// As that.
-    pub fn set_members(&self, me: MemberRank, cards: &[[u8; CARD_BYTES]]) -> Result<(), RmaError> {
-        of!(self, job => job.set_members(me, cards))
-    }
-
-    /// Adds memory that others reach: [`RmaJob::add_heap`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn add_heap(&self, memory: impl Into<HeapMemory>) -> Result<u8, RmaError> {
-        of!(self, job => job.add_heap(memory))
-    }
-
-    /// Removes it: [`RmaJob::remove_heap`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn remove_heap(&self, number: u8) -> Result<(), RmaError> {
-        of!(self, job => job.remove_heap(number))
-    }
-
-    /// What others need to reach it: [`RmaJob::heap_descriptors`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn heap_descriptors(&self, number: u8) -> Result<Vec<Told>, RmaError> {
-        of!(self, job => job.heap_descriptors(number))
-    }
-
-    /// What a member has told of its memory: [`RmaJob::set_member_heap`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn set_member_heap(&self, member: MemberRank, number: u8, told: &[Told]) -> Result<(), RmaError> {
-        of!(self, job => job.set_member_heap(member, number, told))
-    }
-
-    /// A new context: [`RmaJob::create_context`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn create_context(&self) -> Result<ContextId, RmaError> {
-        of!(self, job => job.create_context())
-    }
-
-    /// Most bytes that a context copies at once: [`RmaJob::inline_max`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn inline_max(&self, id: ContextId) -> Result<u64, RmaError> {
-        of!(self, job => job.inline_max(id))
-    }
-
-    /// Starts a thread that serves for this process: [`RmaJob::serve_beside`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn serve_beside(&self) -> io::Result<HelperThread> {
-        of!(self, job => RmaJob::serve_beside(Arc::clone(job)))
-    }
-
-    /// Goes on with everything: [`RmaJob::progress`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn progress(&self, id: ContextId) -> Result<bool, RmaError> {
-        of!(self, job => job.progress(id))
-    }
-
-    /// Whether a member can be asked for something now: [`RmaJob::connect_member`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn connect_member(&self, id: ContextId, member: MemberRank) -> Result<bool, RmaError> {
-        of!(self, job => job.connect_member(id, member))
-    }
-
-    /// Changes an error word of a member's heap by the control stream, which needs no link: [`RmaJob::send_error_word`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn send_error_word(
-        &self,
-        member: MemberRank,
-        heap: u8,
-        offset: u64,
-        value: u64,
-    ) -> Result<bool, RmaError> {
-        of!(self, job => job.send_error_word(member, heap, offset, value))
-    }
-
-    /// Memory of devices that all NICs in use reach: [`RmaJob::device_reach`].
-    pub fn device_reach(&self) -> DeviceReach {
-        of!(self, job => job.device_reach())
-    }
-
-    /// Says something to people, by the host's log.
-    pub fn log(&self, level: LogLevel, text: &str) {
-        of!(self, job => job.log(level, text));
+    /// The system has no thread left.
+    pub(crate) fn serve_beside(&self) -> io::Result<HelperThread> {
+        match self {
+            Self::Soft(job) => RmaJob::serve_beside(Arc::clone(job)),
+            Self::Verbs(job) => RmaJob::serve_beside(Arc::clone(job)),
+            Self::Ofi(job) => RmaJob::serve_beside(Arc::clone(job)),
+        }
     }
 
     /// Whether anything has moved lately: [`RmaJob::sample_progress`].
-    pub fn sample_progress(&self, id: ContextId) -> Option<u64> {
-        of!(self, job => job.sample_progress(Some(id)))
+    pub(crate) fn sample_progress(&self, id: ContextId) -> Option<u64> {
+        match self {
+            Self::Soft(job) => job.sample_progress(Some(id)),
+            Self::Verbs(job) => job.sample_progress(Some(id)),
+            Self::Ofi(job) => job.sample_progress(Some(id)),
+        }
     }
+}
 
-    /// Whether this process may change its own words: [`RmaJob::can_execute_locally`].
-    pub fn can_execute_locally(&self, width: WordWidth) -> bool {
-        of!(self, job => job.can_execute_locally(width))
-    }
+/// Calls of the engine's job, each documented at the method of [`RmaJob`] that has its name.
+macro_rules! forward_calls {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
+        impl FabricJob {$(
+            #[inline]
+            pub(crate) fn $name(&self $(, $argument: $type)*) $(-> $returned)? {
+                match self {
+                    Self::Soft(job) => job.$name($($argument),*),
+                    Self::Verbs(job) => job.$name($($argument),*),
+                    Self::Ofi(job) => job.$name($($argument),*),
+                }
+            }
+        )*}
+    };
+}
 
-    /// Whether others' work here goes on in calls of this process only: [`RmaJob::works_unseen`].
-    pub fn works_unseen(&self) -> bool {
-        of!(self, job => job.works_unseen())
-    }
-
-    /// Puts bytes: [`RmaJob::put`].
-    ///
-    /// # Errors
-    /// As that.
-    #[inline]
-    pub fn put(
-        &self,
-        id: ContextId,
-        member: MemberRank,
-        heap: u8,
-        offset: u64,
-        from: PutSource<'_>,
-    ) -> Result<Option<u64>, RmaError> {
-        of!(self, job => job.put(id, member, heap, offset, from))
-    }
-
-    /// Gets bytes: [`RmaJob::get`].
-    ///
-    /// # Errors
-    /// As that.
-    #[inline]
-    pub fn get(
-        &self,
-        id: ContextId,
-        member: MemberRank,
-        heap: u8,
-        offset: u64,
-        into: HeapRange,
-    ) -> Result<Option<u64>, RmaError> {
-        of!(self, job => job.get(id, member, heap, offset, into))
-    }
-
-    /// Asks for an atomic: [`RmaJob::post_atomic`].
-    ///
-    /// # Errors
-    /// As that.
-    #[inline]
-    pub fn post_atomic(
-        &self,
-        id: ContextId,
-        member: MemberRank,
-        word: SymmetricWord,
-        atomic: TypedAtomic,
-    ) -> Result<Option<FetchHandle>, RmaError> {
-        of!(self, job => job.post_atomic(id, member, word, atomic))
-    }
-
-    /// What an atomic has found: [`RmaJob::collect_fetch`].
-    ///
-    /// # Errors
-    /// As that.
-    #[inline]
-    pub fn collect_fetch(&self, id: ContextId, fetch: FetchHandle) -> Result<Option<u64>, RmaError> {
-        of!(self, job => job.collect_fetch(id, fetch))
-    }
-
-    /// The same of what is known: [`RmaJob::collect_ready_fetch`].
-    ///
-    /// # Errors
-    /// As that.
-    #[inline]
-    pub fn collect_ready_fetch(&self, id: ContextId, fetch: FetchHandle) -> Result<Option<u64>, RmaError> {
-        of!(self, job => job.collect_ready_fetch(id, fetch))
-    }
-
-    /// Gives up a value: [`RmaJob::give_up`].
-    ///
-    /// # Errors
-    /// As that.
-    #[inline]
-    pub fn give_up(&self, id: ContextId, fetch: FetchHandle) -> Result<(), RmaError> {
-        of!(self, job => job.give_up(id, fetch))
-    }
-
-    /// Begins or ends a batch: [`RmaJob::set_batching`].
-    ///
-    /// # Errors
-    /// As that.
-    #[inline]
-    pub fn set_batching(&self, id: ContextId, more: bool) -> Result<(), RmaError> {
-        of!(self, job => job.set_batching(id, more))
-    }
-
-    /// Signals: [`RmaJob::send_signal`].
-    ///
-    /// # Errors
-    /// As that.
-    #[inline]
-    pub fn send_signal(
-        &self,
-        id: ContextId,
-        member: MemberRank,
-        update: SignalUpdate,
-    ) -> Result<bool, RmaError> {
-        of!(self, job => job.send_signal(id, member, update))
-    }
-
-    /// Puts, then signals: [`RmaJob::put_signal`].
-    ///
-    /// # Errors
-    /// As that.
-    pub fn put_signal(
-        &self,
-        id: ContextId,
-        member: MemberRank,
-        heap: u8,
-        offset: u64,
-        from: PutSource<'_>,
-        update: SignalUpdate,
-    ) -> Result<bool, RmaError> {
-        of!(self, job => job.put_signal(id, member, heap, offset, from, update))
-    }
-
-    /// Whether all is complete: [`RmaJob::quiet`].
-    ///
-    /// # Errors
-    /// As that.
-    #[inline]
-    pub fn quiet(&self, id: ContextId) -> Result<bool, RmaError> {
-        of!(self, job => job.quiet(id))
-    }
-
-    /// Whether all towards a member is: [`RmaJob::quiet_member`].
-    ///
-    /// # Errors
-    /// As that.
-    #[inline]
-    pub fn quiet_member(&self, id: ContextId, member: MemberRank) -> Result<bool, RmaError> {
-        of!(self, job => job.quiet_member(id, member))
-    }
-
-    /// Orders what comes after behind what came before: [`RmaJob::fence`].
-    ///
-    /// # Errors
-    /// As that.
-    #[inline]
-    pub fn fence(&self, id: ContextId) -> Result<(), RmaError> {
-        of!(self, job => job.fence(id))
-    }
+forward_calls! {
+    fn process_card() -> [u8; CARD_BYTES];
+    fn set_members(me: MemberRank, cards: &[[u8; CARD_BYTES]]) -> Result<(), RmaError>;
+    fn add_heap(memory: HeapMemory) -> Result<u8, RmaError>;
+    fn remove_heap(number: u8) -> Result<(), RmaError>;
+    fn heap_descriptors(number: u8) -> Result<Vec<RemoteHeap>, RmaError>;
+    fn set_member_heap(member: MemberRank, number: u8, told: &[RemoteHeap]) -> Result<(), RmaError>;
+    fn create_context() -> Result<ContextId, RmaError>;
+    fn inline_max(id: ContextId) -> Result<u64, RmaError>;
+    fn progress(id: ContextId) -> Result<bool, RmaError>;
+    fn connect_member(id: ContextId, member: MemberRank) -> Result<bool, RmaError>;
+    fn send_error_word(member: MemberRank, heap: u8, offset: u64, value: u64) -> Result<bool, RmaError>;
+    fn device_reach() -> DeviceReach;
+    fn log(level: LogLevel, text: &str);
+    fn can_execute_locally(width: WordWidth) -> bool;
+    fn works_unseen() -> bool;
+    fn put(id: ContextId, member: MemberRank, heap: u8, offset: u64, from: PutSource<'_>)
+        -> Result<Option<u64>, RmaError>;
+    fn get(id: ContextId, member: MemberRank, heap: u8, offset: u64, into: HeapRange)
+        -> Result<Option<u64>, RmaError>;
+    fn post_atomic(id: ContextId, member: MemberRank, word: SymmetricWord, atomic: TypedAtomic)
+        -> Result<Option<FetchHandle>, RmaError>;
+    fn collect_fetch(id: ContextId, fetch: FetchHandle) -> Result<Option<u64>, RmaError>;
+    fn collect_ready_fetch(id: ContextId, fetch: FetchHandle) -> Result<Option<u64>, RmaError>;
+    fn give_up(id: ContextId, fetch: FetchHandle) -> Result<(), RmaError>;
+    fn set_batching(id: ContextId, more: bool) -> Result<(), RmaError>;
+    fn send_signal(id: ContextId, member: MemberRank, update: SignalUpdate) -> Result<bool, RmaError>;
+    fn put_signal(
+        id: ContextId, member: MemberRank, heap: u8, offset: u64, from: PutSource<'_>, update: SignalUpdate
+    ) -> Result<bool, RmaError>;
+    fn quiet(id: ContextId) -> Result<bool, RmaError>;
+    fn quiet_member(id: ContextId, member: MemberRank) -> Result<bool, RmaError>;
+    fn fence(id: ContextId) -> Result<(), RmaError>;
 }
 
 /// What carries the data of a job.

@@ -16,17 +16,21 @@ pub mod fuzzing;
 mod gpudirect;
 mod inventory;
 mod member;
+mod one_sided;
 mod queues;
 mod rank_nics;
 mod unused;
-mod wait;
 
 pub use banner::{COMMIT, FrontEnd, ProcessBanner, VERSION};
 pub use config::{near_fabric, ofi_config, soft_config, verbs_config};
 pub use error::{ChooseError, MembershipError};
-pub use fabric_job::{FabricJob, JobCarrier};
+pub use fabric_job::JobCarrier;
 pub use gpudirect::{GpuNote, meet_ofi, meet_verbs};
 pub use member::JobMember;
+pub use one_sided::{
+    CheckTimer, ContextCalls, CopyFrom, CopyInto, FetchSink, OneSided, OneSidedContext, StageLayout,
+    watch_memory,
+};
 pub use queues::DeviceQueueContext;
 pub use rank_nics::{NicChoice, RankNics};
 pub use unused::{UnusedDevice, UnusedDevices, UsedFabric};

@@ -11,8 +11,7 @@ use trunkline_proto::reserve::{try_collect, try_vec};
 use trunkline_proto::wire::dial::CARD_BYTES;
 
 use crate::{
-    FabricJob, FrontEnd, HardwareFabric, JobCarrier, MembershipError, NicChoice, control_reach,
-    host_addresses,
+    FrontEnd, HardwareFabric, JobCarrier, MembershipError, NicChoice, OneSided, control_reach, host_addresses,
 };
 
 /// A member that knows all others.
@@ -41,7 +40,7 @@ impl JobMember {
         limit: Duration,
         front_end: &'static str,
         log: impl Fn(LogLevel, &str) + Send + Sync + 'static,
-    ) -> Result<(FabricJob, Self), MembershipError> {
+    ) -> Result<(OneSided, Self), MembershipError> {
         let front_end = FrontEnd { name: front_end, gpu_notes: Vec::new() };
         let hardware = HardwareFabric::open(&params, &log)?;
         let addresses = host_addresses(&params)?;
@@ -49,7 +48,7 @@ impl JobMember {
         let environment = JobEnvironment::read()?;
         let choice = nics
             .map_or_else(|| NicChoice::of_rank(&params.host_root, environment.as_ref()), NicChoice::Named);
-        let (job, carrier) = FabricJob::new(params, hardware, choice, host, addresses, &front_end)?;
+        let (job, carrier) = OneSided::new(params, hardware, choice, host, addresses, &front_end)?;
         let bootstrap = environment.map(|environment| JobBootstrap::join(&environment, limit)).transpose()?;
         let place = bootstrap.as_ref().map(JobBootstrap::job_placement);
         let (rank, size) = place.map_or((0, 1), |place| (place.rank, place.size));

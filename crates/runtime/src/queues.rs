@@ -1,7 +1,7 @@
 //! Device queues over the fabric that was chosen: what their executor asks of it, one match a call.
 
-use trunkline_device::{BeginOutcome, HeapAddress, MemberNetwork, NetworkCompletion, RmaNetwork};
-use trunkline_engine::rma::{HeapRange, MemberRank, PutSource, RmaError};
+use trunkline_device::{BeginOutcome, MemberNetwork, NetworkCompletion, RmaNetwork};
+use trunkline_engine::rma::{HeapAddress, HeapRange, MemberRank, PutSource, RmaError};
 use trunkline_ofi::OfiFabric;
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_softnic::SoftFabric;
@@ -35,7 +35,7 @@ impl FabricJob {
     ///
     /// # Errors
     /// As that.
-    pub fn device_queue_context(&self) -> Result<DeviceQueueContext, RmaError> {
+    pub(crate) fn device_queue_context(&self) -> Result<DeviceQueueContext, RmaError> {
         Ok(match self {
             Self::Soft(job) => DeviceQueueContext::Soft(RmaNetwork::new(job.clone())?),
             Self::Verbs(job) => DeviceQueueContext::Verbs(RmaNetwork::new(job.clone())?),

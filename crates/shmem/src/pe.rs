@@ -11,7 +11,7 @@ use trunkline_mem::ipc::PrivateMemory;
 use trunkline_mem::{MemoryRange, SharedMemory, StaticVariables};
 use trunkline_proto::reserve::{try_collect, try_vec};
 use trunkline_proto::wire::pe::{PeRecord as Told, SEGMENTS, SymmetricSegment as ToldSegment};
-use trunkline_runtime::{FabricJob, JobMember};
+use trunkline_runtime::{JobMember, OneSided};
 
 use crate::alloc::SymmetricHeap;
 use crate::collective::TeamMember;
@@ -121,8 +121,7 @@ impl Pe {
             log_to_stderr(settings.debug)(LogLevel::Info, &line);
         }
         let heap_bytes = segments.0[HEAP].len() as u64;
-        let reached =
-            SymmetricMemory::new(me, segments, near, far, WaitPolicy::CHANGE.for_threads(count).spins);
+        let reached = SymmetricMemory::new(me, segments, near, far, WaitPolicy::CHANGE.for_threads(count));
         Ok(Self {
             team_member: TeamMember::new(reached, ours, layout),
             ctxs,
@@ -387,18 +386,18 @@ fn shared_team(all: &[Told], me: usize, near: &[PeAccess]) -> Result<(Team, usiz
 
 /// Gives the engine the memory that others reach.
 fn start_fabric(
-    job: FabricJob,
+    network: OneSided,
     member: &mut JobMember,
     segments: &SymmetricSegments,
     layout: InnerLayout,
     passive: bool,
 ) -> Result<FabricTransport> {
     for memory in &segments.0 {
-        job.add_heap(memory.clone())?;
+        network.add_heap(memory.clone())?;
     }
     // Who begins something finds all heaps of all.
     member.barrier()?;
-    FabricTransport::new(job, segments.0[INNER].clone(), layout.stages_offset(), passive)
+    FabricTransport::new(network, segments.0[INNER].clone(), layout.stages_offset(), passive)
 }
 
 const _: () = assert!(STATICS == 1 && WORLD == 0);

@@ -10,7 +10,6 @@ use crate::error::Error;
 use crate::pending::PendingFetch;
 use crate::shared_world::HEAP;
 use crate::symmetric::ElementPlace;
-use crate::wait::wait_until;
 use crate::word::{Integer, Word};
 
 /// What an atomic does to a word whose former value it brings back. See [`Context::fetch_nbi`].
@@ -84,11 +83,7 @@ impl Context {
             return self.map_bounds_error(old).map(Err);
         }
         let word = word_at::<T>(HEAP, offset)?;
-        wait_until(self, || {
-            self.fetches.borrow_mut().collect_ready_fetches(&self.shared.job, self.id);
-            Ok(self.shared.job.post_atomic(self.id, member, word, atomic)?)
-        })
-        .map(Ok)
+        Ok(Ok(self.fabric_calls().post_atomic(member, word, atomic)?))
     }
 
     fn fetch_atomic<T: Word>(
@@ -98,11 +93,7 @@ impl Context {
         action: AtomicAction,
     ) -> Result<T, Error> {
         let value = match self.begin_atomic(rank, at, action, true)? {
-            Ok(fetch) => wait_until(self, || Ok(self.shared.job.collect_fetch(self.id, fetch)?))
-                .inspect_err(|_| {
-                    // What went wrong is told by that.
-                    let _ = self.shared.job.give_up(self.id, fetch);
-                })?,
+            Ok(fetch) => self.fabric_calls().wait_fetch(fetch)?,
             Err(value) => value,
         };
         Ok(T::from_word(value))
@@ -128,7 +119,7 @@ impl Context {
         at: impl Into<ElementPlace<'a, T>>,
         what: FetchOp<T>,
     ) -> Result<PendingFetch<'_, T>, Error> {
-        self.fetches.borrow().check_room()?;
+        self.fetches.check_room()?;
         let begun = self.begin_atomic(rank, at.into(), what.to_action(), true)?;
         Ok(PendingFetch::new(self, begun))
     }

@@ -1,15 +1,15 @@
 //! A context: what a thread begins. Puts, gets, fences and quiets; atomics, signals and strided transfers are in files of their own.
 
-use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use trunkline_engine::rma::{ContextId, HeapRange, PutSource, RmaError};
+use trunkline_engine::rma::{HeapRange, RmaError};
+use trunkline_runtime::{ContextCalls, CopyFrom, CopyInto, OneSidedContext};
 
 use crate::error::Error;
-use crate::shared_world::{HEAP, INNER, STAGE, SharedWorld};
+use crate::pending::FetchTable;
+use crate::shared_world::{HEAP, SharedWorld, heap_address};
 use crate::symmetric::ElementPlace;
-use crate::wait::wait_until;
 
 /// A stream of operations: puts, gets, atomics and signals that one thread begins, and waits for together.
 ///
@@ -24,25 +24,21 @@ use crate::wait::wait_until;
 /// On the own rank an operation is done when its call comes back.
 pub struct Context {
     pub(crate) shared: Arc<SharedWorld>,
-    pub(crate) id: ContextId,
-    /// Which stage is its own.
-    pub(crate) place: usize,
-    pub(crate) inline_max: usize,
-    /// Bytes of the stage in use.
-    staged: Cell<u64>,
-    pub(crate) fetches: RefCell<crate::pending::FetchTable>,
+    /// Its number among the contexts of the world.
+    number: usize,
+    context: Arc<OneSidedContext>,
+    pub(crate) fetches: FetchTable,
 }
 
 impl Context {
-    pub(crate) fn new(
-        shared: Arc<SharedWorld>,
-        id: ContextId,
-        place: usize,
-        staged: u64,
-    ) -> Result<Self, Error> {
-        let inline_max = shared.job.inline_max(id)? as usize;
-        let fetches = RefCell::default();
-        Ok(Self { shared, id, place, inline_max, staged: Cell::new(staged), fetches })
+    pub(crate) fn new(shared: Arc<SharedWorld>, number: usize, context: Arc<OneSidedContext>) -> Self {
+        Self { shared, number, context, fetches: FetchTable::default() }
+    }
+
+    /// The calls over the fabric.
+    #[inline]
+    pub(crate) fn fabric_calls(&self) -> ContextCalls<'_, FetchTable> {
+        self.shared.network.calls_on(&self.context, &self.fetches)
     }
 
     /// This rank's number, from 0.
@@ -92,22 +88,12 @@ impl Context {
         self.put_bytes(rank, offset, bytemuck::cast_slice(from))
     }
 
-    pub(crate) fn put_bytes(&self, rank: usize, mut offset: u64, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn put_bytes(&self, rank: usize, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let member = self.member_id(rank)?;
         if rank == self.rank() {
             return self.map_bounds_error(self.shared.heap.write(offset, bytes));
         }
-        if bytes.len() <= self.inline_max {
-            let put = || self.shared.job.put(self.id, member, HEAP, offset, PutSource::Bytes(bytes));
-            return if bytes.is_empty() { Ok(()) } else { wait_until(self, || Ok(put()?)).map(drop) };
-        }
-        for chunk in bytes.chunks(STAGE as usize) {
-            let staged = self.allocate_stage(chunk.len() as u64)?;
-            self.map_bounds_error(self.shared.inner.write(staged.offset, chunk))?;
-            self.put_local(member, offset, staged)?;
-            offset += chunk.len() as u64;
-        }
-        Ok(())
+        Ok(self.fabric_calls().put_copied(heap_address(member, offset), CopyFrom::Slice(bytes))?)
     }
 
     /// The same from elements of this rank's part of a symmetric object, which are not copied: they must stay as they are until a
@@ -129,17 +115,8 @@ impl Context {
         if rank == self.rank() {
             return self.map_bounds_error(self.shared.heap.copy_from(to, &self.shared.heap, from, len));
         }
-        self.put_local(member, to, HeapRange { heap: HEAP, offset: from, len })
-    }
-
-    /// Puts registered bytes, in as many pieces as it takes.
-    fn put_local(&self, member: u32, mut offset: u64, mut from: HeapRange) -> Result<(), Error> {
-        while from.len > 0 {
-            let put = || self.shared.job.put(self.id, member, HEAP, offset, PutSource::Heap(from));
-            let taken = wait_until(self, || Ok(put()?))?;
-            (offset, from.offset, from.len) = (offset + taken, from.offset + taken, from.len - taken);
-        }
-        Ok(())
+        let from = HeapRange { heap: HEAP, offset: from, len };
+        Ok(self.fabric_calls().put_registered(heap_address(member, to), from)?)
     }
 
     /// Reads elements of a rank, from `from` on. They are there when it comes back.
@@ -168,20 +145,12 @@ impl Context {
         Ok(one[0])
     }
 
-    fn get_bytes(&self, rank: usize, mut offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
+    fn get_bytes(&self, rank: usize, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
         let member = self.member_id(rank)?;
         if rank == self.rank() {
             return self.map_bounds_error(self.shared.heap.read(offset, bytes));
         }
-        for chunk in bytes.chunks_mut(STAGE as usize) {
-            let staged = self.allocate_stage(chunk.len() as u64)?;
-            self.get_local(member, offset, staged)?;
-            self.quiet_rank(rank)?;
-            self.map_bounds_error(self.shared.inner.read(staged.offset, chunk))?;
-            self.free_stage(staged);
-            offset += chunk.len() as u64;
-        }
-        Ok(())
+        Ok(self.fabric_calls().get_copied(heap_address(member, offset), CopyInto::Slice(bytes))?)
     }
 
     /// Reads elements of a rank into this rank's part of a symmetric object. They are there after a quiet.
@@ -202,17 +171,8 @@ impl Context {
         if rank == self.rank() {
             return self.map_bounds_error(self.shared.heap.copy_from(into, &self.shared.heap, from, len));
         }
-        self.get_local(member, from, HeapRange { heap: HEAP, offset: into, len })
-    }
-
-    /// Gets into registered bytes, in as many pieces as it takes.
-    pub(crate) fn get_local(&self, member: u32, mut offset: u64, mut into: HeapRange) -> Result<(), Error> {
-        while into.len > 0 {
-            let get = || self.shared.job.get(self.id, member, HEAP, offset, into);
-            let taken = wait_until(self, || Ok(get()?))?;
-            (offset, into.offset, into.len) = (offset + taken, into.offset + taken, into.len - taken);
-        }
-        Ok(())
+        let into = HeapRange { heap: HEAP, offset: into, len };
+        Ok(self.fabric_calls().get_registered(heap_address(member, from), into)?)
     }
 
     /// What this context begins from now on towards a rank comes there after what it has begun before towards that rank.
@@ -220,7 +180,7 @@ impl Context {
     /// # Errors
     /// None today.
     pub fn fence(&self) -> Result<(), Error> {
-        Ok(self.shared.job.fence(self.id)?)
+        Ok(self.fabric_calls().fence()?)
     }
 
     /// Waits until all that this context has begun is complete, and visible, where it was to go.
@@ -229,9 +189,7 @@ impl Context {
     /// [`Error::Failed`]: something is not, and never will be, as its rank is gone. Told once; what went to other ranks is
     /// to be waited for by another quiet.
     pub fn quiet(&self) -> Result<(), Error> {
-        wait_until(self, || Ok(self.shared.job.quiet(self.id)?.then_some(())))?;
-        self.staged.set(0);
-        Ok(())
+        Ok(self.fabric_calls().quiet()?)
     }
 
     /// The same of what it has begun towards one rank.
@@ -240,7 +198,7 @@ impl Context {
     /// As [`quiet`](Self::quiet).
     pub fn quiet_rank(&self, rank: usize) -> Result<(), Error> {
         let member = self.member_id(rank)?;
-        wait_until(self, || Ok(self.shared.job.quiet_member(self.id, member)?.then_some(())))
+        Ok(self.fabric_calls().quiet_member(member)?)
     }
 
     /// Goes on with what others want of this rank, and with what this context has begun; whether there was anything. For programs
@@ -249,23 +207,7 @@ impl Context {
     /// # Errors
     /// None today.
     pub fn progress(&self) -> Result<bool, Error> {
-        Ok(self.shared.job.progress(self.id)?)
-    }
-
-    /// Registered bytes that nothing else uses, at most [`STAGE`].
-    pub(crate) fn allocate_stage(&self, len: u64) -> Result<HeapRange, Error> {
-        if self.staged.get() + len > STAGE {
-            self.quiet()?;
-        }
-        let offset = self.shared.stage_offset(self.place) + self.staged.get();
-        // Elements of eight bytes are not to be torn.
-        self.staged.set((self.staged.get() + len).next_multiple_of(8));
-        Ok(HeapRange { heap: INNER, offset, len })
-    }
-
-    /// Gives back what was staged last, which nothing uses any more.
-    pub(crate) fn free_stage(&self, staged: HeapRange) {
-        self.staged.set(staged.offset - self.shared.stage_offset(self.place));
+        Ok(self.fabric_calls().make_progress()?)
     }
 
     /// What was checked before.
@@ -280,12 +222,12 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        self.shared.release_context(self.id, self.place, self.staged.get());
+        self.shared.release_context(self.number);
     }
 }
 
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Context({} of rank {} of {})", self.place, self.rank(), self.size())
+        write!(f, "Context({} of rank {} of {})", self.number, self.rank(), self.size())
     }
 }

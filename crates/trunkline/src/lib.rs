@@ -69,7 +69,6 @@ mod shared_world;
 mod signal;
 mod strided;
 mod symmetric;
-mod wait;
 mod word;
 mod world;
 

@@ -1,14 +1,14 @@
 //! Atomics whose values are asked for and not yet collected. The engine keeps a few for each rank, so those that are known are taken in
 //! here before another atomic begins.
 
+use std::cell::RefCell;
 use std::marker::PhantomData;
 
-use trunkline_engine::rma::{ContextId, FetchHandle};
-use trunkline_runtime::FabricJob;
+use trunkline_engine::rma::{FetchHandle, RmaError};
+use trunkline_runtime::{ContextCalls, FetchSink};
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::wait::wait_until;
 use crate::word::Word;
 
 /// Values of a context that may be asked for and not collected.
@@ -22,40 +22,32 @@ enum FetchEntry {
     Known(u64),
 }
 
-/// The values of a context that are asked for and not yet collected.
+/// The values of a context that are asked for and not yet collected. One thread uses it.
 ///
 /// A [`Context`] has one; its atomics and [`PendingFetch`] call it. It never waits, and never begins an atomic.
+#[derive(Debug, Default)]
+pub(crate) struct FetchTable {
+    rows: RefCell<FetchRows>,
+}
+
+/// The rows of a [`FetchTable`].
 ///
 /// - `entries` has a place per value, and never gets shorter: a [`PendingFetch`] names a place by its number.
 /// - `asked` is the number of entries that are [`FetchEntry::Asked`].
 #[derive(Debug, Default)]
-pub(crate) struct FetchTable {
+struct FetchRows {
     entries: Vec<FetchEntry>,
     asked: usize,
 }
 
 impl FetchTable {
-    /// Takes in the values that are known to the engine's context `id`, so that other atomics can have their places there.
-    pub(crate) fn collect_ready_fetches(&mut self, job: &FabricJob, id: ContextId) {
-        if self.asked == 0 {
-            return;
-        }
-        for entry in &mut self.entries {
-            if let FetchEntry::Asked(fetch) = *entry
-                && let Ok(Some(value)) = job.collect_ready_fetch(id, fetch)
-            {
-                *entry = FetchEntry::Known(value);
-                self.asked -= 1;
-            }
-        }
-    }
-
     /// Checks that another fetch may begin.
     ///
     /// # Errors
     /// [`Error::Argument`] if [`FETCHES_MAX`] are not collected.
     pub(crate) fn check_room(&self) -> Result<(), Error> {
-        let used = self.entries.iter().filter(|entry| !matches!(entry, FetchEntry::Free)).count();
+        let rows = self.rows.borrow();
+        let used = rows.entries.iter().filter(|entry| !matches!(entry, FetchEntry::Free)).count();
         if used < FETCHES_MAX {
             return Ok(());
         }
@@ -63,16 +55,36 @@ impl FetchTable {
     }
 
     /// Keeps a fetch, or a value that is known at once, and returns the number of its place.
-    fn keep_fetch(&mut self, entry: Result<FetchHandle, u64>) -> usize {
-        self.asked += usize::from(entry.is_ok());
+    fn keep_fetch(&self, entry: Result<FetchHandle, u64>) -> usize {
+        let FetchRows { entries, asked } = &mut *self.rows.borrow_mut();
+        *asked += usize::from(entry.is_ok());
         let entry = entry.map_or_else(FetchEntry::Known, FetchEntry::Asked);
-        let free = self.entries.iter().position(|entry| matches!(entry, FetchEntry::Free));
-        let at = free.unwrap_or(self.entries.len());
-        match self.entries.get_mut(at) {
+        let free = entries.iter().position(|entry| matches!(entry, FetchEntry::Free));
+        let at = free.unwrap_or(entries.len());
+        match entries.get_mut(at) {
             Some(place) => *place = entry,
-            None => self.entries.push(entry),
+            None => entries.push(entry),
         }
         at
+    }
+}
+
+impl FetchSink for FetchTable {
+    fn deliver_fetches(&self, calls: &ContextCalls<'_, Self>) -> Result<(), RmaError> {
+        let FetchRows { entries, asked } = &mut *self.rows.borrow_mut();
+        if *asked == 0 {
+            return Ok(());
+        }
+        for entry in entries {
+            // What is wrong with one is told to the caller that waits for it.
+            if let FetchEntry::Asked(fetch) = *entry
+                && let Ok(Some(value)) = calls.poll_ready_fetch(fetch)
+            {
+                *entry = FetchEntry::Known(value);
+                *asked -= 1;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -89,7 +101,7 @@ pub struct PendingFetch<'a, T> {
 impl<'a, T: Word> PendingFetch<'a, T> {
     /// One that `context` asked for, or knows at once.
     pub(crate) fn new(context: &'a Context, entry: Result<FetchHandle, u64>) -> Self {
-        let at = context.fetches.borrow_mut().keep_fetch(entry);
+        let at = context.fetches.keep_fetch(entry);
         Self { context, at, value: PhantomData }
     }
 
@@ -98,7 +110,7 @@ impl<'a, T: Word> PendingFetch<'a, T> {
     /// # Errors
     /// [`Error::Gone`].
     pub fn wait(self) -> Result<T, Error> {
-        wait_until(self.context, || self.poll())
+        self.context.fabric_calls().wait_until(|| self.poll())
     }
 
     /// The value, if it is known.
@@ -106,13 +118,12 @@ impl<'a, T: Word> PendingFetch<'a, T> {
     /// # Errors
     /// As [`wait`](Self::wait).
     pub fn poll(&self) -> Result<Option<T>, Error> {
-        let mut table = self.context.fetches.borrow_mut();
-        let FetchTable { entries, asked } = &mut *table;
+        let FetchRows { entries, asked } = &mut *self.context.fetches.rows.borrow_mut();
         match entries.get_mut(self.at) {
             Some(FetchEntry::Known(value)) => Ok(Some(T::from_word(*value))),
             Some(entry @ FetchEntry::Asked(_)) => {
                 let FetchEntry::Asked(fetch) = *entry else { return Ok(None) };
-                let Some(value) = self.context.shared.job.collect_fetch(self.context.id, fetch)? else {
+                let Some(value) = self.context.fabric_calls().poll_fetch(fetch)? else {
                     return Ok(None);
                 };
                 *entry = FetchEntry::Known(value);
@@ -126,13 +137,13 @@ impl<'a, T: Word> PendingFetch<'a, T> {
 
 impl<T> Drop for PendingFetch<'_, T> {
     fn drop(&mut self) {
-        let mut table = self.context.fetches.borrow_mut();
-        let Some(entry) = table.entries.get_mut(self.at) else { return };
+        let FetchRows { entries, asked } = &mut *self.context.fetches.rows.borrow_mut();
+        let Some(entry) = entries.get_mut(self.at) else { return };
         let was = std::mem::replace(entry, FetchEntry::Free);
         if let FetchEntry::Asked(fetch) = was {
-            table.asked -= 1;
+            *asked -= 1;
             // A context that is gone keeps nothing.
-            let _ = self.context.shared.job.give_up(self.context.id, fetch);
+            let _ = self.context.fabric_calls().give_up(fetch);
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use trunkline_engine::rma::ContextId;
+use trunkline_engine::rma::{HeapAddress, HeapRange};
 use trunkline_mem::MemoryRange;
 use trunkline_proto::wire::rma::word::WordWidth;
-use trunkline_runtime::FabricJob;
+use trunkline_runtime::{OneSided, OneSidedContext, StageLayout};
 
 use crate::context::Context;
 use crate::error::Error;
@@ -25,13 +25,11 @@ pub(crate) const INNER_BYTES: u64 = WORDS + CONTEXTS as u64 * STAGE;
 
 /// The engine, the memory, and which contexts are free.
 pub(crate) struct SharedWorld {
-    pub(crate) job: FabricJob,
+    pub(crate) network: OneSided,
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) heap: MemoryRange,
     pub(crate) inner: MemoryRange,
-    /// What others do to this rank's memory goes on in its calls only, which do not hear of it.
-    pub(crate) unseen: bool,
     /// This rank may change its own words of 8 bytes beside what others ask for.
     pub(crate) executes: bool,
     places: Mutex<ContextPool>,
@@ -40,48 +38,58 @@ pub(crate) struct SharedWorld {
 /// The engine's contexts stay for ever, so they are used again.
 #[derive(Default)]
 struct ContextPool {
-    made: usize,
-    /// With the bytes of their stages that may still be in use.
-    free: Vec<(ContextId, usize, u64)>,
+    made: Vec<Arc<OneSidedContext>>,
+    /// Numbers of those in `made` that are not in use.
+    free: Vec<usize>,
 }
 
 impl SharedWorld {
     pub(crate) fn new(
-        job: FabricJob,
+        network: OneSided,
         rank: usize,
         size: usize,
         heap: MemoryRange,
         inner: MemoryRange,
     ) -> Arc<Self> {
-        let unseen = job.works_unseen();
-        let executes = job.can_execute_locally(WordWidth::Eight);
-        Arc::new(Self { job, rank, size, heap, inner, unseen, executes, places: Mutex::default() })
+        let executes = network.can_execute_locally(WordWidth::Eight);
+        Arc::new(Self { network, rank, size, heap, inner, executes, places: Mutex::default() })
     }
 
-    /// A context that nobody has.
+    /// A context that is not in use.
     pub(crate) fn acquire_context(self: &Arc<Self>) -> Result<Context, Error> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let (id, place, staged) = match places.free.pop() {
+        let number = match places.free.pop() {
             Some(free) => free,
-            None if places.made == CONTEXTS => {
-                return Err(Error::Argument("a world has 16 contexts at most; drop one that is not used"));
-            }
-            None => {
-                let id = self.job.create_context()?;
-                places.made += 1;
-                (id, places.made - 1, 0)
-            }
+            None => self.make_context(&mut places)?,
         };
+        let context = Arc::clone(&places.made[number]);
         drop(places);
-        Context::new(Arc::clone(self), id, place, staged)
+        Ok(Context::new(Arc::clone(self), number, context))
     }
 
-    pub(crate) fn release_context(&self, id: ContextId, place: usize, staged: u64) {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).free.push((id, place, staged));
+    /// Makes one more context, and returns its number.
+    fn make_context(&self, places: &mut ContextPool) -> Result<usize, Error> {
+        let number = places.made.len();
+        if number == CONTEXTS {
+            return Err(Error::Argument("a world has 16 contexts at most; drop one that is not used"));
+        }
+        let layout = StageLayout {
+            memory: self.inner.clone(),
+            range: HeapRange { heap: INNER, offset: WORDS + number as u64 * STAGE, len: STAGE },
+            put_piece: STAGE,
+            get_piece: STAGE,
+        };
+        places.made.push(Arc::new(self.network.create_context(layout)?));
+        Ok(number)
     }
 
-    /// Where the stage of a context begins, in the inner heap.
-    pub(crate) fn stage_offset(&self, place: usize) -> u64 {
-        WORDS + place as u64 * STAGE
+    pub(crate) fn release_context(&self, number: usize) {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).free.push(number);
     }
+}
+
+/// Where bytes of the symmetric heap of a member begin.
+#[inline]
+pub(crate) const fn heap_address(member: u32, offset: u64) -> HeapAddress {
+    HeapAddress { member, heap: HEAP, offset }
 }

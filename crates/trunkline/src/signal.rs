@@ -1,16 +1,17 @@
 //! Signals, which come after all that was put before them, and waiting for words of this rank to change.
 
 use bytemuck::Pod;
-use trunkline_engine::rma::{HeapRange, PutSource};
+use trunkline_engine::WaitPolicy;
+use trunkline_engine::rma::HeapRange;
 use trunkline_proto::wire::rma::signal::SignalUpdate;
 use trunkline_proto::wire::rma::word::SymmetricWord as Named;
+use trunkline_runtime::{CopyFrom, watch_memory};
 
 use crate::atomics::word_at;
 use crate::context::Context;
 use crate::error::Error;
-use crate::shared_world::{HEAP, STAGE};
+use crate::shared_world::{HEAP, heap_address};
 use crate::symmetric::ElementPlace;
-use crate::wait::{until_moved, wait_until};
 use crate::word::{Word, load_word};
 
 /// What a signal does to its word.
@@ -70,9 +71,6 @@ pub struct ElementRange<'a, T> {
     /// The number of elements.
     pub count: usize,
 }
-
-/// Fruitless looks at a word between two looks at who is to change it.
-const LOOKS: u32 = 64;
 
 impl Compare {
     /// Whether `left` compares so with `right`.
@@ -135,7 +133,7 @@ impl Context {
                 .map_bounds_error(memory.fetch_update(word.offset(), |old| update.apply_to(old)))
                 .map(drop);
         }
-        wait_until(self, || Ok(self.shared.job.send_signal(self.id, member, update)?.then_some(())))
+        Ok(self.fabric_calls().send_signal(member, update)?)
     }
 
     /// Writes elements to a rank, from `to` on, and changes the word `at` of that rank by `op` and `value` behind them.
@@ -153,17 +151,13 @@ impl Context {
     ) -> Result<(), Error> {
         let bytes: &[u8] = bytemuck::cast_slice(from);
         let to = self.heap_offset(to.into(), from.len())?;
-        if rank == self.rank() || bytes.is_empty() || bytes.len() as u64 > STAGE {
+        if rank == self.rank() {
             self.put_bytes(rank, to, bytes)?;
             return self.signal(rank, at, op, value);
         }
+        let to = heap_address(self.member_id(rank)?, to);
         let update = self.signal_update(at, op, value)?;
-        if bytes.len() <= self.inline_max {
-            return self.put_then_signal(rank, to, PutSource::Bytes(bytes), update);
-        }
-        let staged = self.allocate_stage(bytes.len() as u64)?;
-        self.map_bounds_error(self.shared.inner.write(staged.offset, bytes))?;
-        self.put_then_signal(rank, to, PutSource::Heap(staged), update)
+        Ok(self.fabric_calls().put_signal_copied(to, CopyFrom::Slice(bytes), update)?)
     }
 
     /// What a signal to a word of the heap does.
@@ -177,20 +171,6 @@ impl Context {
         let word = word_at::<u64>(HEAP, offset)?;
         SignalUpdate::new(op.to_update_op(), word, value)
             .ok_or(Error::Argument("the value is wider than the word"))
-    }
-
-    /// One call of the engine for both.
-    fn put_then_signal(
-        &self,
-        rank: usize,
-        to: u64,
-        from: PutSource<'_>,
-        update: SignalUpdate,
-    ) -> Result<(), Error> {
-        let member = self.member_id(rank)?;
-        let job = &self.shared.job;
-        let put = || job.put_signal(self.id, member, HEAP, to, from, update);
-        wait_until(self, || Ok(put()?.then_some(())))
     }
 
     /// The same from elements of this rank's part of a symmetric object, which are not copied: they must stay as they are until a
@@ -215,7 +195,9 @@ impl Context {
         let to = self.heap_offset(to.into(), count)?;
         let offset = self.heap_offset(first, count)?;
         let from = HeapRange { heap: HEAP, offset, len: (count * size_of::<T>()) as u64 };
-        self.put_then_signal(rank, to, PutSource::Heap(from), self.signal_update(at, op, value)?)
+        let to = heap_address(self.member_id(rank)?, to);
+        let update = self.signal_update(at, op, value)?;
+        Ok(self.fabric_calls().put_signal_registered(to, from, update)?)
     }
 
     /// Waits until a word of this rank compares so with `value`, which another rank is to bring about; what it is then. Goes on with what
@@ -274,30 +256,16 @@ impl Context {
         for &rank in ranks {
             self.member_id(rank)?;
         }
-        let mut looks = 0_u32;
-        until_moved(self, |waiting| {
-            if let Some(found) = look() {
-                return Ok(Some(found));
-            }
-            if self.progress()? {
-                waiting.reset_backoff();
-            }
-            looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(LOOKS)
-                && let Err(gone) = self.are_there(ranks)
-            {
-                // What they sent before they went has come.
-                return look().map(Some).ok_or(gone);
-            }
-            Ok(None)
-        })
+        // What they sent before they went has come.
+        let policy = WaitPolicy::CALL;
+        watch_memory(Some(&self.fabric_calls()), policy, || Ok(look()), || self.check_ranks(ranks))
     }
 
-    /// Whether these ranks can still be reached.
-    fn are_there(&self, ranks: &[usize]) -> Result<(), Error> {
+    /// Checks that these ranks can still be reached.
+    fn check_ranks(&self, ranks: &[usize]) -> Result<(), Error> {
         for &rank in ranks {
             if rank != self.rank() {
-                self.shared.job.connect_member(self.id, self.member_id(rank)?)?;
+                self.fabric_calls().check_member(self.member_id(rank)?)?;
             }
         }
         Ok(())

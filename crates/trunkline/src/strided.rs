@@ -5,6 +5,7 @@ use trunkline_proto::reserve::try_filled;
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::shared_world::heap_address;
 use crate::symmetric::ElementPlace;
 
 /// Elements from one to the next of a strided transfer, at either end; 1 is a row.
@@ -113,19 +114,9 @@ impl Context {
                 .try_for_each(|(at, some)| self.get(rank, from.offset_by(at * stride), some));
         }
         let member = self.member_id(rank)?;
-        let bytes = size_of::<T>() as u64;
-        let staged = self.allocate_stage(bytes * into.len() as u64)?;
-        for at in 0..into.len() {
-            let one = trunkline_engine::rma::HeapRange {
-                offset: staged.offset + at as u64 * bytes,
-                len: bytes,
-                ..staged
-            };
-            self.get_local(member, self.heap_offset(from.offset_by(at * stride), 1)?, one)?;
-        }
-        self.quiet_rank(rank)?;
-        self.map_bounds_error(self.shared.inner.read(staged.offset, bytemuck::cast_slice_mut(into)))?;
-        self.free_stage(staged);
-        Ok(())
+        let begin = self.heap_offset(from, 1)?;
+        let apart = (stride * size_of::<T>()) as u64;
+        let address_of = |number| heap_address(member, begin + number as u64 * apart);
+        Ok(self.fabric_calls().get_elements(size_of::<T>(), bytemuck::cast_slice_mut(into), address_of)?)
     }
 }

@@ -101,18 +101,19 @@ impl WorldBuilder {
         let passive = params.progress_thread;
         let heap_bytes = params.heap_bytes;
         let heap_bytes = usize::try_from(heap_bytes).map_err(|_| Error::Argument("no heap is that large"))?;
-        let (job, mut member) = JobMember::join(params, self.nics, self.meeting, "Rust program", self.log)?;
+        let (network, mut member) =
+            JobMember::join(params, self.nics, self.meeting, "Rust program", self.log)?;
         let heap = MemoryRange::try_heap(heap_bytes)?;
         let inner = MemoryRange::try_heap(INNER_BYTES as usize)?;
         for memory in [&heap, &inner] {
-            job.add_heap(memory.clone()).map_err(Error::Start)?;
+            network.add_heap(memory.clone()).map_err(Error::Start)?;
         }
-        let helper = if passive { Some(job.serve_beside().map_err(Error::Thread)?) } else { None };
+        let helper = if passive { Some(network.serve_beside().map_err(Error::Thread)?) } else { None };
         let ranges = RefCell::new(HeapRanges::new(heap_bytes as u64));
         // Who begins something finds all heaps of all.
         member.barrier()?;
         let JobMember { carrier, rank, size, .. } = member;
-        let context = SharedWorld::new(job, rank, size, heap, inner).acquire_context()?;
+        let context = SharedWorld::new(network, rank, size, heap, inner).acquire_context()?;
         Ok(World { context, carrier, meetings: Cell::new(0), ranges, helper })
     }
 }

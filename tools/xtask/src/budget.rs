@@ -41,6 +41,8 @@ const OPENSHMEM: &str = "libtrunkline_shmem.so";
 
 /// Orders that the example `messages` of `node` knows.
 const MESSAGES: [&str; 1] = ["near"];
+/// Orders that the example `one_sided` of `runtime` knows: one-sided calls of front ends.
+const ONE_SIDED: &str = "rma_";
 /// Orders that the example `entries` of `device` knows: entries of device queues.
 const ENTRIES: &str = "device_";
 /// Calls for each message that count as none: what a longer run does besides, by the clock.
@@ -95,6 +97,7 @@ struct BuiltPrograms {
     messages: PathBuf,
     /// Entries of device queues inside one process.
     entries: PathBuf,
+    one_sided: PathBuf,
     /// Calls of OpenSHMEM; none without a C compiler.
     calls: Option<PathBuf>,
     plugin: PathBuf,
@@ -205,19 +208,21 @@ fn build(workspace: &Workspace) -> Result<BuiltPrograms> {
         "-p",
         "trunkline-shmem",
     ];
-    let examples = ["cycle", "lookup", "messages", "entries"];
+    let examples = ["cycle", "lookup", "messages", "entries", "one_sided"];
     let begin = ["build", "--quiet", "--profile", "budget", "--lib"].into_iter();
     let wanted = examples.iter().flat_map(|name| ["--example", name]);
     let args: Vec<&str> = begin.chain(packages).chain(wanted).collect();
     shell::run_cargo(&workspace.root, &args)?;
     let dir = workspace.target.join("budget");
     let plugin = dir.join(PLUGIN);
-    let [program, lookups, messages, entries] = examples.map(|name| dir.join("examples").join(name));
+    let [program, lookups, messages, entries, one_sided] =
+        examples.map(|name| dir.join("examples").join(name));
     Ok(BuiltPrograms {
         program,
         lookups,
         messages,
         entries,
+        one_sided,
         plugin,
         calls: build_calls(&workspace.root, &dir),
         devices: build_devices(&workspace.root, &dir.join("devices")),
@@ -312,6 +317,7 @@ fn per_message(
             order if LOOKUPS.contains(&order) => &built.lookups,
             order if MESSAGES.contains(&order) => &built.messages,
             order if order.starts_with(ENTRIES) => &built.entries,
+            order if order.starts_with(ONE_SIDED) => &built.one_sided,
             _ => &built.program,
         };
         let mut words = vec![program.display().to_string(), built.plugin.display().to_string()];

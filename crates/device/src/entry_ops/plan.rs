@@ -1,6 +1,7 @@
 //! The work that an entry asks for: done at once where both ends are in this process, else returned to be begun. Called by [`port`](super) for each entry that it
 //! executes; begins nothing itself.
 
+use trunkline_engine::rma::HeapAddress;
 use trunkline_mem::gpu::MemoryLocation;
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::{
@@ -8,7 +9,7 @@ use trunkline_proto::wire::device_queue::{
 };
 
 use super::{EntryOps, UNSUPPORTED};
-use crate::network::{HeapAddress, MemberNetwork};
+use crate::network::MemberNetwork;
 use crate::region::EntryLocation;
 use crate::remaining_work::{EntryPlan, RemainingWork, plan_copy, plan_get, plan_put, plan_write_back};
 

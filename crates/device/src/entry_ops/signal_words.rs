@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
+use trunkline_engine::rma::HeapAddress;
 use trunkline_mem::MemoryRange;
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::{AtomicChange, EntryStatus, PeerAddress, PoisonWord};
 
 use super::{EntryOps, OpOwner};
-use crate::network::{HeapAddress, MemberNetwork};
+use crate::network::MemberNetwork;
 use crate::region::EntryLocation;
 use crate::remaining_work::{EntryPlan, RemainingWork, plan_write_back};
 

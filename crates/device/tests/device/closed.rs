@@ -1,8 +1,7 @@
 //! A window in memory of a device that ends while something of it is under way: its owner replies no more, and whoever waits hears of it.
 
-use trunkline_device::{
-    BeginOutcome, HeapAddress, LocalPart, MemberNetwork, NetworkCompletion, ProxyNetwork, RemotePart,
-};
+use trunkline_device::{BeginOutcome, LocalPart, MemberNetwork, NetworkCompletion, ProxyNetwork, RemotePart};
+use trunkline_engine::rma::HeapAddress;
 use trunkline_engine::rma::{HeapRange as Heap, PutSource};
 use trunkline_mem::MemoryRange;
 use trunkline_proto::rma::atomic::AtomicAction;

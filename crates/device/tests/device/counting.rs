@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use trunkline_device::{
-    BeginOutcome, DeviceQueues, EntryRegion, ErrorTable, ExecutorMode, HeapAddress, MemberNetwork,
-    NetworkCompletion, PeerRegion,
+    BeginOutcome, DeviceQueues, EntryRegion, ErrorTable, ExecutorMode, MemberNetwork, NetworkCompletion,
+    PeerRegion,
 };
 use trunkline_device_queue::lane::{PutBytes, QueueLane};
 use trunkline_device_queue::original::OriginalPeer;
+use trunkline_engine::rma::HeapAddress;
 use trunkline_engine::rma::{HeapRange as Heap, PutSource};
 use trunkline_mem::MemoryRange;
 use trunkline_proto::rma::atomic::AtomicAction;

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_device::{
-    BeginOutcome, DeviceQueues, EntryFailure, EntryKey, EntryRegion, ExecutorMode, HeapAddress,
-    MemberNetwork, NetworkCompletion, PeerRegion, QueueExecutor, QueueWords, RmaNetwork,
+    BeginOutcome, DeviceQueues, EntryFailure, EntryKey, EntryRegion, ExecutorMode, MemberNetwork,
+    NetworkCompletion, PeerRegion, QueueExecutor, QueueWords, RmaNetwork,
 };
 use trunkline_device_queue::{DeviceQueue, SlotCondition, SlotLayout, WaitError};
 use trunkline_engine::host::UnixHost;
+use trunkline_engine::rma::HeapAddress;
 use trunkline_engine::rma::{HeapRange as Heap, PutSource, RmaJob};
 use trunkline_engine::{CommNics, EngineParams};
 use trunkline_mem::MemoryRange;

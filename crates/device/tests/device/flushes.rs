@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use trunkline_device::region::EntryLocation;
 use trunkline_device::{
     BeginOutcome, DeviceCopier, EntryFailure, EntryKey, EntryRegion, EntryRegions, ErrorTable, FarWords,
-    FlushedNetwork, FlushedPart, FlushedPeer, HeapAddress, MemberNetwork, NetworkCompletion, PeerRegion,
-    WordsRegion,
+    FlushedNetwork, FlushedPart, FlushedPeer, MemberNetwork, NetworkCompletion, PeerRegion, WordsRegion,
 };
+use trunkline_engine::rma::HeapAddress;
 use trunkline_engine::rma::{HeapRange, PutSource};
 use trunkline_mem::MemoryRange;
 use trunkline_mem::gpu::MemoryLocation;

@@ -4,10 +4,11 @@
 use std::sync::{Arc, Mutex};
 
 use trunkline_device::{
-    BeginOutcome, DeviceCopier, DeviceQueues, EntryRegion, ErrorTable, ExecutorMode, HeapAddress,
-    MemberNetwork, NetworkCompletion, PeerRegion, QueueWords,
+    BeginOutcome, DeviceCopier, DeviceQueues, EntryRegion, ErrorTable, ExecutorMode, MemberNetwork,
+    NetworkCompletion, PeerRegion, QueueWords,
 };
 use trunkline_device_queue::{SignalSlot, SlotCondition};
+use trunkline_engine::rma::HeapAddress;
 use trunkline_engine::rma::{HeapRange as Heap, PutSource};
 use trunkline_mem::MemoryRange;
 use trunkline_mem::gpu::MemoryLocation;

@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use trunkline_device::{
-    BeginOutcome, DeviceCopier, EntryFailure, EntryKey, EntryRegion, ErrorTable, HeapAddress, LocalPart,
-    MemberNetwork, NetworkCompletion, PeerRegion, ProxyNetwork, QueueExecutor, QueueWords, RemotePart,
+    BeginOutcome, DeviceCopier, EntryFailure, EntryKey, EntryRegion, ErrorTable, LocalPart, MemberNetwork,
+    NetworkCompletion, PeerRegion, ProxyNetwork, QueueExecutor, QueueWords, RemotePart,
 };
 use trunkline_device_queue::{DeviceQueue, EntryTicket, PollLimit, WaitError};
+use trunkline_engine::rma::HeapAddress;
 use trunkline_engine::rma::{HeapRange as Heap, PutSource};
 use trunkline_mem::MemoryRange;
 use trunkline_mem::gpu::MemoryLocation;

@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use trunkline_device::{
-    BeginOutcome, DeviceCopier, EntryRegion, HeapAddress, MemberNetwork, NetworkCompletion, QueueExecutor,
+    BeginOutcome, DeviceCopier, EntryRegion, MemberNetwork, NetworkCompletion, QueueExecutor,
 };
 use trunkline_device_queue::{PollLimit, SlotLayout};
+use trunkline_engine::rma::HeapAddress;
 use trunkline_engine::rma::{HeapRange as Heap, PutSource};
 use trunkline_mem::MemoryRange;
 use trunkline_mem::gpu::MemoryLocation;

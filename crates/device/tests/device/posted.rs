@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use trunkline_device::{
-    BeginOutcome, DeviceQueues, EntryFailure, EntryKey, ExecutorMode, HeapAddress, MemberNetwork,
-    NetworkCompletion, PeerRegion, QueueWords, RmaNetwork,
+    BeginOutcome, DeviceQueues, EntryFailure, EntryKey, ExecutorMode, MemberNetwork, NetworkCompletion,
+    PeerRegion, QueueWords, RmaNetwork,
 };
 use trunkline_device_queue::{DeviceQueue, EntryTicket, WaitError};
+use trunkline_engine::rma::HeapAddress;
 use trunkline_engine::rma::{HeapRange as Heap, PutSource};
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::{

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trunkline_device::{
-    BeginOutcome, DeviceCopier, DeviceQueues, EntryFailure, EntryKey, EntryRegion, ErrorTable,
-    HeapAddress as Far_, KernelJob, KernelLanes, LanePlan, MemberNetwork, NetworkCompletion, PeerRegion,
+    BeginOutcome, DeviceCopier, DeviceQueues, EntryFailure, EntryKey, EntryRegion, ErrorTable, KernelJob,
+    KernelLanes, LanePlan, MemberNetwork, NetworkCompletion, PeerRegion,
 };
+use trunkline_engine::rma::HeapAddress as Far_;
 use trunkline_engine::rma::{HeapRange, PutSource};
 use trunkline_mem::MemoryRange;
 use trunkline_mem::gpu::{DeviceCopyQueue, GpuDevice, KernelArg, KernelModule, PinnedMemory, RunningKernel};

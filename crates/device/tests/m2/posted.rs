@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use trunkline_device::{
-    BeginOutcome, ErrorTable, HeapAddress as At, KernelJob, LocalPart, MemberNetwork, NetworkCompletion,
-    PeerRegion, ProxyNetwork, RemotePart, RmaNetwork,
+    BeginOutcome, ErrorTable, KernelJob, LocalPart, MemberNetwork, NetworkCompletion, PeerRegion,
+    ProxyNetwork, RemotePart, RmaNetwork,
 };
 use trunkline_device_queue::SlotLayout;
 use trunkline_engine::host::UnixHost;
+use trunkline_engine::rma::HeapAddress as At;
 use trunkline_engine::rma::{self, HeapRange, PutSource};
 use trunkline_engine::{CommNics, EngineParams};
 use trunkline_proto::rma::atomic::AtomicAction;

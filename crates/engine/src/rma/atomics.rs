@@ -85,7 +85,7 @@ impl<R: Rail> RmaContext<R> {
         Ok(Some(FetchHandle { peer: at, slot, on_nic: false }))
     }
 
-    /// The value that an atomic has found, whose place it gives up then; `None` if it is not known yet.
+    /// The value that an atomic has found, or that there is no such word: either gives up its place. `None` if it is not known yet.
     pub(super) fn collect_fetch(&mut self, fetch: FetchHandle) -> Result<Option<u64>, RmaError> {
         let (member, lost) = self
             .peers
@@ -100,7 +100,10 @@ impl<R: Rail> RmaContext<R> {
                 asked.calls.release_value(fetch.slot);
                 Ok(Some(value))
             }
-            FetchResult::Nowhere => Err(RmaError::NoWord(member)),
+            FetchResult::Nowhere => {
+                asked.calls.release_value(fetch.slot);
+                Err(RmaError::NoWord(member))
+            }
             FetchResult::Pending => match lost {
                 Some(lost) => Err(RmaError::Lost { member, lost }),
                 None => Ok(None),

@@ -52,6 +52,26 @@ pub struct HeapRange {
     pub len: u64,
 }
 
+/// Where bytes of a member begin.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct HeapAddress {
+    /// The member that has them.
+    pub member: MemberRank,
+    /// The number of the heap that contains them.
+    pub heap: u8,
+    /// Their offset in that heap, in bytes.
+    pub offset: u64,
+}
+
+impl HeapAddress {
+    /// The address that is `bytes` further on. One beyond the end of all heaps stays there.
+    #[inline]
+    #[must_use]
+    pub const fn offset_by(self, bytes: u64) -> Self {
+        Self { offset: self.offset.saturating_add(bytes), ..self }
+    }
+}
+
 /// Where the bytes of a put come from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PutSource<'a> {

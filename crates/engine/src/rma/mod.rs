@@ -32,7 +32,7 @@ mod streams;
 #[cfg(test)]
 mod streams_tests;
 
-pub use context::{ContextId, FetchHandle, HeapRange, PutSource};
+pub use context::{ContextId, FetchHandle, HeapAddress, HeapRange, PutSource};
 pub use error::{LossCause, RmaError};
 pub use event_wait::{EventWait, SleepEnd};
 pub use heap::{HeapMemory, WordAccess};

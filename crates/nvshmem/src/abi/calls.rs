@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use trunkline_engine::rma::HeapRange;
+use trunkline_engine::rma::{HeapAddress, HeapRange};
 use trunkline_mem::{MemoryKind, MemoryRange};
 use trunkline_proto::reserve::{try_filled, try_vec};
 use trunkline_proto::rma::atomic::{AtomicAction, AtomicType};
@@ -19,7 +19,7 @@ use super::table::{self, TransportVersion, transport_plugin};
 use crate::error::{CallError, Result};
 use crate::mesh::{HandleBytes, PeMesh, memory_offset};
 use crate::own_stack;
-use crate::role_context::{LocalBytes, PeOffset, RoleContext, WordChange, signal_update, word_at};
+use crate::role_context::{LocalBytes, RoleContext, WordChange, signal_update, word_at};
 
 /// All PEs can be reached: this process writes and reads their memory, and changes it.
 pub(super) unsafe extern "C" fn can_reach_peer<T: TransportVersion>(
@@ -90,7 +90,7 @@ pub(super) unsafe extern "C" fn get_mem_handle<T: TransportVersion>(
         let addr = alias.unwrap_or(base).expose_provenance();
         // SAFETY: NVSHMEM keeps it mapped until it releases the handle.
         let name = |kind: MemoryKind| unsafe { MemoryRange::from_raw(addr, len, kind) };
-        let handle = mesh.memories.register(&mesh.job, base.expose_provenance(), addr, len, name)?;
+        let handle = mesh.memories.register(&mesh.network, base.expose_provenance(), addr, len, name)?;
         out.write_value(MemHandle { reserved: handle.to_bytes() });
         Ok(())
     })
@@ -109,7 +109,7 @@ pub(super) unsafe extern "C" fn release_mem_handle<T: TransportVersion>(
         let handle = &unsafe { borrow(handle, "null handle") }?.reserved;
         let own = MemoryHandle::memory_of(handle);
         let memory = own.map_err(|source| CallError::Handle { pe: u32::MAX, source })?;
-        mesh.memories.release(&mesh.job, &memory)
+        mesh.memories.release(&mesh.network, &memory)
     })
     .0
 }
@@ -138,8 +138,8 @@ pub(super) unsafe extern "C" fn progress<T: TransportVersion>(transport: *mut T)
     guard_call("progress", || {
         // SAFETY: NVSHMEM passes a transport of ours.
         let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
-        mesh.proxy.progress(&mesh.job)?;
-        mesh.host.progress(&mesh.job)
+        mesh.proxy.progress(&mesh.network)?;
+        mesh.host.progress(&mesh.network)
     })
     .0
 }
@@ -148,7 +148,7 @@ pub(super) unsafe extern "C" fn progress<T: TransportVersion>(transport: *mut T)
 ///
 /// # Safety
 /// The descriptor's handle is null or readable.
-unsafe fn remote_place(mesh: &PeMesh, pe: u32, remote: &RmaMemdesc, len: u64) -> Result<PeOffset> {
+unsafe fn remote_place(mesh: &PeMesh, pe: u32, remote: &RmaMemdesc, len: u64) -> Result<HeapAddress> {
     // SAFETY: by the contract of this function.
     let handle: &HandleBytes =
         &unsafe { borrow(remote.handle, "no handle of the other PE's memory") }?.reserved;
@@ -207,7 +207,7 @@ fn wait_unless_nbi(mesh: &PeMesh, lane: &RoleContext, pe: u32, verb: &RmaVerb) -
     if verb.is_nbi != 0 {
         return Ok(());
     }
-    lane.quiet(&mesh.job, pe)?;
+    lane.quiet(&mesh.network, pe)?;
     mesh.memories.publish_gets();
     Ok(())
 }
@@ -243,8 +243,8 @@ pub(super) unsafe extern "C" fn rma<T: TransportVersion>(
         let here = unsafe { local_bytes(mesh, &local, len) }?;
         let kind = verb.desc % op::QP_OFFSET;
         match kind {
-            op::PUT | op::P => lane.put(&mesh.job, pe, there, &here)?,
-            op::GET | op::G => lane.get(&mesh.job, pe, there, &here)?,
+            op::PUT | op::P => lane.put(&mesh.network, there, &here)?,
+            op::GET | op::G => lane.get(&mesh.network, there, &here)?,
             _ => return Err(CallError::Argument("an operation that is neither a put nor a get")),
         }
         // A value on the stack has been copied.
@@ -330,7 +330,7 @@ pub(super) unsafe extern "C" fn amo<T: TransportVersion, V: VerbOf>(
             }
             _ => None,
         };
-        lane.change_word(&mesh.job, pe, word, change, result)
+        lane.change_word(&mesh.network, pe, word, change, result)
     })
     .0
 }
@@ -345,7 +345,7 @@ pub(super) unsafe extern "C" fn fence<T: TransportVersion>(
     guard_call("fence", || {
         // SAFETY: NVSHMEM passes a transport of ours.
         let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
-        mesh.role_context(queue_pair).fence(&mesh.job)
+        mesh.role_context(queue_pair).fence(&mesh.network)
     })
     .0
 }
@@ -359,7 +359,7 @@ pub(super) unsafe extern "C" fn batch_hint<T: TransportVersion>(
     guard_call("batch_hint", || {
         // SAFETY: NVSHMEM passes a transport of ours.
         let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
-        mesh.role_context(queue_pair).set_batching(&mesh.job, flags != 0)
+        mesh.role_context(queue_pair).set_batching(&mesh.network, flags != 0)
     });
 }
 
@@ -373,7 +373,7 @@ pub(super) unsafe extern "C" fn quiet<T: TransportVersion>(
     guard_call("quiet", || {
         // SAFETY: NVSHMEM passes a transport of ours.
         let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
-        mesh.role_context(queue_pair).quiet(&mesh.job, mesh.check_pe(pe)?)?;
+        mesh.role_context(queue_pair).quiet(&mesh.network, mesh.check_pe(pe)?)?;
         mesh.memories.publish_gets();
         Ok(())
     })
@@ -414,7 +414,7 @@ pub(super) unsafe extern "C" fn put_signal<T: TransportVersion, V: VerbOf>(
             let len = byte_len(&lens.element_at(at)?)?;
             if len == 0 {
                 let none = LocalBytes::Registered(HeapRange { heap: 0, offset: 0, len });
-                return Ok((PeOffset { heap: 0, offset: 0 }, none));
+                return Ok((HeapAddress { member: pe, heap: 0, offset: 0 }, none));
             }
             // SAFETY: descriptors with handles.
             let there = unsafe { remote_place(mesh, pe, &remote, len) }?;
@@ -431,7 +431,7 @@ pub(super) unsafe extern "C" fn put_signal<T: TransportVersion, V: VerbOf>(
         // SAFETY: with a handle.
         let there = unsafe { remote_place(mesh, pe, &target.remote_memdesc, len) }?;
         let update = signal_update(op, word_at(there, bytes.elembytes)?, value)?;
-        lane.put_signal(&mesh.job, pe, remote.count, put, update)?;
+        lane.put_signal(&mesh.network, pe, remote.count, put, update)?;
         wait_unless_nbi(mesh, lane, pe, &write)
     })
     .0

@@ -5,6 +5,7 @@ pub(crate) mod atomics;
 pub(crate) mod rma;
 pub(crate) mod wait;
 
+use trunkline_engine::WaitPolicy;
 use trunkline_mem::MemoryRange;
 
 use crate::error::{Result, ShmemError};
@@ -29,22 +30,22 @@ pub(crate) struct SymmetricMemory {
     near: Box<[PeAccess]>,
     parted: bool,
     far: Option<FabricTransport>,
-    /// Fruitless polls before this PE gives its processor away.
-    spins: u32,
+    /// How long a thread spins and yields before it rests while it waits for a change.
+    policy: WaitPolicy,
     tests: TestBackoff,
 }
 
 impl SymmetricMemory {
-    /// The memory of the PEs that `near` has, of which this PE is number `me`. `spins` is from [`WaitPolicy::for_threads`](trunkline_engine::WaitPolicy::for_threads).
+    /// The memory of the PEs that `near` has, of which this PE is number `me`. `policy` is for waits for their changes.
     pub(crate) fn new(
         me: usize,
         segments: SymmetricSegments,
         near: Box<[PeAccess]>,
         far: Option<FabricTransport>,
-        spins: u32,
+        policy: WaitPolicy,
     ) -> Self {
         let parted = near.iter().any(PeAccess::is_parted);
-        Self { me, segments, near, parted, far, spins, tests: TestBackoff::default() }
+        Self { me, segments, near, parted, far, policy, tests: TestBackoff::default() }
     }
 
     /// The number of this PE.

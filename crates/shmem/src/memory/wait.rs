@@ -3,9 +3,10 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use trunkline_engine::{BackoffStep, WaitBackoff, WaitPolicy};
+use trunkline_engine::WaitPolicy;
+use trunkline_runtime::{CheckTimer, watch_memory};
 
 use crate::error::{Result, ShmemError};
 use crate::team::Team;
@@ -15,10 +16,8 @@ use super::SymmetricMemory;
 /// Polls before the first fruitless round, where every PE of this host has a processor: nothing else is done between them, as the
 /// change is often on its way.
 const EAGER: u32 = 64;
-/// How often it looks whether the others live.
-const LOOKS: Duration = Duration::from_millis(50);
-/// Fruitless looks between two at the clock: where there are more threads than processors, each may take as long as others are let run.
-const CLOCK: u32 = 64;
+/// Fruitless tests between two readings of the clock.
+const TESTS_PER_CLOCK: u32 = 64;
 
 /// Who is waited for.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +32,8 @@ pub(crate) enum ExpectedPe {
 #[derive(Debug, Default)]
 pub(crate) struct TestBackoff {
     vain: AtomicU32,
-    /// When it was looked whether the others live, and which of them over the fabric.
-    looked: Mutex<(Option<Instant>, usize)>,
+    /// The time of the next check that other PEs live, and the PE that was checked last over the fabric.
+    checks: Mutex<(CheckTimer, usize)>,
 }
 
 impl SymmetricMemory {
@@ -48,50 +47,16 @@ impl SymmetricMemory {
         mut look: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
         // What comes over the fabric may come by progress alone.
-        let is_crowded = self.spins < WaitPolicy::CHANGE.spins;
+        let is_crowded = self.policy.spins < WaitPolicy::CHANGE.spins;
         let eager = if self.far.is_some() || is_crowded { 0 } else { EAGER };
         for _ in 0..eager {
             if let Some(done) = look()? {
                 return Ok(done);
             }
         }
-        let mut waiting = WaitBackoff::new(WaitPolicy { spins: self.spins, ..WaitPolicy::CHANGE });
-        let mut looked: Option<Instant> = None;
+        let far = self.far.as_ref().map(|far| far.fabric_calls(0)).transpose()?;
         let mut turn = 0;
-        let mut stirs = None;
-        let mut vain = 0_u32;
-        loop {
-            if let Some(done) = look()? {
-                return Ok(done);
-            }
-            if let Some(far) = &self.far
-                && far.progress()?
-            {
-                waiting.reset_backoff();
-            }
-            let pause = waiting.next_step();
-            let rests = matches!(pause, BackoffStep::Rest { .. });
-            vain = vain.wrapping_add(1);
-            if (rests || vain.is_multiple_of(CLOCK))
-                && let Err(error) = self.check_alive_if_due(whom, &mut looked, &mut turn)
-            {
-                // What it did last may have come in the meantime.
-                return look()?.ok_or(error);
-            }
-            if rests && let Some(far) = &self.far {
-                // Others may be at work on this PE's memory; what is long comes in pieces.
-                let now = far.sample_progress();
-                if std::mem::replace(&mut stirs, now) != now {
-                    waiting.reset_backoff();
-                    continue;
-                }
-                if far.is_unseen() {
-                    std::thread::yield_now();
-                    continue;
-                }
-            }
-            pause.wait_once();
-        }
+        watch_memory(far.as_ref(), self.policy, look, || self.check_alive(whom, &mut turn))
     }
 
     /// Counts a test in vain: a program that goes on testing waits as one does that calls a wait.
@@ -102,27 +67,12 @@ impl SymmetricMemory {
         // No two threads need to agree on it.
         let vain = self.tests.vain.load(Ordering::Relaxed).wrapping_add(1);
         self.tests.vain.store(vain, Ordering::Relaxed);
-        if !vain.is_multiple_of(CLOCK) {
+        if !vain.is_multiple_of(TESTS_PER_CLOCK) {
             return Ok(());
         }
-        let Ok(mut looked) = self.tests.looked.try_lock() else { return Ok(()) };
-        let (at, turn) = &mut *looked;
-        self.check_alive_if_due(ExpectedPe::Anyone, at, turn)
-    }
-
-    /// The same as `live`, if it is time to look.
-    fn check_alive_if_due(
-        &self,
-        whom: ExpectedPe,
-        looked: &mut Option<Instant>,
-        turn: &mut usize,
-    ) -> Result<()> {
-        let now = Instant::now();
-        if now - *looked.get_or_insert(now) < LOOKS {
-            return Ok(());
-        }
-        *looked = Some(now);
-        self.check_alive(whom, turn)
+        let Ok(mut checks) = self.tests.checks.try_lock() else { return Ok(()) };
+        let (timer, turn) = &mut *checks;
+        if timer.take_due(Instant::now()) { self.check_alive(ExpectedPe::Anyone, turn) } else { Ok(()) }
     }
 
     /// Fails if somebody who is waited for has ended. Over the fabric one of them at a time is looked at.

@@ -56,7 +56,7 @@ impl ExecutorResources {
         gpu: &GpuPlacement,
         len: u64,
     ) -> Result<Option<ReachedHeap>, DeviceError> {
-        let reach = self.shared.job.device_reach();
+        let reach = self.shared.network.device_reach();
         if !(reach.dmabuf || reach.nvidia) {
             self.say_why_shadowed(LogLevel::Info, "no NIC in use reaches memory of GPUs, or not all do");
             return Ok(None);
@@ -72,7 +72,7 @@ impl ExecutorResources {
         };
         let words = CopiedWords { device: gpu.device.clone(), memory: region.clone() };
         let memory = HeapMemory { memory: region.clone(), exported, cells: Some(Arc::new(words)) };
-        match self.shared.job.add_heap(memory) {
+        match self.shared.network.add_heap(memory) {
             Ok(heap) => Ok(Some(ReachedHeap { region, heap, needs_flush: reach.needs_flush })),
             Err(error) => {
                 self.say_why_shadowed(LogLevel::Warn, &format!("a NIC does not register it: {error}"));
@@ -87,7 +87,7 @@ impl ExecutorResources {
                 "windows in memory of the GPU have as much pinned memory of the host beside them, by way of which all puts and gets go: {cause}; docs/device.md, \"Windows that NICs reach\", says \
                  what NICs need"
             );
-            self.shared.job.log(level, &line);
+            self.shared.network.log(level, &line);
         }
     }
 }

@@ -167,7 +167,7 @@ impl World {
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
     pub fn devices(&self, mode: ExecutorMode) -> Result<Devices, DeviceError> {
-        let network = window_network(self.shared_world().job.device_queue_context()?)?;
+        let network = window_network(self.shared_world().network.device_queue_context()?)?;
         let queues = DeviceQueues::start(network, QUEUES, mode)?;
         Ok(self.devices_of(queues, None, false))
     }
@@ -197,7 +197,7 @@ impl World {
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
     pub fn devices_for_processes(&self, queues: u32, deepest: u32) -> Result<Devices, DeviceError> {
-        let network = window_network(self.shared_world().job.device_queue_context()?)?;
+        let network = window_network(self.shared_world().network.device_queue_context()?)?;
         let queues = DeviceQueues::for_processes(network, queues, deepest)?;
         Ok(self.devices_of(queues, None, true))
     }
@@ -207,7 +207,7 @@ impl World {
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
     pub fn devices_of_gpu(&self, gpu: GpuPlacement) -> Result<Devices, DeviceError> {
-        let network = window_network(self.shared_world().job.device_queue_context()?)?;
+        let network = window_network(self.shared_world().network.device_queue_context()?)?;
         let queues = DeviceQueues::for_device(network, QUEUES, gpu.device.clone())?;
         Ok(self.devices_of(queues, Some(gpu), false))
     }
@@ -225,7 +225,7 @@ impl Devices {
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Regions`].
     pub fn register(&self, memory: &MemoryRange) -> Result<SourceMemory, DeviceError> {
-        let heap = self.inner.shared.job.add_heap(memory.clone())?;
+        let heap = self.inner.shared.network.add_heap(memory.clone())?;
         let region = EntryRegion {
             memory: memory.clone(),
             heap,
@@ -234,7 +234,7 @@ impl Devices {
             words: None,
         };
         let Some(key) = self.inner.queues.add_region(region) else {
-            self.inner.shared.job.remove_heap(heap)?;
+            self.inner.shared.network.remove_heap(heap)?;
             return Err(DeviceError::Regions);
         };
         Ok(SourceMemory { memory: memory.clone(), key })
@@ -254,7 +254,7 @@ impl Devices {
     /// [`DeviceError::Engine`].
     pub fn unregister(&self, source: SourceMemory) -> Result<(), DeviceError> {
         if let Some(region) = self.inner.queues.remove_region(source.key) {
-            self.inner.shared.job.remove_heap(region.heap)?;
+            self.inner.shared.network.remove_heap(region.heap)?;
         }
         Ok(())
     }

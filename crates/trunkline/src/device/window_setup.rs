@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use trunkline_device::{
-    EntryKey, EntryRegion, ErrorTable, FarWords, FlushedPart, FlushedPeer, HeapAddress, KernelLanes,
-    LanePlan, LocalPart, PeerRegion, QueueWords, QueuesError, RemotePart, WordsRegion,
+    EntryKey, EntryRegion, ErrorTable, FarWords, FlushedPart, FlushedPeer, KernelLanes, LanePlan, LocalPart,
+    PeerRegion, QueueWords, QueuesError, RemotePart, WordsRegion,
 };
 use trunkline_device_queue::{DeviceQueue, SlotLayout};
+use trunkline_engine::rma::HeapAddress;
 use trunkline_engine::rma::{HeapRange, MemberRank, RmaError};
 use trunkline_mem::{MemoryRange, OutOfMemory};
 use trunkline_proto::reserve::{try_grow, try_vec};
@@ -83,7 +84,7 @@ impl WindowRecord {
         // Its memory may be freed here, while the executor is another's.
         drop(self.key.and_then(|key| queues.remove_region(key)));
         let heaps = self.heap.into_iter().chain(self.words_heap);
-        heaps.map(|heap| inner.shared.job.remove_heap(heap)).fold(Ok(()), Result::and)
+        heaps.map(|heap| inner.shared.network.remove_heap(heap)).fold(Ok(()), Result::and)
     }
 }
 
@@ -205,7 +206,7 @@ impl PartialWindow<'_> {
             None => (PartPlace::allocate_host(bytes)?, None),
             Some(gpu) => (gpu.allocate_part(bytes, layout.window_bytes())?, None),
         };
-        let heap = inner.shared.job.add_heap(place.network_memory().clone())?;
+        let heap = inner.shared.network.add_heap(place.network_memory().clone())?;
         (self.record.heap, self.record.memory) = (Some(heap), Some(place.network_memory().clone()));
         let key = inner.queues.add_region(place.to_region(heap)).ok_or(DeviceError::Regions)?;
         self.record.key = Some(key);
@@ -213,7 +214,7 @@ impl PartialWindow<'_> {
             .queues
             .with_executor(|executor| executor.add_rooms(key, extent.rooms))
             .ok_or(DeviceError::Regions)?;
-        let told = inner.shared.job.heap_descriptors(heap)?;
+        let told = inner.shared.network.heap_descriptors(heap)?;
         let card = WindowCard::new(config.to_words(), key.to_bits(), &told).ok_or(DeviceError::Regions)?;
         Ok(PreparedPart { layout, lent, extent, card: card.with_posted(place.is_posted()), place })
     }
@@ -238,7 +239,7 @@ impl PartialWindow<'_> {
             first,
             mover: gpu.device.copy_queue()?,
         };
-        let words_heap = inner.shared.job.add_heap(place.network_memory().clone())?;
+        let words_heap = inner.shared.network.add_heap(place.network_memory().clone())?;
         (self.record.words_heap, self.record.memory) =
             (Some(words_heap), Some(place.network_memory().clone()));
         let key = inner.queues.add_region(place.to_region(heap)).ok_or(DeviceError::Regions)?;
@@ -247,8 +248,8 @@ impl PartialWindow<'_> {
         let words = WordsRegion { first, region: words };
         let added = inner.queues.with_executor(|executor| executor.regions_mut().add_words(key, words));
         added.ok_or(DeviceError::Regions)?;
-        let told = inner.shared.job.heap_descriptors(heap)?;
-        let apart = inner.shared.job.heap_descriptors(words_heap)?;
+        let told = inner.shared.network.heap_descriptors(heap)?;
+        let apart = inner.shared.network.heap_descriptors(words_heap)?;
         let card = WindowCard::new(config.to_words(), key.to_bits(), &told);
         let card = card.and_then(|card| card.with_words_apart(words_heap, needs_flush, &apart));
         Ok(PreparedPart { layout, lent: None, extent, card: card.ok_or(DeviceError::Regions)?, place })
@@ -282,7 +283,7 @@ impl PartialWindow<'_> {
             let slots = slots_of(&layout, member, first)?;
             keys.push(key);
             if rank != me {
-                inner.shared.job.set_member_heap(member, key.region_number(), card.heaps())?;
+                inner.shared.network.set_member_heap(member, key.region_number(), card.heaps())?;
                 self.record.learned.push((member, key));
                 let far = PeerRegion::of_host(key, layout.window_bytes(), ErrorTable::default(), None);
                 let words = card.words.map(|words| {
@@ -296,7 +297,7 @@ impl PartialWindow<'_> {
                     )
                 });
                 if let Some((words, _)) = &words {
-                    inner.shared.job.set_member_heap(member, words.heap, words.heaps())?;
+                    inner.shared.network.set_member_heap(member, words.heap, words.heaps())?;
                 }
                 let words = words.map(|(_, words)| words);
                 inner

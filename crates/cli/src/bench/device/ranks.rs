@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use trunkline_device::{
-    BeginOutcome, DeviceQueues, EntryFailure, EntryKey, EntryRegion, ErrorTable, ExecutorMode, HeapAddress,
-    HostDeadline, MemberNetwork, NetworkCompletion, PeerRegion, QueueWords, RmaNetwork,
+    BeginOutcome, DeviceQueues, EntryFailure, EntryKey, EntryRegion, ErrorTable, ExecutorMode, HostDeadline,
+    MemberNetwork, NetworkCompletion, PeerRegion, QueueWords, RmaNetwork,
 };
 use trunkline_device_queue::{DeviceQueue, PutBytes, SignalSlot, SlotCondition, WordAddition};
 use trunkline_engine::host::UnixHost;
+use trunkline_engine::rma::HeapAddress;
 use trunkline_engine::rma::{HeapRange as Heap, PutSource, RmaJob};
 use trunkline_engine::{CommNics, EngineParams};
 use trunkline_mem::MemoryRange;
