@@ -40,6 +40,8 @@ static int me, size;
 struct common {
     pthread_barrier_t barrier;
     char gathered[64][4096];
+    // Whether PE 2 has executed all that is asked of it.
+    std::atomic<bool> answered;
 };
 static common *shared;
 
@@ -723,32 +725,41 @@ static void misuse(world &w) {
 
 // A quiet brings what was asked of its PE, however much another has not answered that was asked before.
 static void stopped(world &w) {
+    // A NIC executes few atomics of a link at once: those of PE 2 are executed without further calls of PE 0. PE 1 has room for 48.
+    const int OF_STOPPED = 40, ALL = 48;
     size_t word = CHUNK + 64;
     fetched *slots = (fetched *)(w.view + 5 * CHUNK);
-    memset(slots, 0, 64 * sizeof *slots);
+    memset(slots, 0, (ALL + 1) * sizeof *slots);
     w.word(word) = 100 + me;
+    shared->answered = false;
     int mine = getpid();
     std::vector<int> pids(size);
     // Links are there before anybody stops.
     for (int pe = 0; pe < size; pe++)
-        w.kernels->call([&] { CHECK(w.amo(AMO_FETCH, pe, word, 8, 0, 0, QP_DEFAULT, slots + 63, 1) == 0 && w.t->ops.quiet(w.t, pe, QP_ALL) == 0); });
+        w.kernels->call([&] { CHECK(w.amo(AMO_FETCH, pe, word, 8, 0, 0, QP_DEFAULT, slots + ALL, 1) == 0 && w.t->ops.quiet(w.t, pe, QP_ALL) == 0); });
     gather(&mine, pids.data(), sizeof mine, &w.boot);
     if (me == 0) {
         kill(pids[1], SIGSTOP);
-        for (int i = 0; i < 40; i++)
+        for (int i = 0; i < OF_STOPPED; i++)
             w.kernels->call([&] { CHECK(w.amo(AMO_FETCH, 1, word, 8, 0, 0, QP_DEFAULT, slots + i, 7) == 0); });
         w.kernels->call([&] {
-            for (int i = 40; i < 60; i++)
-                CHECK(w.amo(AMO_FETCH, 2, word, 8, 0, 0, QP_DEFAULT, slots + i, 7) == 0);
+            for (int i = OF_STOPPED; i < ALL; i++)
+                CHECK(w.amo(AMO_FETCH_INC, 2, word, 8, 0, 0, QP_DEFAULT, slots + i, 7) == 0);
+            // All replies are on their way before the quiet begins: it ends at once, and brings the values all the same.
+            until([] { return shared->answered.load(); });
             CHECK(w.t->ops.quiet(w.t, 2, QP_ALL) == 0);
-            for (int i = 40; i < 60; i++)
-                CHECK(slots[i].data == 102 && slots[i].flag == 7);
+            for (int i = OF_STOPPED; i < ALL; i++)
+                CHECK(slots[i].data == 102 + (uint64_t)(i - OF_STOPPED) && slots[i].flag == 7);
             CHECK(slots[0].flag == 0);
         });
         kill(pids[1], SIGCONT);
         w.kernels->call([&] { CHECK(w.t->ops.quiet(w.t, 1, QP_ALL) == 0); });
-        for (int i = 0; i < 40; i++)
+        for (int i = 0; i < OF_STOPPED; i++)
             CHECK(slots[i].data == 101 && slots[i].flag == 7);
+    }
+    if (me == 2) {
+        until([&] { return w.word(word) == 102 + ALL - OF_STOPPED; });
+        shared->answered = true;
     }
     meet(nullptr);
 }
