@@ -111,6 +111,26 @@ fn strides_are_kept_at_both_ends() {
 }
 
 #[test]
+fn strided_gets_of_large_elements_stay_in_their_stage() {
+    run("moving::strided_gets_of_large_elements_stay_in_their_stage", 2, |world: World| {
+        let other = 1 - world.rank();
+        let place = world.alloc::<[u64; 128]>(1200).unwrap();
+        place.write(0, &(0..1200).map(|at| [at + world.rank() as u64; 128]).collect::<Vec<_>>());
+        world.barrier().unwrap();
+        // The stage of the last context is at the end of its heap. The elements of one call take more than a stage.
+        let contexts: Vec<_> = (1..16).map(|_| world.context().unwrap()).collect();
+        let mut into = vec![[0; 128]; 600];
+        let strides = Strides { remote: 2, local: 1 };
+        contexts[14].get_strided(other, &place, &mut into, strides, 600).unwrap();
+        for (at, element) in into.iter().enumerate() {
+            assert_eq!(*element, [2 * at as u64 + other as u64; 128], "element {at}");
+        }
+        drop(contexts);
+        world.finish().unwrap();
+    });
+}
+
+#[test]
 fn a_signal_comes_behind_what_was_put() {
     run("moving::a_signal_comes_behind_what_was_put", 2, |world: World| {
         let other = 1 - world.rank();
