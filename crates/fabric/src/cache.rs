@@ -1,76 +1,34 @@
 //! Registrations that several requests share. For registrars of fabrics where the end of a link, and not of a registration, is
 //! what keeps a peer's late writes out: the key of a shared registration stays good for its other users.
 //!
-//! A lock around the machine of [`trunkline_proto::registrations`], held for a call of that and never while a NIC registers or
-//! closes. Who asks for what another thread is registering waits for that thread, for a bounded time. Nothing is kept that nobody
-//! uses, as nobody tells when memory is freed; and a registration serves new requests only as long as one of its users holds all
-//! of its memory: of the rest some may have been freed and mapped anew.
+//! A lock around [`RegionMap`], which decides. The lock is held for a call of the map and never while a NIC registers or closes. A
+//! thread that requests bytes that another thread is registering waits, for a bounded time, and then asks again. No
+//! registration is kept without a user, as no driver reports when memory is freed. And a registration serves new requests only
+//! while one of its users holds all of its memory: other parts may have been freed and remapped.
 
-use std::collections::HashMap;
+#[cfg(test)]
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use trunkline_proto::intervals::ByteSpan;
-use trunkline_proto::registrations::key::{RegistrationKey, RegistrationScope};
-use trunkline_proto::registrations::{
-    EntryId, IdleLimit, PinDownCache, ReadyRegistration, RegistrationConfig, RegistrationCounts,
-    RegistrationError, RegistrationEventError, RegistrationLookup, RegistrationOutcome, RegistrationPin,
-    RegistrationWait, TooManyScopes,
-};
+pub use trunkline_proto::registrations::RegistrationGrant;
+use trunkline_proto::registrations::key::{MemorySpace, RegistrationKey, RegistrationScope};
+use trunkline_proto::registrations::{EntryId, RegionMap, RegistrationError, RegistrationLookup};
 
-/// Registrations `M`, each open as long as somebody uses it; to drop one is to close it.
+/// Registrations `M`, each open as long as it has a user; to drop one is to close it.
 pub struct RegistrationCache<M> {
-    held: Mutex<CacheTables<M>>,
-    /// Something was registered or closed, or could not be.
-    news: Condvar,
-    /// Who closes a registration under others has this, so that the next one finds it closed.
+    map: Mutex<RegionMap<M>>,
+    /// Notified when a registration was made, failed, was closed or is no longer listed.
+    changed: Condvar,
+    /// Held while a registration is closed under its users, so that the next thread that revokes it finds it closed.
     revoking: Mutex<()>,
+    /// How often a thread has waited.
+    #[cfg(test)]
+    waits: AtomicUsize,
 }
 
-struct CacheTables<M> {
-    machine: PinDownCache,
-    open: HashMap<EntryId, OpenRegistration<M>>,
-}
-
-struct OpenRegistration<M> {
-    /// Nothing, once it was closed under its users.
-    registration: Option<M>,
-    span: ByteSpan,
-    /// Users that asked for all of it.
-    whole: u32,
-}
-
-/// The right to use a registration, to be given back to its cache.
-#[derive(Debug)]
-#[must_use = "a grant that is not given back keeps its registration for ever"]
-pub struct RegistrationGrant {
-    pin: RegistrationPin,
-    span: ByteSpan,
-    inset: u64,
-    whole: bool,
-}
-
-impl RegistrationGrant {
-    /// Which registration it is.
-    #[must_use]
-    pub fn entry_id(&self) -> EntryId {
-        self.pin.entry_id()
-    }
-
-    /// How far into the registration the bytes begin that were asked for.
-    #[must_use]
-    pub fn start_offset(&self) -> u64 {
-        self.inset
-    }
-
-    /// The bytes that were asked for.
-    #[must_use]
-    pub fn granted_span(&self) -> ByteSpan {
-        self.span
-    }
-}
-
-/// There is no registration for a request. Nothing is left of it.
+/// The cache has no registration for a request, and has kept nothing of it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError<E> {
@@ -82,91 +40,82 @@ pub enum AcquireError<E> {
         "another thread is registering the same memory, or closing what there is to be room for it, and takes too long"
     )]
     Late,
-    /// The cache does not take it; it may be registered without.
+    /// The cache refuses the request; the memory may be registered without the cache.
     #[error(transparent)]
     Refused(#[from] RegistrationError),
-    /// The cache is not in the state that it must be in.
-    #[error(transparent)]
-    Lost(#[from] RegistrationEventError),
+    /// The cache has lost the registration, which is a bug of Trunkline.
+    #[error(
+        "the cache of registrations has lost a registration, which is a bug of Trunkline; please report it"
+    )]
+    Lost,
 }
 
-/// What is to be closed, and then said to be.
-type PendingCloses<M> = Vec<(EntryId, Option<M>)>;
-
-/// Says that nothing was registered, should whoever was to do it not come back.
+/// Reports that no registration was made, unless one was.
 struct RegisterGuard<'a, M> {
     cache: &'a RegistrationCache<M>,
     id: EntryId,
-    done: bool,
+    is_made: bool,
 }
 
 impl<M> Drop for RegisterGuard<'_, M> {
     fn drop(&mut self) {
-        if !self.done {
-            let _ = self.cache.lock_tables().machine.on_failed(self.id);
-            self.cache.news.notify_all();
+        if !self.is_made {
+            self.cache.lock_map().on_failed(self.id);
+            self.cache.changed.notify_all();
         }
     }
 }
 
 impl<M> RegistrationCache<M> {
-    /// An empty one of at most `entries` registrations, those being made and closed included.
+    /// Creates an empty cache of at most `entries` registrations, those that are being made or closed included.
     #[must_use]
     pub fn new(entries: usize) -> Self {
-        let config = RegistrationConfig { entries, idle: IdleLimit::NONE, widen: None };
-        let machine = PinDownCache::new(config);
         Self {
-            held: Mutex::new(CacheTables { machine, open: HashMap::new() }),
-            news: Condvar::new(),
+            map: Mutex::new(RegionMap::new(entries)),
+            changed: Condvar::new(),
             revoking: Mutex::default(),
+            #[cfg(test)]
+            waits: AtomicUsize::new(0),
         }
     }
 
-    fn lock_tables(&self) -> MutexGuard<'_, CacheTables<M>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_map(&self) -> MutexGuard<'_, RegionMap<M>> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A domain or an endpoint begins; no other has had its scope.
+    /// Opens the scope of a domain or an endpoint. No scope has been given before.
     ///
     /// # Errors
-    /// [`TooManyScopes`].
-    pub fn open_scope(&self) -> Result<RegistrationScope, TooManyScopes> {
-        self.lock_tables().machine.open_scope()
+    /// [`RegistrationError::Scopes`] and [`RegistrationError::Memory`].
+    pub fn open_scope(&self) -> Result<RegistrationScope, RegistrationError> {
+        self.lock_map().open_scope()
     }
 
-    /// A domain or an endpoint ends: nothing of it is found any more. What is in use is closed as soon as it is not.
+    /// Ends the scope of a domain or an endpoint: no request finds its registrations any more. Each is closed with its last user.
     pub fn end_scope(&self, scope: RegistrationScope) {
-        let mut held = self.lock_tables();
-        let _ = held.machine.close_scope(scope);
-        let closes = held.take_closes();
-        drop(held);
-        self.close_registrations(closes);
+        self.lock_map().end_scope(scope);
+        self.changed.notify_all();
     }
 
-    /// Whether nothing is left of a scope that was ended.
-    #[must_use]
-    pub fn is_gone(&self, scope: RegistrationScope) -> bool {
-        self.lock_tables().machine.is_gone(scope)
+    /// Forgets memory that is freed or remapped: no request, in any scope, finds a registration that has a byte of
+    /// `span`. Each is closed with its last user.
+    pub fn forget_memory(&self, memory: MemorySpace, span: ByteSpan) {
+        self.lock_map().forget_memory(memory, span);
+        self.changed.notify_all();
     }
 
-    /// Registrations that the NIC has, or is making or closing.
+    /// Returns how many registrations the NIC has, or is making or closing.
     #[must_use]
     pub fn registration_count(&self) -> usize {
-        self.lock_tables().machine.current_usage().entries
+        self.lock_map().registration_count()
     }
 
-    /// What happened so far.
-    #[must_use]
-    pub fn cache_counts(&self) -> RegistrationCounts {
-        self.lock_tables().machine.event_counts()
-    }
-
-    /// A registration that contains `span` and allows as much as `key` says, and what `look` sees of it: one that stands, or one
-    /// that another thread is making, for which this one waits at most `bound`, or else the one that `make` makes, of just these
-    /// bytes. `look` is called with the lock.
+    /// Returns a use of a registration that contains `span` and allows as much as `key` says, and what `look` sees of it: an open
+    /// one, or else the one that `make` makes, of just these bytes. While another thread makes one that contains them, this one
+    /// waits, at most `bound`. `look` is called with the lock.
     ///
     /// # Errors
-    /// [`AcquireError`]; the next one that asks begins anew.
+    /// [`AcquireError`]; the next request starts over.
     pub fn acquire<T, E>(
         &self,
         key: &RegistrationKey,
@@ -176,178 +125,94 @@ impl<M> RegistrationCache<M> {
         look: impl Fn(&M) -> T,
     ) -> Result<(RegistrationGrant, T), AcquireError<E>> {
         let end = Instant::now() + bound;
-        let mut held = self.lock_tables();
+        let mut map = self.lock_map();
         loop {
-            let pin = match held.machine.request_registration(key, span)? {
-                RegistrationLookup::Register(register) => {
-                    drop(held);
-                    return self.register_and_grant(register.id, span, make, &look);
+            match map.request_registration(key, span)? {
+                RegistrationLookup::Hit(grant) => return see_grant(&map, grant, look),
+                RegistrationLookup::Make(id) => {
+                    drop(map);
+                    return self.make_registration(id, make, look);
                 }
-                RegistrationLookup::Hit(pin) => Some(pin),
-                RegistrationLookup::Pending(wait) => {
-                    let waited = self.wait_for_registration(held, wait, end);
-                    held = waited.0;
-                    waited.1?
-                }
-                RegistrationLookup::Later => {
-                    held = self.wait_for_change(held, end).ok_or(AcquireError::Late)?;
-                    None
-                }
-            };
-            let Some(pin) = pin else { continue };
-            match held.grant_pin(pin, span, &look) {
-                Ok(granted) => return Ok(granted),
-                Err(grant) => {
-                    // It was closed under those who used it before this one did.
-                    let closes = held.unpin_grant(grant);
-                    drop(held);
-                    self.close_registrations(closes);
-                    held = self.lock_tables();
+                RegistrationLookup::Making | RegistrationLookup::Later => {
+                    map = self.wait_for_change(map, end).ok_or(AcquireError::Late)?;
                 }
             }
         }
     }
 
-    /// Until there is news; nothing if there is none in time.
+    /// Waits until the map has changed, or for no reason. Returns nothing once `end` has passed.
     fn wait_for_change<'a>(
         &'a self,
-        held: MutexGuard<'a, CacheTables<M>>,
+        map: MutexGuard<'a, RegionMap<M>>,
         end: Instant,
-    ) -> Option<MutexGuard<'a, CacheTables<M>>> {
+    ) -> Option<MutexGuard<'a, RegionMap<M>>> {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return None;
         }
-        let (held, _) = self.news.wait_timeout(held, left).unwrap_or_else(PoisonError::into_inner);
-        Some(held)
-    }
-
-    /// Until another thread has registered; no pin if that could not.
-    #[expect(clippy::type_complexity, reason = "the lock comes back whatever happens")]
-    fn wait_for_registration<'a, E>(
-        &'a self,
-        mut held: MutexGuard<'a, CacheTables<M>>,
-        mut wait: RegistrationWait,
-        end: Instant,
-    ) -> (MutexGuard<'a, CacheTables<M>>, Result<Option<RegistrationPin>, AcquireError<E>>) {
-        loop {
-            match held.machine.settle_wait(wait) {
-                Err(error) => return (held, Err(error.into())),
-                Ok(RegistrationOutcome::Ready(pin)) => return (held, Ok(Some(pin))),
-                Ok(RegistrationOutcome::Failed) => return (held, Ok(None)),
-                Ok(RegistrationOutcome::NotYet(again)) => wait = again,
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let given_up = held.machine.give_up(wait);
-                return (held, given_up.map_err(AcquireError::from).and(Err(AcquireError::Late)));
-            }
-            held = self.news.wait_timeout(held, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        #[cfg(test)]
+        self.waits.fetch_add(1, Ordering::SeqCst);
+        Some(self.changed.wait_timeout(map, left).unwrap_or_else(PoisonError::into_inner).0)
     }
 
     /// Registers, without the lock.
-    fn register_and_grant<T, E>(
+    fn make_registration<T, E>(
         &self,
         id: EntryId,
-        span: ByteSpan,
         make: impl FnOnce() -> Result<M, E>,
-        look: &impl Fn(&M) -> T,
+        look: impl Fn(&M) -> T,
     ) -> Result<(RegistrationGrant, T), AcquireError<E>> {
-        let mut making = RegisterGuard { cache: self, id, done: false };
-        let registration = make().map_err(AcquireError::Make)?;
-        let mut held = self.lock_tables();
-        let ReadyRegistration { pin, .. } = held.machine.on_registered(id)?;
-        making.done = true;
-        held.open.insert(id, OpenRegistration { registration: Some(registration), span, whole: 0 });
-        let granted = held.grant_pin(pin, span, look);
-        drop(held);
-        self.news.notify_all();
-        // It has just been put there.
-        granted.map_err(|_| AcquireError::Lost(RegistrationEventError::NoEntry))
+        let mut guard = RegisterGuard { cache: self, id, is_made: false };
+        let made = make().map_err(AcquireError::Make)?;
+        let mut map = self.lock_map();
+        let grant = map.on_made(id, made);
+        guard.is_made = true;
+        let seen = match grant {
+            Ok(grant) => see_grant(&map, grant, look),
+            Err(_) => Err(AcquireError::Lost),
+        };
+        drop(map);
+        self.changed.notify_all();
+        seen
     }
 
-    /// One uses its registration no more; with the last one it is closed before this returns.
+    /// Ends a use of a registration. The last one closes it before this returns.
     pub fn release(&self, grant: RegistrationGrant) {
-        let closes = self.lock_tables().unpin_grant(grant);
-        self.close_registrations(closes);
+        let close = self.lock_map().release_grant(grant);
+        if let Some((id, registration)) = close {
+            drop(registration);
+            self.lock_map().on_closed(id);
+            self.changed.notify_all();
+        }
     }
 
-    /// The same, and the registration is closed before this returns, whoever uses it. `before` is told which, when it does not
-    /// [stand](RegistrationCache::is_valid) any more and is not closed yet, so that nobody names it.
+    /// Ends a use of a registration and closes it before this returns, under its other users. `before` is called with its name once
+    /// it is no longer [valid](RegistrationCache::is_valid) and before it is closed, so that no operation names it any more.
     pub fn revoke(&self, grant: RegistrationGrant, before: impl FnOnce(EntryId)) {
         let _one = self.revoking.lock().unwrap_or_else(PoisonError::into_inner);
         let id = grant.entry_id();
-        let registration = {
-            let mut held = self.lock_tables();
-            held.machine.hide_entry(id);
-            held.open.get_mut(&id).and_then(|open| open.registration.take())
-        };
+        let registration = self.lock_map().revoke_registration(id);
         before(id);
         drop(registration);
         self.release(grant);
     }
 
-    /// Whether a registration that somebody uses has not been closed under its users.
+    /// Returns whether a registration that has users was not closed under them.
     #[must_use]
     pub fn is_valid(&self, id: EntryId) -> bool {
-        self.lock_tables().open.get(&id).is_some_and(|open| open.registration.is_some())
-    }
-
-    /// Closes, without the lock.
-    fn close_registrations(&self, closes: PendingCloses<M>) {
-        for (id, registration) in closes {
-            drop(registration);
-            let _ = self.lock_tables().machine.on_closed(id);
-            self.news.notify_all();
-        }
+        self.lock_map().get(id).is_some()
     }
 }
 
-impl<M> CacheTables<M> {
-    /// What a pin is good for; the grant alone, if its registration was closed.
-    fn grant_pin<T>(
-        &mut self,
-        pin: RegistrationPin,
-        span: ByteSpan,
-        look: impl Fn(&M) -> T,
-    ) -> Result<(RegistrationGrant, T), RegistrationGrant> {
-        let open = self.open.get_mut(&pin.entry_id());
-        let whole = open.as_ref().is_some_and(|open| open.span == span);
-        let inset = open.as_ref().map_or(0, |open| span.start() - open.span.start());
-        let grant = RegistrationGrant { pin, span, inset, whole };
-        let Some(open) = open else { return Err(grant) };
-        open.whole += u32::from(whole);
-        match &open.registration {
-            Some(registration) => Ok((grant, look(registration))),
-            None => Err(grant),
-        }
-    }
-
-    /// One uses it no more; what is to be closed for that.
-    fn unpin_grant(&mut self, grant: RegistrationGrant) -> PendingCloses<M> {
-        let id = grant.entry_id();
-        let mut closes = PendingCloses::new();
-        if let Some(open) = self.open.get_mut(&id) {
-            open.whole -= u32::from(grant.whole);
-            if open.whole == 0 {
-                self.machine.hide_entry(id);
-            }
-        }
-        // It is of this cache, as its grant is.
-        let _ = self.machine.release_pin(grant.pin);
-        closes.extend(self.take_closes());
-        closes
-    }
-
-    /// All that is to be closed now: whoever brought that about does it, and knows then that it is done.
-    fn take_closes(&mut self) -> PendingCloses<M> {
-        let mut closes = PendingCloses::new();
-        while let Some(close) = self.machine.poll() {
-            closes.push((close.id, self.open.remove(&close.id).and_then(|open| open.registration)));
-        }
-        closes
-    }
+/// Returns a grant with what `look` sees of its registration.
+fn see_grant<M, T, E>(
+    map: &RegionMap<M>,
+    grant: RegistrationGrant,
+    look: impl Fn(&M) -> T,
+) -> Result<(RegistrationGrant, T), AcquireError<E>> {
+    // A listed registration is open, so the map has it.
+    let seen = map.get(grant.entry_id()).map(look).ok_or(AcquireError::Lost)?;
+    Ok((grant, seen))
 }
 
 impl<M> std::fmt::Debug for RegistrationCache<M> {

@@ -16,9 +16,7 @@ use trunkline_fabric::{AccessRights, ExportedDmaBuf, RegisterError};
 use trunkline_mem::{MemoryKind, MemoryRange};
 use trunkline_proto::intervals::ByteSpan;
 use trunkline_proto::registrations::EntryId;
-use trunkline_proto::registrations::key::{
-    self, RegistrationKey, RegistrationPurpose, RegistrationRights, RegistrationScope,
-};
+use trunkline_proto::registrations::key::{self, RegistrationKey, RegistrationRights, RegistrationScope};
 
 use crate::nic::OpenNic;
 use crate::region::{LocalSlice, MrEnabled, RKey};
@@ -51,6 +49,14 @@ impl NicRegistrations {
     /// One user gives its registration back.
     pub(crate) fn release_registration(&self, shared: SharedRegistration) {
         self.cache.release(shared.grant);
+    }
+
+    /// Forgets memory that is freed or remapped: no rail is given a registration that has a byte of it any more. Each is closed
+    /// with its last user.
+    pub(crate) fn forget_memory(&self, memory: &MemoryRange, exported: Option<&ExportedDmaBuf<'_>>) {
+        if let Some((of, span)) = bytes_of(memory, exported) {
+            self.cache.forget_memory(of, span);
+        }
     }
 
     /// How many the NIC has, whoever and however many use each.
@@ -151,12 +157,7 @@ impl RegistrationSharing {
         make: impl FnOnce() -> Result<MrEnabled<PayloadTraffic>, RegisterError>,
     ) -> Result<Option<(SharedRegistration, ForPeers)>, RegisterError> {
         let Some((scope, (of, span))) = self.scope.zip(bytes_of(memory, exported)) else { return Ok(None) };
-        let key = RegistrationKey {
-            scope,
-            memory: of,
-            purpose: RegistrationPurpose::Payload,
-            rights: access_rights(access),
-        };
+        let key = RegistrationKey { scope, memory: of, rights: access_rights(access) };
         let look =
             |mr: &MrEnabled<PayloadTraffic>| (mr.whole_extent(), mr.memory().addr(), ForPeers::from_mr(mr));
         let (grant, (place, addr, whole)) = match self.nic_cache().acquire(&key, span, PATIENCE, make, look) {
@@ -212,10 +213,7 @@ fn bytes_of(
     exported: Option<&ExportedDmaBuf<'_>>,
 ) -> Option<(key::MemorySpace, ByteSpan)> {
     let (of, start) = match (memory.kind(), exported) {
-        // Nobody says when it is freed, and nothing is kept that nobody uses.
-        (MemoryKind::Device(device), _) => {
-            (key::MemorySpace::Device { device, allocation: None }, memory.addr() as u64)
-        }
+        (MemoryKind::Device(device), _) => (key::MemorySpace::Device { device }, memory.addr() as u64),
         (_, Some(exported)) => {
             let file = rustix::fs::fstat(exported.fd).ok()?;
             (key::MemorySpace::DmaBuf { dev: file.st_dev, inode: file.st_ino }, exported.offset)
@@ -251,12 +249,7 @@ mod tests {
         let mut held = Vec::new();
         let mut registrations = |file: &File, offset: u64| {
             let (memory, span) = of(&memory, file, offset);
-            let key = RegistrationKey {
-                scope,
-                memory,
-                purpose: RegistrationPurpose::Payload,
-                rights: RegistrationRights::WRITE,
-            };
+            let key = RegistrationKey { scope, memory, rights: RegistrationRights::WRITE };
             held.push(cache.acquire(&key, span, PATIENCE, || Ok::<_, ()>(0), |_| ()).unwrap().0);
             cache.registration_count()
         };
@@ -280,7 +273,7 @@ mod tests {
         assert_eq!((span.start(), span.len()), (4097, 100));
         // SAFETY: nobody touches it.
         let device = unsafe { MemoryRange::from_raw(0x7000_0001, 5, MemoryKind::Device(3)) };
-        let named = key::MemorySpace::Device { device: 3, allocation: None };
+        let named = key::MemorySpace::Device { device: 3 };
         let named = Some((named, ByteSpan::new(0x7000_0001, 5).unwrap()));
         assert_eq!(bytes_of(&device, None), named);
         let file = dmabuf();

@@ -3,7 +3,8 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use trunkline_fabric::{Caps, Fabric, LogLevel, NicPort, RailConfig, RailOpenError};
+use trunkline_fabric::{Caps, ExportedDmaBuf, Fabric, LogLevel, NicPort, RailConfig, RailOpenError};
+use trunkline_mem::MemoryRange;
 use trunkline_mem::gpu::VendorDrivers;
 use trunkline_proto::wire::status::NicUsage;
 use trunkline_sys::ofi::{caps as bits, threading};
@@ -289,6 +290,13 @@ impl OfiFabric {
     #[must_use]
     pub fn provider_grant(&self, nic: usize) -> Option<ProviderGrant> {
         self.ports.get(nic).map(|port| ProviderGrant::from_info(&port.info))
+    }
+
+    /// Forgets memory that its owner frees or remaps. From now on no rail is given a shared registration that has a byte of it;
+    /// memory that is registered at these addresses has a new one. Registrations in use stay open until each of their users has
+    /// deregistered them. With `exported` the memory is the part of that dma-buf, otherwise it is these addresses.
+    pub fn forget_memory(&self, memory: &MemoryRange, exported: Option<&ExportedDmaBuf<'_>>) {
+        self.ports.iter().for_each(|port| port.forget_memory(memory, exported));
     }
 }
 

@@ -4,6 +4,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use trunkline_fabric::ExportedDmaBuf;
+use trunkline_mem::MemoryRange;
 use trunkline_proto::wire::status::NicUsage;
 
 use crate::cache::NicRegistrations;
@@ -82,6 +84,14 @@ impl FoundNic {
         });
         open.push(Arc::downgrade(&opened));
         Ok(opened)
+    }
+
+    /// Forgets memory that is freed or remapped, in each open domain of the NIC.
+    pub(crate) fn forget_memory(&self, memory: &MemoryRange, exported: Option<&ExportedDmaBuf<'_>>) {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|open| open.registrations.forget_memory(memory, exported));
     }
 
     /// What is in use of it. An endpoint counts as a queue pair.

@@ -88,17 +88,14 @@ pub const MEMBER_QUARANTINE: usize = 64;
 /// Slots of the tokens of one group: the immediate has 15 bits for them.
 pub const GROUP_TOKENS_MAX: usize = 1 << 15;
 
-/// Registrations that a cache knows at once, those that are being made or closed included.
+/// Registrations that a cache has at once, those that are being made or closed included.
 pub const REGISTRATIONS_MAX: usize = 1 << 16;
 
-/// Scopes of a cache of registrations, open or with something left: an endpoint of each comm.
+/// Open scopes of a cache of registrations: an endpoint of each comm.
 pub const REGISTRATION_SCOPES_MAX: usize = 1 << 16;
 
 /// Users of one registration at once.
-pub const REGISTRATION_PINS_MAX: u32 = 1 << 24;
-
-/// Bytes of the largest page that kernels widen a registration to.
-pub const WIDEN_PAGE_MAX: u64 = 64 << 10;
+pub const REGISTRATION_USERS_MAX: u32 = 1 << 24;
 
 /// Exports of memory that a process may have at once, those that are being ended included: slots of names.
 pub const EXPORTS_MAX: usize = 1 << 16;

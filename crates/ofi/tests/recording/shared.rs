@@ -123,6 +123,26 @@ fn a_registration_is_asked_for_once_and_closed_once() {
 }
 
 #[test]
+fn forgotten_memory_is_registered_again_on_each_rail() {
+    for mode in MODES {
+        let all = Rails::new(mode);
+        let old: Vec<_> = (0..RAILS).map(|rail| all.register(rail).unwrap()).collect();
+        let part = all.memory.sub_range(4000, 96).unwrap();
+        let elsewhere = MemoryRange::heap(4096);
+        all.fabric.forget_memory(&elsewhere, None);
+        let same: Vec<_> = (0..RAILS).map(|rail| all.register(rail).unwrap()).collect();
+        assert_eq!(all.open().0, RAILS, "{mode:#x}");
+        all.fabric.forget_memory(&part, None);
+        let new: Vec<_> = (0..RAILS).map(|rail| all.register(rail).unwrap()).collect();
+        assert_eq!(all.open().0, 2 * RAILS, "{mode:#x}");
+        for held in [old, same, new] {
+            held.iter().enumerate().for_each(|(rail, one)| all.end(rail, one.local));
+        }
+        assert_eq!(all.open(), (0, 0, 0));
+    }
+}
+
+#[test]
 fn rails_end_before_what_is_registered_with_them() {
     for mode in MODES {
         let mut all = Rails::new(mode);

@@ -13,7 +13,7 @@ mod tests;
 use alloc::vec::Vec;
 use core::cmp::{Ordering, Reverse};
 
-pub use span::{ByteSpan, END_MAX, PageSize};
+pub use span::{ByteSpan, END_MAX};
 
 use crate::reserve::{OutOfMemory, try_grow};
 

@@ -1,144 +1,72 @@
-//! Limits: of registrations, of idle ones and their bytes, of scopes and of users.
+//! Limits: of registrations, of scopes and of users.
 
 use super::*;
-use crate::limits::{REGISTRATION_PINS_MAX, REGISTRATION_SCOPES_MAX};
-
-/// Uses bytes once and lets them go.
-fn touch(cache: &mut PinDownCache, key: &RegistrationKey, part: ByteSpan) -> EntryId {
-    let pin = get(cache, key, part);
-    let id = pin.entry_id();
-    cache.release_pin(pin).unwrap();
-    id
-}
 
 #[test]
-fn by_default_what_nobody_uses_is_closed_at_once() {
-    for idle in
-        [IdleLimit::default(), IdleLimit { bytes: 1 << 40, entries: 0 }, IdleLimit { bytes: 0, entries: 10 }]
-    {
-        let mut cache = cache_of(10, idle);
-        let key = host(cache.open_scope().unwrap());
-        let id = touch(&mut cache, &key, span(0, 1));
-        assert_eq!((close_all(&mut cache), cache.current_usage().entries), (Vec::from([id]), 0));
-    }
-}
-
-#[test]
-fn the_least_recently_used_goes_first() {
-    let mut cache = cache_of(10, IdleLimit { bytes: 1000, entries: 3 });
-    let key = host(cache.open_scope().unwrap());
-    let ids: Vec<_> = (0..3).map(|n| touch(&mut cache, &key, span(n * 100, 100))).collect();
-    // The first is used again, and the second is in use.
-    assert_eq!(touch(&mut cache, &key, span(0, 10)), ids[0]);
-    let used = hit(&mut cache, &key, span(100, 100));
-    let more: Vec<_> = (3..5).map(|n| touch(&mut cache, &key, span(n * 100, 100))).collect();
-    assert_eq!(close_all(&mut cache), [ids[2]]);
-    cache.release_pin(used).unwrap();
-    assert_eq!(close_all(&mut cache), [ids[0]]);
+fn a_full_map_waits_for_what_is_being_closed() {
+    let mut map = Map::new(2);
+    let key = host(map.open_scope().unwrap());
+    let first = get(&mut map, &key, span(0, 10));
+    let second = miss(&mut map, &key, span(10, 10));
+    assert_eq!(map.request_registration(&key, span(20, 10)), Err(RegistrationError::Full(2)));
+    let inner = hit(&mut map, &key, span(5, 1));
+    let _second = map.on_made(second, 0).unwrap();
+    assert_eq!(map.release_grant(first), None);
+    assert_eq!(map.request_registration(&key, span(20, 10)), Err(RegistrationError::Full(2)));
+    let (id, _) = map.release_grant(inner).unwrap();
     assert_eq!(
-        (cache.current_usage().idle, cache.current_usage().idle_bytes, cache.event_counts().evicted),
-        (3, 300, 2)
-    );
-    cache.set_idle(IdleLimit { bytes: 250, entries: 3 });
-    assert_eq!(close_all(&mut cache), [more[0]]);
-    // What is longer than all that may be kept pushes nothing else out.
-    let long = touch(&mut cache, &key, span(0, 251));
-    assert_eq!((close_all(&mut cache), cache.current_usage().idle), (Vec::from([long]), 2));
-}
-
-#[test]
-fn whatever_the_limits_become_they_hold_at_once() {
-    let mut cache = cache_of(100, KEEP);
-    let key = host(cache.open_scope().unwrap());
-    let pins: Vec<_> = (0..20).map(|n| get(&mut cache, &key, span(n * 100, 100))).collect();
-    let mut used = Vec::new();
-    for (n, pin) in pins.into_iter().enumerate() {
-        if n % 4 == 0 { used.push(pin) } else { cache.release_pin(pin).unwrap() }
-    }
-    for (idle, left) in
-        [((1 << 40, 10), 10), ((750, 10), 7), ((750, 3), 3), ((1 << 40, 1000), 3), ((99, 3), 0)]
-    {
-        cache.set_idle(IdleLimit { bytes: idle.0, entries: idle.1 });
-        assert_eq!((cache.current_usage().idle, cache.current_usage().idle_bytes), (left, 100 * left as u64));
-    }
-    cache.set_idle(KEEP);
-    let _ = close_all(&mut cache);
-    assert_eq!(cache.current_usage().entries, used.len());
-    // Fewer entries than are in use: each goes as it falls idle, until there are no more.
-    cache.set_entries(2);
-    while let Some(pin) = used.pop() {
-        cache.release_pin(pin).unwrap();
-        let _ = close_all(&mut cache);
-        assert!(cache.current_usage().entries == used.len().max(2), "{:?}", cache.current_usage());
-    }
-    assert_eq!(cache.config().entries, 2);
-}
-
-#[test]
-fn a_full_cache_makes_room_of_what_is_idle_and_of_nothing_else() {
-    let mut cache = cache_of(2, KEEP);
-    let key = host(cache.open_scope().unwrap());
-    let idle = touch(&mut cache, &key, span(0, 10));
-    let used = get(&mut cache, &key, span(10, 10));
-    assert_eq!(cache.request_registration(&key, span(20, 10)), Ok(RegistrationLookup::Later));
-    assert_eq!(
-        cache.request_registration(&key, span(30, 10)),
-        Ok(RegistrationLookup::Later),
-        "one at a time"
-    );
-    assert_eq!(cache.poll().map(|close| close.id), Some(idle));
-    assert_eq!(
-        cache.request_registration(&key, span(20, 10)),
+        map.request_registration(&key, span(20, 10)),
         Ok(RegistrationLookup::Later),
         "the NIC still has it"
     );
-    assert_eq!((cache.on_closed(idle), cache.poll()), (Ok(()), None));
-    let register = miss(&mut cache, &key, span(20, 10));
-    assert_eq!(cache.request_registration(&key, span(30, 10)), Err(RegistrationError::Full(2)));
-    let other = cache.on_registered(register.id).unwrap().pin;
-    assert_eq!(cache.request_registration(&key, span(30, 10)), Err(RegistrationError::Full(2)));
-    assert_eq!(cache.poll(), None);
-    assert_eq!((cache.pin_count(used.entry_id()), cache.pin_count(other.entry_id())), (Some(1), Some(1)));
-    let _again = hit(&mut cache, &key, span(25, 1));
+    map.on_closed(id);
+    let third = miss(&mut map, &key, span(20, 10));
+    assert_eq!(map.request_registration(&key, span(30, 10)), Err(RegistrationError::Full(2)));
+    map.on_failed(third);
+    let _third = miss(&mut map, &key, span(30, 10));
 }
 
 #[test]
-fn no_cache_is_larger_than_the_limit() {
-    let mut cache = cache_of(usize::MAX, KEEP);
-    let key = host(cache.open_scope().unwrap());
+fn no_map_is_larger_than_the_limit() {
+    let mut map = Map::new(usize::MAX);
+    let key = host(map.open_scope().unwrap());
     for n in 0..REGISTRATIONS_MAX as u64 {
-        let _coming = miss(&mut cache, &key, span(n, 1));
+        let _making = miss(&mut map, &key, span(n, 1));
     }
-    assert_eq!(
-        cache.request_registration(&key, span(1 << 20, 1)),
-        Err(RegistrationError::Full(REGISTRATIONS_MAX))
-    );
+    let full = RegistrationError::Full(REGISTRATIONS_MAX);
+    assert_eq!(map.request_registration(&key, span(1 << 20, 1)), Err(full));
 }
 
 #[test]
 fn scopes_and_users_have_limits() {
-    let mut cache = keeping();
-    let scopes: Vec<_> = (0..REGISTRATION_SCOPES_MAX).map(|_| cache.open_scope().unwrap()).collect();
-    assert_eq!(cache.open_scope(), Err(TooManyScopes));
-    cache.close_scope(scopes[7]).unwrap();
-    let key = host(cache.open_scope().unwrap());
-    assert_eq!(cache.open_scope(), Err(TooManyScopes));
-    let id = get(&mut cache, &key, span(0, 10)).entry_id();
-    cache.entries.get_mut(id.0).unwrap().pins = REGISTRATION_PINS_MAX;
-    assert_eq!(
-        cache.request_registration(&key, span(0, 10)),
-        Err(RegistrationError::Pins(REGISTRATION_PINS_MAX))
-    );
-    assert_eq!(cache.event_counts().hits, 0);
+    let mut map = Map::new(1000);
+    let scopes: Vec<_> = (0..REGISTRATION_SCOPES_MAX).map(|_| map.open_scope().unwrap()).collect();
+    assert_eq!(map.open_scope(), Err(RegistrationError::Scopes));
+    map.end_scope(scopes[7]);
+    let key = host(map.open_scope().unwrap());
+    assert_eq!(map.open_scope(), Err(RegistrationError::Scopes));
+    let id = get(&mut map, &key, span(0, 10)).entry_id();
+    map.entries.get_mut(id.0).unwrap().users = REGISTRATION_USERS_MAX;
+    let refused = RegistrationError::Users(REGISTRATION_USERS_MAX);
+    assert_eq!(map.request_registration(&key, span(0, 10)), Err(refused));
+    map.last_scope = u64::MAX;
+    map.end_scope(scopes[8]);
+    assert_eq!(map.open_scope(), Err(RegistrationError::Scopes), "no number is left");
 }
 
+/// Whoever makes a registration finds its place in the tables reserved.
 #[test]
-fn what_happened_is_counted() {
-    let mut cache = keeping();
-    let key = host(cache.open_scope().unwrap());
-    let register = miss(&mut cache, &key, span(0, 10));
-    let _wait = pending(&mut cache, &key, span(0, 10));
-    let _pin = cache.on_registered(register.id).unwrap();
-    let _hit = hit(&mut cache, &key, span(0, 10));
-    assert_eq!(cache.event_counts(), RegistrationCounts { hits: 1, joined: 1, misses: 1, evicted: 0 });
+fn only_requests_allocate() {
+    let (mut map, scope) = map_and_scope();
+    let key = host(scope);
+    let ids: Vec<_> = (0..40).map(|n| miss(&mut map, &key, span(n * 10, 10))).collect();
+    let room = (map.spans.room(), map.entries.room());
+    let mut held: Vec<_> = ids.into_iter().map(|id| map.on_made(id, 0).unwrap()).collect();
+    held.extend((0..40).map(|n| hit(&mut map, &key, span(n * 10 + 1, 3))));
+    map.forget_memory(MemorySpace::Host, span(0, 30));
+    for grant in held {
+        let _ = release_and_close(&mut map, grant);
+    }
+    assert!(is_empty(&map));
+    assert_eq!((map.spans.room(), map.entries.room()), room);
 }

@@ -1,4 +1,4 @@
-//! The rules of the cache: one by one, line by line of what it must hold, and whatever happens in whatever order.
+//! The rules of the map: one by one, line by line of what it must hold, and whatever happens in whatever order.
 
 mod bounds;
 mod model;
@@ -7,71 +7,63 @@ mod serving;
 
 use std::vec::Vec;
 
-use super::key::{MemorySpace, RegistrationKey, RegistrationPurpose, RegistrationRights, RegistrationScope};
+use super::key::{MemorySpace, RegistrationKey, RegistrationRights, RegistrationScope};
 use super::*;
 
-const KEEP: IdleLimit = IdleLimit { bytes: 1 << 40, entries: 1000 };
-
-fn cache_of(entries: usize, idle: IdleLimit) -> PinDownCache {
-    PinDownCache::new(RegistrationConfig { entries, idle, widen: None })
-}
-
-/// One that keeps what nobody uses.
-fn keeping() -> PinDownCache {
-    cache_of(1000, KEEP)
-}
+/// The registrations of these tests are numbers, in the order of what was made.
+type Map = RegionMap<u32>;
 
 fn span(start: u64, len: u64) -> ByteSpan {
     ByteSpan::new(start, len).unwrap()
 }
 
 fn host(scope: RegistrationScope) -> RegistrationKey {
-    RegistrationKey {
-        scope,
-        memory: MemorySpace::Host,
-        purpose: RegistrationPurpose::Payload,
-        rights: RegistrationRights::WRITE,
-    }
+    RegistrationKey { scope, memory: MemorySpace::Host, rights: RegistrationRights::WRITE }
 }
 
-/// Asks, and registers what there is not.
-fn get(cache: &mut PinDownCache, key: &RegistrationKey, span: ByteSpan) -> RegistrationPin {
-    match cache.request_registration(key, span).unwrap() {
-        RegistrationLookup::Hit(pin) => pin,
-        RegistrationLookup::Register(register) => cache.on_registered(register.id).unwrap().pin,
+/// A map with room for many, and a scope of it.
+fn map_and_scope() -> (Map, RegistrationScope) {
+    let mut map = Map::new(1000);
+    let scope = map.open_scope().unwrap();
+    (map, scope)
+}
+
+/// Asks, and makes what is missing.
+fn get(map: &mut Map, key: &RegistrationKey, span: ByteSpan) -> RegistrationGrant {
+    match map.request_registration(key, span).unwrap() {
+        RegistrationLookup::Hit(grant) => grant,
+        RegistrationLookup::Make(id) => map.on_made(id, id.0.slot).unwrap(),
         other => unreachable!("{other:?}"),
     }
 }
 
-/// Asks for what there is.
-fn hit(cache: &mut PinDownCache, key: &RegistrationKey, span: ByteSpan) -> RegistrationPin {
-    let RegistrationLookup::Hit(pin) = cache.request_registration(key, span).unwrap() else {
-        unreachable!("{span:?} is not there")
+/// Asks for what an open registration contains.
+fn hit(map: &mut Map, key: &RegistrationKey, span: ByteSpan) -> RegistrationGrant {
+    let RegistrationLookup::Hit(grant) = map.request_registration(key, span).unwrap() else {
+        unreachable!("{span:?} is not found")
     };
-    pin
+    grant
 }
 
-/// Asks for what there is not.
-fn miss(cache: &mut PinDownCache, key: &RegistrationKey, span: ByteSpan) -> RegisterCommand {
-    let RegistrationLookup::Register(register) = cache.request_registration(key, span).unwrap() else {
-        unreachable!("{span:?} is there")
+/// Asks for what no registration contains.
+fn miss(map: &mut Map, key: &RegistrationKey, span: ByteSpan) -> EntryId {
+    let RegistrationLookup::Make(id) = map.request_registration(key, span).unwrap() else {
+        unreachable!("{span:?} is found")
     };
-    register
+    id
 }
 
-fn pending(cache: &mut PinDownCache, key: &RegistrationKey, span: ByteSpan) -> RegistrationWait {
-    let RegistrationLookup::Pending(wait) = cache.request_registration(key, span).unwrap() else {
-        unreachable!("{span:?} is not coming")
-    };
-    wait
+fn users(map: &Map, id: EntryId) -> Option<u32> {
+    map.entries.get(id.0).map(|entry| entry.users)
 }
 
-/// Closes what is to be closed.
-fn close_all(cache: &mut PinDownCache) -> Vec<EntryId> {
-    let mut closed = Vec::new();
-    while let Some(close) = cache.poll() {
-        cache.on_closed(close.id).unwrap();
-        closed.push(close.id);
-    }
-    closed
+/// Releases, and closes if that was the last use.
+fn release_and_close(map: &mut Map, grant: RegistrationGrant) -> Option<EntryId> {
+    let (id, _) = map.release_grant(grant)?;
+    map.on_closed(id);
+    Some(id)
+}
+
+fn is_empty(map: &Map) -> bool {
+    map.registration_count() == 0 && map.spans.is_empty() && map.closing == 0
 }

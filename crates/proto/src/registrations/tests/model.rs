@@ -1,4 +1,4 @@
-//! The cache against a list that says what must be: whatever is done in whatever order, and everything that can be done in
+//! The map against a list that says what must be: whatever is done in whatever order, and everything that can be done in
 //! a few steps.
 
 use std::vec;
@@ -19,35 +19,24 @@ enum Step {
         start: u64,
         len: u64,
     },
-    Registered(usize),
+    Made(usize),
     Failed(usize),
-    Unpin(usize),
-    Settle(usize),
-    GiveUp(usize),
-    Poll,
+    Release(usize),
     Closed(usize),
     Forget {
         memory: usize,
         start: u64,
         len: u64,
     },
-    Hide(usize),
-    Idle {
-        bytes: u64,
-        entries: usize,
-    },
-    Entries(usize),
-    /// Says again what was said of a registration that is gone.
+    Revoke(usize),
+    /// Reports again what was reported of a registration that is gone.
     Late(usize),
 }
 
 const RIGHTS: [RegistrationRights; 3] =
     [RegistrationRights::LOCAL, RegistrationRights::WRITE, RegistrationRights::ALL];
-const MEMORIES: [MemorySpace; 3] = [
-    MemorySpace::Host,
-    MemorySpace::Device { device: 0, allocation: Some(3) },
-    MemorySpace::DmaBuf { dev: 1, inode: 2 },
-];
+const MEMORIES: [MemorySpace; 3] =
+    [MemorySpace::Host, MemorySpace::Device { device: 0 }, MemorySpace::DmaBuf { dev: 1, inode: 2 }];
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let at = 0..64_usize;
@@ -60,21 +49,24 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             1 => Just(Step::Open),
             1 => at.clone().prop_map(Step::End),
             16 => ask,
-            8 => at.clone().prop_map(Step::Registered),
+            10 => at.clone().prop_map(Step::Made),
             2 => at.clone().prop_map(Step::Failed),
-            10 => at.clone().prop_map(Step::Unpin),
-            6 => at.clone().prop_map(Step::Settle),
-            1 => at.clone().prop_map(Step::GiveUp),
-            6 => Just(Step::Poll),
-            6 => at.clone().prop_map(Step::Closed),
+            8 => at.clone().prop_map(Step::Release),
+            4 => at.clone().prop_map(Step::Closed),
             1 => place.prop_map(|(memory, start, len)| Step::Forget { memory, start, len }),
-            1 => at.clone().prop_map(Step::Hide),
-            1 => (0..40_u64, 0..5_usize).prop_map(|(bytes, entries)| Step::Idle { bytes, entries }),
-            1 => (0..8_usize).prop_map(Step::Entries),
+            1 => at.clone().prop_map(Step::Revoke),
             1 => at.prop_map(Step::Late),
         ],
         1..300,
     )
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    Making,
+    Open,
+    Revoked,
+    Closing,
 }
 
 /// What the list knows of a registration.
@@ -83,282 +75,169 @@ struct Known {
     id: EntryId,
     key: RegistrationKey,
     span: ByteSpan,
-    state: RegistrationPhase,
+    phase: Phase,
     listed: bool,
-    pins: u32,
-    /// When it was last used, for those that are idle.
-    used: u64,
+    users: u32,
+    whole: u32,
 }
 
-/// The cache, the list, and what those who use it have in hand.
+/// The map, the list, and the grants of all users.
 #[derive(Clone)]
 struct World {
-    cache: PinDownCache,
+    map: Map,
     scopes: Vec<RegistrationScope>,
     ended: Vec<RegistrationScope>,
     known: Vec<Known>,
     gone: Vec<EntryId>,
-    pins: Vec<EntryId>,
-    waits: Vec<EntryId>,
-    idle: IdleLimit,
-    entries: usize,
-    clock: u64,
+    grants: Vec<(EntryId, ByteSpan)>,
+    limit: usize,
+    made: u32,
 }
 
 impl World {
-    fn new(entries: usize, idle: IdleLimit) -> Self {
+    fn new(limit: usize) -> Self {
         Self {
-            cache: cache_of(entries, idle),
+            map: Map::new(limit),
             scopes: Vec::new(),
             ended: Vec::new(),
             known: Vec::new(),
             gone: Vec::new(),
-            pins: Vec::new(),
-            waits: Vec::new(),
-            idle,
-            entries,
-            clock: 0,
+            grants: Vec::new(),
+            limit,
+            made: 0,
         }
     }
 
     fn step(&mut self, step: Step) {
-        self.clock += 1;
         match step {
-            Step::Open => self.scopes.push(self.cache.open_scope().unwrap()),
-            Step::End(at) => self.end(at),
+            Step::Open => self.scopes.push(self.map.open_scope().unwrap()),
+            Step::End(at) => {
+                let Some(scope) = take(&mut self.scopes, at) else { return };
+                self.map.end_scope(scope);
+                self.ended.push(scope);
+                self.hide(|known| known.key.scope == scope);
+            }
             Step::Ask { scope, memory, rights, start, len } => {
                 let (memory, rights) = (MEMORIES[memory % 3], RIGHTS[rights % 3]);
                 let all: Vec<_> = self.scopes.iter().chain(&self.ended).copied().collect();
                 if let Some(scope) = pick(&all, scope) {
-                    self.ask(
-                        &RegistrationKey { scope, memory, purpose: purpose(start), rights },
-                        span(start, len),
-                    );
+                    self.ask(&RegistrationKey { scope, memory, rights }, span(start, len));
                 }
             }
-            Step::Registered(at) => self.registered(at),
-            Step::Failed(at) => self.failed(at),
-            Step::Unpin(at) => {
-                if let Some(id) = take(&mut self.pins, at) {
-                    self.cache.release_pin(RegistrationPin(id)).unwrap();
-                    self.let_go(id);
-                }
-            }
-            Step::Settle(at) => self.settle(at),
-            Step::GiveUp(at) => {
-                if let Some(id) = take(&mut self.waits, at) {
-                    self.cache.give_up(RegistrationWait(id)).unwrap();
-                    self.let_go(id);
-                }
-            }
-            Step::Poll => self.poll(),
-            Step::Closed(at) => {
-                if let Some(id) = pick(&self.in_state(RegistrationPhase::Closing), at) {
-                    self.cache.on_closed(id).unwrap();
+            Step::Made(at) => self.on_made(at),
+            Step::Failed(at) => {
+                if let Some(id) = pick(&self.in_phase(Phase::Making), at) {
+                    self.map.on_failed(id);
                     self.remove(id);
                 }
             }
-            Step::Forget { memory, start, len } => self.forget(MEMORIES[memory % 3], span(start, len)),
-            Step::Hide(at) => {
-                let all: Vec<_> =
-                    self.known.iter().map(|known| known.id).chain(self.gone.iter().copied()).collect();
-                if let Some(id) = pick(&all, at) {
-                    self.cache.hide_entry(id);
-                    self.disown(|known| known.id == id);
+            Step::Release(at) => self.release(at),
+            Step::Closed(at) => {
+                if let Some(id) = pick(&self.in_phase(Phase::Closing), at) {
+                    self.map.on_closed(id);
+                    self.remove(id);
                 }
             }
-            Step::Idle { bytes, entries } => {
-                self.idle = IdleLimit { bytes, entries };
-                self.cache.set_idle(self.idle);
-                self.trim();
+            Step::Forget { memory, start, len } => {
+                let (memory, part) = (MEMORIES[memory % 3], span(start, len));
+                self.map.forget_memory(memory, part);
+                self.hide(|known| known.key.memory == memory && known.span.overlaps(part));
             }
-            Step::Entries(entries) => {
-                self.entries = entries;
-                self.cache.set_entries(entries);
-                self.trim();
+            Step::Revoke(at) => self.revoke(at),
+            Step::Late(at) => {
+                if let Some(id) = pick(&self.gone, at) {
+                    let grant = RegistrationGrant { id, span: span(0, 1), start_offset: 0 };
+                    assert_eq!((self.map.on_made(id, 0), self.map.release_grant(grant)), (Err(0), None));
+                    assert_eq!((self.map.revoke_registration(id), self.map.get(id)), (None, None));
+                    self.map.on_failed(id);
+                    self.map.on_closed(id);
+                }
             }
-            Step::Late(at) => self.late(at),
         }
         self.check();
     }
 
     fn ask(&mut self, key: &RegistrationKey, part: ByteSpan) {
-        let serves = |known: &&Known| {
+        let serves = |known: &Known| {
             let same = RegistrationKey { rights: key.rights, ..known.key } == *key;
             same && known.listed && known.key.rights.contains_all(key.rights) && known.span.contains(part)
         };
-        let of = |state| self.known.iter().filter(serves).any(|known| known.state == state);
-        let (ready, coming) = (of(RegistrationPhase::Ready), of(RegistrationPhase::Registering));
-        let full = self.known.len() >= self.entries;
-        let closing = self
-            .known
-            .iter()
-            .any(|known| matches!(known.state, RegistrationPhase::Leaving | RegistrationPhase::Closing));
-        let idle = self.idle().next().map(|known| known.id);
-        match self.cache.request_registration(key, part) {
+        let of = |phase| self.known.iter().any(|known| serves(known) && known.phase == phase);
+        let (open, making) = (of(Phase::Open), of(Phase::Making));
+        let is_full = self.known.len() >= self.limit;
+        let is_closing = !self.in_phase(Phase::Closing).is_empty();
+        match self.map.request_registration(key, part) {
             Err(RegistrationError::Ended(scope)) => {
                 assert!(scope == key.scope && self.ended.contains(&scope))
             }
             _ if self.ended.contains(&key.scope) => panic!("{key:?} is of a scope that has ended"),
-            Ok(RegistrationLookup::Hit(pin)) => {
-                assert!(
-                    ready
-                        && self.known(pin.0).state == RegistrationPhase::Ready
-                        && serves(&&*self.known(pin.0))
-                );
-                self.known(pin.0).pins += 1;
-                self.pins.push(pin.0);
+            Ok(RegistrationLookup::Hit(grant)) => {
+                let known = self.known(grant.id);
+                assert!(open && known.phase == Phase::Open && serves(known));
+                assert_eq!((grant.span, grant.start_offset), (part, part.start() - known.span.start()));
+                known.users += 1;
+                known.whole += u32::from(known.span == part);
+                self.grants.push((grant.id, part));
             }
-            Ok(RegistrationLookup::Pending(wait)) => {
-                assert!(
-                    !ready
-                        && self.known(wait.0).state == RegistrationPhase::Registering
-                        && serves(&&*self.known(wait.0))
-                );
-                self.known(wait.0).pins += 1;
-                self.waits.push(wait.0);
+            _ if open => panic!("{key:?} {part:?} is not found"),
+            Ok(RegistrationLookup::Making) => assert!(making),
+            _ if making => panic!("{key:?} {part:?} is being made"),
+            Ok(RegistrationLookup::Make(id)) => {
+                assert!(!is_full && !self.gone.contains(&id));
+                let (key, phase) = (*key, Phase::Making);
+                self.known.push(Known { id, key, span: part, phase, listed: true, users: 0, whole: 0 });
             }
-            _ if ready || coming => panic!("{key:?} {part:?} is not found"),
-            Ok(RegistrationLookup::Register(register)) => {
-                assert!(!full && register.span == part && register.key == *key);
-                assert!(!self.gone.contains(&register.id), "a name is used again");
-                let (id, state) = (register.id, RegistrationPhase::Registering);
-                self.known.push(Known { id, key: *key, span: part, state, listed: true, pins: 1, used: 0 });
-            }
-            Ok(RegistrationLookup::Later) => {
-                assert!(full && (closing || idle.is_some()));
-                if let (false, Some(id)) = (closing, idle) {
-                    self.leave(id);
-                }
-            }
-            Err(RegistrationError::Full(limit)) => {
-                assert!(full && !closing && idle.is_none() && limit == self.entries)
-            }
-            Err(RegistrationError::Pins(_)) => unreachable!(),
+            Ok(RegistrationLookup::Later) => assert!(is_full && is_closing),
+            Err(RegistrationError::Full(limit)) => assert!(is_full && !is_closing && limit == self.limit),
+            Err(error) => panic!("{error}"),
         }
     }
 
-    fn registered(&mut self, at: usize) {
-        let Some(id) = pick(&self.in_state(RegistrationPhase::Registering), at) else { return };
-        let waiting = self.waits.iter().filter(|wait| **wait == id).count() as u32;
-        assert_eq!(self.cache.on_registered(id), Ok(ReadyRegistration { pin: RegistrationPin(id), waiting }));
-        self.known(id).state = RegistrationPhase::Ready;
-        self.pins.push(id);
-    }
-
-    fn failed(&mut self, at: usize) {
-        let Some(id) = pick(&self.in_state(RegistrationPhase::Registering), at) else { return };
-        let waiting = self.waits.iter().filter(|wait| **wait == id).count() as u32;
-        assert_eq!(self.cache.on_failed(id), Ok(waiting));
+    fn on_made(&mut self, at: usize) {
+        let Some(id) = pick(&self.in_phase(Phase::Making), at) else { return };
+        let part = self.known(id).span;
+        self.made += 1;
+        let grant = RegistrationGrant { id, span: part, start_offset: 0 };
+        assert_eq!(self.map.on_made(id, self.made), Ok(grant));
+        assert_eq!(self.map.get(id), Some(&self.made));
         let known = self.known(id);
-        (known.state, known.listed) = (RegistrationPhase::Failed, false);
-        self.let_go(id);
+        (known.phase, known.users, known.whole) = (Phase::Open, 1, 1);
+        self.grants.push((id, part));
     }
 
-    fn settle(&mut self, at: usize) {
-        let Some(id) = take(&mut self.waits, at) else { return };
-        match (self.cache.settle_wait(RegistrationWait(id)).unwrap(), self.known(id).state) {
-            (RegistrationOutcome::NotYet(wait), RegistrationPhase::Registering) => self.waits.push(wait.0),
-            (RegistrationOutcome::Ready(pin), RegistrationPhase::Ready) => self.pins.push(pin.0),
-            (RegistrationOutcome::Failed, RegistrationPhase::Failed) => self.let_go(id),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn poll(&mut self) {
-        let leaving = self.in_state(RegistrationPhase::Leaving);
-        match self.cache.poll() {
-            None => assert_eq!(leaving, []),
-            Some(close) => {
-                assert!(leaving.contains(&close.id) && !self.pins.contains(&close.id));
-                let known = self.known(close.id);
-                assert_eq!((close.key, close.span), (known.key, known.span));
-                known.state = RegistrationPhase::Closing;
-            }
-        }
-    }
-
-    fn end(&mut self, at: usize) {
-        let Some(scope) = take(&mut self.scopes, at) else { return };
-        self.cache.close_scope(scope).unwrap();
-        self.ended.push(scope);
-        self.disown(|known| known.key.scope == scope);
-    }
-
-    fn forget(&mut self, memory: MemorySpace, part: ByteSpan) {
-        self.cache.forget_memory(memory, part);
-        self.disown(|known| known.key.memory == memory && known.span.overlaps(part));
-    }
-
-    fn disown(&mut self, whom: impl Fn(&Known) -> bool) {
-        for at in 0..self.known.len() {
-            if whom(&self.known[at]) {
-                self.known[at].listed = false;
-                if self.known[at].state == RegistrationPhase::Ready && self.known[at].pins == 0 {
-                    self.leave(self.known[at].id);
-                }
-            }
-        }
-    }
-
-    fn late(&mut self, at: usize) {
-        let Some(id) = pick(&self.gone, at) else { return };
-        let gone = RegistrationEventError::NoEntry;
-        assert_eq!((self.cache.on_registered(id), self.cache.on_failed(id)), (Err(gone), Err(gone)));
-        assert_eq!(
-            (self.cache.on_closed(id), self.cache.release_pin(RegistrationPin(id))),
-            (Err(gone), Err(gone))
-        );
-        assert_eq!(
-            (self.cache.settle_wait(RegistrationWait(id)), self.cache.give_up(RegistrationWait(id))),
-            (Err(gone), Err(gone))
-        );
-    }
-
-    fn let_go(&mut self, id: EntryId) {
-        let clock = self.clock;
+    fn release(&mut self, at: usize) {
+        let Some((id, part)) = take(&mut self.grants, at) else { return };
+        let registration = self.map.get(id).copied();
+        let start_offset = part.start() - self.known(id).span.start();
+        let close = self.map.release_grant(RegistrationGrant { id, span: part, start_offset });
         let known = self.known(id);
-        known.pins -= 1;
-        known.used = clock;
-        match (known.pins, known.state, known.listed) {
-            (0, RegistrationPhase::Failed, _) => self.remove(id),
-            (0, RegistrationPhase::Ready, true) if known.span.len() <= self.idle.bytes => self.trim(),
-            (0, RegistrationPhase::Ready, _) => self.leave(id),
-            _ => {}
+        known.users -= 1;
+        known.whole -= u32::from(known.span == part);
+        known.listed &= known.whole > 0;
+        if known.users == 0 {
+            assert_eq!(
+                (close, registration.is_some()),
+                (Some((id, registration)), known.phase == Phase::Open)
+            );
+            known.phase = Phase::Closing;
+        } else {
+            assert_eq!(close, None);
         }
     }
 
-    /// Those nobody uses, the least recently used first.
-    fn idle(&self) -> impl Iterator<Item = &Known> {
-        let mut idle: Vec<_> = self
-            .known
-            .iter()
-            .filter(|known| known.state == RegistrationPhase::Ready && known.pins == 0)
-            .collect();
-        idle.sort_by_key(|known| known.used);
-        idle.into_iter()
-    }
-
-    fn trim(&mut self) {
-        loop {
-            let (count, bytes) =
-                (self.idle().count(), self.idle().map(|known| known.span.len()).sum::<u64>());
-            let closing = |known: &&Known| {
-                !matches!(known.state, RegistrationPhase::Leaving | RegistrationPhase::Closing)
-            };
-            let live = self.known.iter().filter(closing).count();
-            if count <= self.idle.entries && bytes <= self.idle.bytes && (live <= self.entries || count == 0)
-            {
-                return;
-            }
-            let first = self.idle().next().unwrap().id;
-            self.leave(first);
+    fn revoke(&mut self, at: usize) {
+        let all: Vec<_> = self.known.iter().map(|known| known.id).collect();
+        let Some(id) = pick(&all, at) else { return };
+        let is_open = self.known(id).phase == Phase::Open;
+        assert_eq!(self.map.revoke_registration(id).is_some(), is_open);
+        if is_open {
+            self.known(id).phase = Phase::Revoked;
+            self.hide(|known| known.id == id);
         }
     }
 
-    fn leave(&mut self, id: EntryId) {
-        let known = self.known(id);
-        (known.state, known.listed) = (RegistrationPhase::Leaving, false);
+    fn hide(&mut self, which: impl Fn(&Known) -> bool) {
+        self.known.iter_mut().filter(|known| which(known)).for_each(|known| known.listed = false);
     }
 
     fn remove(&mut self, id: EntryId) {
@@ -370,58 +249,35 @@ impl World {
         self.known.iter_mut().find(|known| known.id == id).unwrap()
     }
 
-    fn in_state(&self, state: RegistrationPhase) -> Vec<EntryId> {
-        self.known.iter().filter(|known| known.state == state).map(|known| known.id).collect()
+    fn in_phase(&self, phase: Phase) -> Vec<EntryId> {
+        self.known.iter().filter(|known| known.phase == phase).map(|known| known.id).collect()
     }
 
     fn check(&self) {
         for known in &self.known {
-            assert_eq!(self.cache.get(known.id), Some((known.span, known.state)));
-            assert_eq!(self.cache.pin_count(known.id), Some(known.pins));
+            let entry = self.map.entries.get(known.id.0).unwrap();
+            assert_eq!((entry.users, entry.whole, entry.listed), (known.users, known.whole, known.listed));
+            assert_eq!(self.map.get(known.id).is_some(), known.phase == Phase::Open);
+            assert!(known.users > 0 || matches!(known.phase, Phase::Making | Phase::Closing));
         }
-        let held = |scope: &&RegistrationScope| self.known.iter().any(|known| known.key.scope == **scope);
-        let closing = self
-            .known
-            .iter()
-            .filter(|known| matches!(known.state, RegistrationPhase::Leaving | RegistrationPhase::Closing));
-        let usage = RegistrationUsage {
-            entries: self.known.len(),
-            listed: self.known.iter().filter(|known| known.listed).count(),
-            idle: self.idle().count(),
-            idle_bytes: self.idle().map(|known| known.span.len()).sum(),
-            closing: closing.count(),
-            scopes: self.scopes.len() + self.ended.iter().filter(held).count(),
-        };
-        assert_eq!(self.cache.current_usage(), usage);
-        assert!(usage.idle <= self.idle.entries && usage.idle_bytes <= self.idle.bytes);
-        assert!(self.ended.iter().all(|scope| self.cache.is_gone(*scope) != held(&scope)));
+        assert_eq!(self.map.registration_count(), self.known.len());
+        assert_eq!(self.map.closing, self.in_phase(Phase::Closing).len());
+        assert_eq!(self.map.spans.len(), self.known.iter().filter(|known| known.listed).count());
     }
 
-    /// Everybody lets go; then nothing is left.
+    /// Every user releases; then nothing is left.
     fn finish(mut self) {
-        while !self.scopes.is_empty() {
-            self.step(Step::End(0));
+        while !self.in_phase(Phase::Making).is_empty() {
+            self.step(if self.grants.len().is_multiple_of(2) { Step::Made(0) } else { Step::Failed(0) });
         }
-        while !self.in_state(RegistrationPhase::Registering).is_empty() {
-            self.step(if self.clock.is_multiple_of(2) { Step::Registered(0) } else { Step::Failed(0) });
+        while !self.grants.is_empty() {
+            self.step(Step::Release(0));
         }
-        while !self.waits.is_empty() {
-            self.step(Step::Settle(0));
-        }
-        while !self.pins.is_empty() {
-            self.step(Step::Unpin(0));
-        }
-        while self.cache.current_usage().closing > 0 {
-            self.step(Step::Poll);
+        while !self.in_phase(Phase::Closing).is_empty() {
             self.step(Step::Closed(0));
         }
-        assert_eq!(self.cache.current_usage(), RegistrationUsage::default());
+        assert!(is_empty(&self.map) && self.known.is_empty());
     }
-}
-
-/// A few requests are for records: those from one place on.
-fn purpose(start: u64) -> RegistrationPurpose {
-    if start == 3 { RegistrationPurpose::Records } else { RegistrationPurpose::Payload }
 }
 
 fn pick<T: Copy>(all: &[T], at: usize) -> Option<T> {
@@ -436,8 +292,8 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1024) })]
 
     #[test]
-    fn does_what_a_list_would(steps in steps(), entries in 1..8_usize, bytes in 0..40_u64, kept in 0..5_usize) {
-        let mut world = World::new(entries, IdleLimit { bytes, entries: kept });
+    fn does_what_a_list_would(steps in steps(), limit in 1..8_usize) {
+        let mut world = World::new(limit);
         world.step(Step::Open);
         world.step(Step::Open);
         steps.into_iter().for_each(|step| world.step(step));
@@ -445,7 +301,7 @@ proptest! {
     }
 }
 
-/// All that can be done in some steps, with two places, two spans that nest and one that lies across.
+/// All that can be done in some steps, with two scopes, two spans that nest and one that lies across.
 #[test]
 fn everything_in_a_few_steps() {
     const DEPTH: u32 = 6;
@@ -454,16 +310,16 @@ fn everything_in_a_few_steps() {
         ask(0, 0, 8),
         ask(0, 2, 2),
         ask(1, 2, 8),
-        Step::Registered(0),
+        Step::Made(0),
         Step::Failed(0),
-        Step::Settle(0),
-        Step::Unpin(0),
-        Step::Poll,
+        Step::Release(0),
         Step::Closed(0),
+        Step::Revoke(0),
+        Step::Forget { memory: 0, start: 1, len: 2 },
         Step::End(0),
     ];
     let mut worlds = 0_u32;
-    let mut begun = World::new(2, IdleLimit { bytes: 8, entries: 1 });
+    let mut begun = World::new(2);
     begun.step(Step::Open);
     begun.step(Step::Open);
     let mut open = vec![(begun, 0)];
