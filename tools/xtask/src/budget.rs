@@ -206,6 +206,8 @@ fn build(workspace: &Workspace) -> Result<BuiltPrograms> {
         "-p",
         "trunkline-device",
         "-p",
+        "trunkline-runtime",
+        "-p",
         "trunkline-shmem",
     ];
     let examples = ["cycle", "lookup", "messages", "entries", "one_sided"];
