@@ -1,6 +1,8 @@
 //! One-sided calls of two members in one process, over the software NIC. Bytes of every length arrive, the stage of a context is not written over,
 //! a wait delivers values of atomics, and the loss of a member ends every wait.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
 use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -293,6 +293,50 @@ fn messages_inside_a_node_allocate_nothing() {
     exchanges_allocate_nothing([private(), private()], of_private, MethodChoice::Learned, goes_on);
 }
 
+/// One-sided calls of a front end to its own process over the fabric: inline, through the stage, with a signal, and atomics.
+fn one_sided_calls_allocate_nothing() {
+    use trunkline_engine::rma::{HeapAddress, HeapRange};
+    use trunkline_proto::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
+    use trunkline_proto::wire::rma::signal::{SignalUpdate, UpdateOp};
+    use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
+    use trunkline_runtime::{CopyFrom, CopyInto, FrontEnd, HardwareFabric, NicChoice, OneSided, StageLayout};
+    for fabric in ["soft:shm", "soft:tcp"] {
+        let lookup = |name: &str| (name == "TRUNKLINE_FABRIC").then(|| fabric.into());
+        let params = EngineParams::from_lookup(lookup).unwrap();
+        let addresses = trunkline_runtime::host_addresses(&params).unwrap();
+        let reach = trunkline_runtime::control_reach(&params, &addresses);
+        let host = UnixHost::with_reach(reach, |_, _| {});
+        let front_end = FrontEnd { name: "a test", gpu_notes: Vec::new() };
+        let nics = NicChoice::Named(CommNics::from(0));
+        let (network, _carrier) =
+            OneSided::new(params, HardwareFabric::None, nics, host, addresses, &front_end).unwrap();
+        network.set_members(0, &[network.process_card()]).unwrap();
+        let heap = network.add_heap(MemoryRange::heap(1 << 20)).unwrap();
+        let memory = MemoryRange::heap(64 << 10);
+        let range = HeapRange { heap: network.add_heap(memory.clone()).unwrap(), offset: 0, len: 64 << 10 };
+        let layout = StageLayout { memory, range, put_piece: 16 << 10, get_piece: 32 << 10 };
+        let context = network.create_context(layout).unwrap();
+        let calls = network.calls_on(&context, &());
+        let at = HeapAddress { member: 0, heap, offset: 0 };
+        let word = SymmetricWord::new(heap, 1 << 19, WordWidth::Eight).unwrap();
+        let add = TypedAtomic::new(AtomicType::U64, AtomicAction::Add(1), true).unwrap();
+        let signal = SignalUpdate::new(UpdateOp::Add, word, 1).unwrap();
+        let mut long = vec![3; 100_000];
+        let mut all_calls = || {
+            calls.put_copied(at, CopyFrom::Slice(&long[..8])).unwrap();
+            calls.put_copied(at, CopyFrom::Slice(&long)).unwrap();
+            calls.put_signal_copied(at, CopyFrom::Slice(&long[..3000]), signal).unwrap();
+            calls.quiet().unwrap();
+            calls.get_copied(at, CopyInto::Slice(&mut long)).unwrap();
+            calls.fetch_atomic(0, word, add).unwrap();
+        };
+        (0..200).for_each(|_| all_calls());
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        (0..1000).for_each(|_| all_calls());
+        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "one-sided calls over {fabric}");
+    }
+}
+
 /// Two endpoints of this process, for whom time goes on by so much with each call.
 fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
     memories: [M; 2],
@@ -493,6 +537,7 @@ fn messages_allocate_nothing_after_warm_up() {
             assert!(settles(&spread, eager_max > 0), "{bytes} B over {} rails, {wire:?}", rails.len());
         }
     }
+    one_sided_calls_allocate_nothing();
     hits_on_shared_memory_allocate_nothing();
     messages_inside_a_node_allocate_nothing();
     for method in [trunkline_proto::tagged::CopyMethod::Pull, trunkline_proto::tagged::CopyMethod::Turns] {
