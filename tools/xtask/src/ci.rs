@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: every check that needs no test run, in order, with a summary.
 //!
-//! Called by people before they commit, and by `./test`.
+//! Called by developers before they commit, and by `./test`.
 
 use std::time::Instant;
 
@@ -9,7 +9,9 @@ use comfy_table::Table;
 
 use crate::report::{self, CheckFindings};
 use crate::workspace::{Workspace, long_name};
-use crate::{abi, bindings, deny, fuzz_list, layers, limits, mutants, names, shell, unsafe_budget, words};
+use crate::{
+    abi, bindings, deny, docs, fuzz_list, layers, limits, mutants, names, shell, unsafe_budget, words,
+};
 
 /// A named check.
 type CheckStep = (&'static str, fn(&Workspace) -> Result<CheckFindings>);
@@ -26,13 +28,14 @@ const SOURCE: &[CheckStep] = &[
     ("names", |workspace| names::run(workspace, None, false)),
     ("words", |workspace| words::run(workspace, None, false)),
     ("fuzz-list", |workspace| fuzz_list::run(workspace, false)),
+    ("links", docs::check_links),
     ("mutants", mutants::check_bugs),
     ("clippy", run_clippy),
     ("shipped", check_shipped),
     ("deny", deny::run),
 ];
 
-/// Checks that compare with headers of others, or look into a library that they build.
+/// Checks that compare with foreign headers, or inspect a library that they build.
 const INTERFACES: &[CheckStep] = &[
     ("bindings", bindings::run),
     ("bindings-verbs", bindings::run_verbs),
@@ -43,7 +46,7 @@ const INTERFACES: &[CheckStep] = &[
     ("abi", abi::run),
 ];
 
-/// Runs all checks, or those of the source alone, however many fail; `false` when one did.
+/// Runs all checks, or those of the source alone, even if some fail; `false` if one failed.
 pub(crate) fn run_checks(workspace: &Workspace, quick: bool) -> bool {
     let mut table = Table::new();
     table.set_header(["check", "result"]);
@@ -85,7 +88,7 @@ fn run_clippy(workspace: &Workspace) -> Result<CheckFindings> {
     cargo_component(workspace, "clippy", "clippy", &args)
 }
 
-/// Checks the shipped packages with their own features alone: builds of tests have features of theirs, too, and hide calls that only those have.
+/// Checks the shipped packages with their own features alone: builds of tests enable more features, which hide calls that need them.
 fn check_shipped(workspace: &Workspace) -> Result<CheckFindings> {
     let mut findings = CheckFindings::default();
     let mut command = shell::cargo_command(&workspace.root);
@@ -100,7 +103,7 @@ fn check_shipped(workspace: &Workspace) -> Result<CheckFindings> {
     Ok(findings)
 }
 
-/// Runs a cargo command that comes with an optional component of the toolchain.
+/// Runs a cargo command of an optional component of the toolchain.
 fn cargo_component(
     workspace: &Workspace,
     name: &str,

@@ -1,7 +1,7 @@
-//! The project's chores and rules: `cargo xtask <command>`.
+//! The project's checks and tools: `cargo xtask <command>`.
 //!
-//! Called by people, by `./test` and by CI. It never changes a source file, except where a command says
-//! `--update`, and is no part of what users install.
+//! Called by developers, by `./test` and by CI. It never changes a source file, except with `--update`, and is not part
+//! of the installed files.
 #![forbid(unsafe_code)]
 
 mod abi;
@@ -13,6 +13,7 @@ mod conformance;
 mod corpus;
 mod deny;
 mod dist;
+mod docs;
 #[cfg(test)]
 mod fixture;
 mod fuzz_list;
@@ -44,7 +45,7 @@ use clap::{Parser, Subcommand};
 use crate::report::CheckFindings;
 use crate::workspace::Workspace;
 
-/// Trunkline's rules and chores.
+/// Trunkline's checks and tools.
 #[derive(Parser)]
 #[command(name = "cargo xtask")]
 struct XtaskArguments {
@@ -54,19 +55,19 @@ struct XtaskArguments {
 
 #[derive(Subcommand)]
 enum XtaskCommand {
-    /// Checks who depends on whom, and that the pure crates are pure.
+    /// Checks the dependencies between crates, and that the pure crates are pure.
     Layers,
     /// Checks licences, versions and sources of all dependencies by the rules of deny.toml.
     Deny,
-    /// Checks the lengths of files and functions, and that no state hides at file scope.
+    /// Checks the lengths of files and functions, and that no file has mutable static state.
     Limits,
     /// Counts unsafe against the table in docs/unsafe.md.
     UnsafeBudget {
-        /// Writes the counts into the table instead.
+        /// Writes the counts into the table instead of comparing.
         #[arg(long)]
         update: bool,
     },
-    /// Counts names that do not explain themselves against tools/xtask/names.toml.
+    /// Counts unclear names and compares with tools/xtask/names.toml.
     Names {
         /// Prints each place of one crate instead.
         #[arg(long, value_name = "CRATE", conflicts_with = "update")]
@@ -75,7 +76,7 @@ enum XtaskCommand {
         #[arg(long)]
         update: bool,
     },
-    /// Counts habits of prose against tools/xtask/words.toml.
+    /// Counts habits of prose and compares with tools/xtask/words.toml.
     Words {
         /// Prints each place of one crate, of "documents" or of "include" instead.
         #[arg(long, value_name = "CRATE", conflicts_with = "update")]
@@ -95,21 +96,23 @@ enum XtaskCommand {
     },
     /// Builds the plugin and compares the symbols it exports with the checked-in list.
     Abi,
-    /// Builds what users install, under target/dist.
+    /// Checks the links of all documents, and builds their site with mdBook under target/book.
+    Docs,
+    /// Builds the files that users install, under target/dist.
     Dist,
-    /// Runs each planted bug's tests, which must notice it.
+    /// Runs each planted bug's tests, which must detect it.
     Mutants(mutants::MutantOptions),
-    /// Measures ours against libfabric and UCX over shared memory, in turns.
+    /// Compares ours with libfabric and UCX over shared memory and TCP, in alternating runs.
     Compare(compare::CompareOptions),
-    /// Measures our OpenSHMEM against Open MPI's, in turns.
+    /// Compares our OpenSHMEM with Open MPI's, in alternating runs.
     CompareShmem(compare::shmem::ShmemCompareOptions),
     /// Counts instructions and system calls of a message against tools/xtask/budget.toml.
     Budget {
-        /// Writes what is counted, with some headroom, into the file instead.
+        /// Writes the measured counts, with some headroom, into the file instead.
         #[arg(long)]
         update: bool,
     },
-    /// Runs the test programs of the workspace, several beside one another.
+    /// Runs the test programs of the workspace, several at the same time.
     Suite(suite::SuiteOptions),
     /// Writes the generated files of the fuzz corpus.
     Corpus,
@@ -125,7 +128,7 @@ enum XtaskCommand {
     Conformance(conformance::ConformanceOptions),
     /// Runs every check that needs no test run: fmt, clippy and the rules above.
     Ci {
-        /// Only the checks of the source: not the comparisons with headers of others.
+        /// Only the checks of the source, without the comparisons with foreign headers.
         #[arg(long)]
         quick: bool,
     },
@@ -142,7 +145,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one command; `false` when it found something broken.
+/// Runs one command; `false` if it found something broken.
 fn run_command(command: XtaskCommand) -> Result<bool> {
     let workspace = Workspace::current()?;
     match command {
@@ -171,6 +174,7 @@ fn run_command(command: XtaskCommand) -> Result<bool> {
             Ok(shown_nccl && shown_verbs && shown_ofi && shown_cuda && shown_hip && shown_ze)
         }
         XtaskCommand::Abi => Ok(report_findings("abi", &abi::run(&workspace)?)),
+        XtaskCommand::Docs => Ok(report_findings("docs", &docs::build_site(&workspace)?)),
         XtaskCommand::Dist => dist::run(&workspace).map(|()| true),
         XtaskCommand::Mutants(options) => mutants::run(&workspace, &options),
         XtaskCommand::Compare(options) => compare::run(&workspace, &options).map(|()| true),

@@ -1,6 +1,6 @@
-//! The workspace as the checks see it: crates, their folders and whom they depend on.
+//! The workspace for the checks: crates, their folders and their dependencies.
 //!
-//! Every command starts here. It asks `cargo metadata` and never builds anything.
+//! Every command starts here. It runs `cargo metadata` and never builds anything.
 
 use std::path::{Path, PathBuf};
 
@@ -10,21 +10,21 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 /// The prefix of every package of ours.
 pub(crate) const PREFIX: &str = "trunkline-";
 
-/// When a dependency is there.
+/// The builds that include a dependency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DependencyScope {
-    /// In what users build (build scripts included).
+    /// In the files that users build (build scripts included).
     Always,
-    /// Only for tests, examples and benches.
+    /// Only in tests, examples and benches.
     Tests,
 }
 
-/// One arrow out of a crate.
+/// One dependency of a crate.
 #[derive(Debug, Clone)]
 pub(crate) struct CrateDependency {
     /// Package name, prefix included.
     pub(crate) name: String,
-    /// When it is there.
+    /// The builds that include it.
     pub(crate) when: DependencyScope,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct WorkspaceCrate {
 }
 
 impl WorkspaceCrate {
-    /// The crates of ours it depends on, without the prefix.
+    /// The crate's dependencies on crates of ours, without the prefix.
     pub(crate) fn own_dependencies(&self) -> impl Iterator<Item = (&str, DependencyScope)> {
         self.dependencies.iter().filter_map(|d| Some((short_name(&d.name)?, d.when)))
     }
@@ -53,14 +53,14 @@ impl WorkspaceCrate {
 pub(crate) struct Workspace {
     /// The folder of the root manifest.
     pub(crate) root: PathBuf,
-    /// Where cargo puts what it builds.
+    /// Cargo's target folder.
     pub(crate) target: PathBuf,
     /// Every member, sorted by name.
     pub(crate) crates: Vec<WorkspaceCrate>,
 }
 
 impl Workspace {
-    /// Reads the workspace whose root manifest lies in `root`.
+    /// Reads the workspace whose root manifest is in `root`.
     ///
     /// # Errors
     /// When `cargo metadata` fails there.
@@ -94,7 +94,7 @@ impl Workspace {
         self.crates.iter().find(|c| c.name == name)
     }
 
-    /// A path as people read it: relative to the root.
+    /// A path relative to the root.
     pub(crate) fn relative_path(&self, path: &Path) -> String {
         path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
     }
