@@ -1,5 +1,7 @@
-//! One-sided work of this PE over the fabric, for PEs whose memory is not mapped here. Called by `memory` and `pe`; it knows neither teams
-//! nor C, and the waits are in the runtime.
+//! One-sided operations over the fabric, for PEs whose memory is not mapped here. Called by `memory` and `pe`. It
+//! knows neither teams nor C's handles; the waits are in the runtime.
+//!
+//! Its calls are not inlined, because calls on memory that is mapped, which need some ten instructions, must not pay for their registers.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -14,18 +16,19 @@ use trunkline_runtime::{ContextCalls, CopyFrom, CopyInto, OneSided, OneSidedCont
 use crate::error::{Result, ShmemError};
 use crate::symmetric_segments::{INNER, SymmetricPlace};
 
-/// Contexts of the engine; those of OpenSHMEM that are more share them. A process takes so many of each member.
+/// Contexts of the engine, called lanes; further contexts of OpenSHMEM share them. Every process accepts that many
+/// contexts of each other one.
 pub(crate) const LANES: usize = 4;
-/// Bytes of registered memory of a lane, through which it moves bytes that are not registered.
+/// Bytes of the registered stage per lane, through which unregistered bytes are moved.
 pub(crate) const STAGE: u64 = 1 << 20;
-/// From this length on, a put of registered bytes is not copied.
+/// From this length on, a put of registered bytes is sent without a copy.
 const DIRECT: u64 = 64 << 10;
-/// Most bytes of a put that are staged at once, so that copying and sending overlap.
+/// The largest part of a put that is staged at a time, so that copying and sending overlap.
 const PUT_PIECE: u64 = 64 << 10;
 
-/// This process's part in the one-sided work of the job.
+/// This process's part in the one-sided operations of the job.
 ///
-/// - `lanes` are contexts that are made when they are first needed; lane 0 is made at the start.
+/// - `lanes` are contexts, created on first use; lane 0 is created at the start.
 /// - The stage of lane `n` begins at `stages + n * STAGE` of the inner memory.
 pub(crate) struct FabricTransport {
     network: OneSided,
@@ -37,10 +40,11 @@ pub(crate) struct FabricTransport {
 }
 
 impl FabricTransport {
-    /// Over a job whose heaps are added; `stages` is where in the inner memory [`LANES`] stages have room.
+    /// Opens the fabric of a job whose heaps are registered. The inner memory has room for [`LANES`] stages from
+    /// `stages` on.
     ///
     /// # Errors
-    /// The engine has no room for a context, or the system none for a thread.
+    /// The engine has no room for a context, or the thread for passive progress cannot be started.
     pub(crate) fn new(network: OneSided, inner: MemoryRange, stages: u64, passive: bool) -> Result<Self> {
         let helper = if passive { Some(network.serve_beside().map_err(ShmemError::Thread)?) } else { None };
         let lanes = std::array::from_fn(|_| OnceLock::new());
@@ -49,7 +53,7 @@ impl FabricTransport {
         Ok(far)
     }
 
-    /// Makes a lane, unless there is one.
+    /// Creates a lane, unless it exists.
     ///
     /// # Errors
     /// The engine has no room.
@@ -61,7 +65,7 @@ impl FabricTransport {
                 memory: self.inner.clone(),
                 range: HeapRange { heap: INNER as u8, offset, len: STAGE },
                 put_piece: PUT_PIECE,
-                // Half, so that another thread's fits beside it.
+                // Half of the stage, so that a get of another thread fits beside it.
                 get_piece: STAGE / 2,
             };
             let _ = self.lanes[lane].set(self.network.create_context(layout)?);
@@ -69,16 +73,16 @@ impl FabricTransport {
         Ok(())
     }
 
-    /// The calls on a lane.
+    /// Returns the calls on a lane.
     ///
     /// # Errors
-    /// [`ShmemError::Handle`]: it was not made.
+    /// [`ShmemError::Handle`] if the lane was not created.
     pub(crate) fn fabric_calls(&self, lane: usize) -> Result<ContextCalls<'_, ()>> {
         let context = self.lanes[lane].get().ok_or(ShmemError::Handle("context"))?;
         Ok(self.network.calls_on(context, &()))
     }
 
-    /// Drives the fabric. Whether anything moved.
+    /// Drives the fabric. Returns whether anything moved.
     pub(crate) fn progress(&self) -> Result<bool> {
         Ok(self.fabric_calls(0)?.make_progress()?)
     }
@@ -88,7 +92,8 @@ impl FabricTransport {
         Ok(self.fabric_calls(0)?.check_member(pe as u32)?)
     }
 
-    /// Puts bytes, which may be changed afterwards. `own` is where they are, if they are symmetric.
+    /// Puts bytes, which may be changed when the call returns. `own` is their place, if they are symmetric.
+    #[inline(never)]
     pub(crate) fn put(
         &self,
         lane: usize,
@@ -109,7 +114,8 @@ impl FabricTransport {
         Ok(())
     }
 
-    /// The same, where they stay as they are until a quiet.
+    /// Puts bytes, which must not change until a quiet if they are symmetric.
+    #[inline(never)]
     pub(crate) fn put_nbi(
         &self,
         lane: usize,
@@ -127,17 +133,19 @@ impl FabricTransport {
         Ok(())
     }
 
-    /// Most bytes of an inline put.
+    /// Returns the largest length of an inline put.
     fn inline_max(&self, lane: usize) -> usize {
         self.lanes[lane].get().map_or(0, OneSidedContext::inline_max)
     }
 
     /// Puts a few bytes, which are copied.
+    #[inline(never)]
     pub(crate) fn put_bytes(&self, lane: usize, pe: usize, to: SymmetricPlace, bytes: &[u8]) -> Result<()> {
         Ok(self.fabric_calls(lane)?.put_copied(to.heap_address(pe), CopyFrom::Slice(bytes))?)
     }
 
-    /// The same, if there is room for it now. Whether it began.
+    /// Puts a few bytes if there is room now. Returns whether the put began.
+    #[inline(never)]
     pub(crate) fn try_put_bytes(
         &self,
         lane: usize,
@@ -148,16 +156,18 @@ impl FabricTransport {
         Ok(self.fabric_calls(lane)?.try_put_bytes(to.heap_address(pe), bytes)?)
     }
 
-    /// Tells a PE by its control stream that the program ends: a word of its inner memory that is 0 becomes that value. It needs no link, which
-    /// over some networks takes longer to make than others wait for a reason. Whether it could be said now.
+    /// Sends a PE the end of the program over its control stream: a word of its inner memory is set to `value` if it
+    /// is 0. No link is needed; over some networks making one takes longer than PEs wait for a reason. Returns
+    /// whether the message could be sent now.
     pub(crate) fn send_exit(&self, pe: usize, offset: u64, value: u64) -> Result<bool> {
         let said = self.network.send_error_word(pe as u32, INNER as u8, offset, value)?;
-        // What was said before goes out, and who answers is heard.
+        // Progress sends queued messages, and processes replies.
         self.progress()?;
         Ok(said)
     }
 
-    /// Gets bytes. `own` is where they go, if that is symmetric.
+    /// Gets bytes. `own` is their place, if the destination is symmetric.
+    #[inline(never)]
     pub(crate) fn get(
         &self,
         lane: usize,
@@ -177,7 +187,8 @@ impl FabricTransport {
         Ok(())
     }
 
-    /// The same; they are there after a quiet.
+    /// Gets bytes, which have arrived after a quiet.
+    #[inline(never)]
     pub(crate) fn get_nbi(
         &self,
         lane: usize,
@@ -194,7 +205,8 @@ impl FabricTransport {
         Ok(())
     }
 
-    /// Has an atomic executed; what the word was.
+    /// Executes an atomic, and returns the former value of the word.
+    #[inline(never)]
     pub(crate) fn fetch_atomic(
         &self,
         lane: usize,
@@ -207,7 +219,8 @@ impl FabricTransport {
         Ok(self.fabric_calls(lane)?.fetch_atomic(pe as u32, word, atomic)?)
     }
 
-    /// The same, which is complete after a quiet.
+    /// Posts an atomic, which is complete after a quiet.
+    #[inline(never)]
     pub(crate) fn post_atomic(
         &self,
         lane: usize,
@@ -221,7 +234,9 @@ impl FabricTransport {
         Ok(())
     }
 
-    /// Puts bytes, then changes a word. `own` is where the bytes are, if they are symmetric: they stay as they are until a quiet then.
+    /// Puts bytes, then changes a word. `own` is the place of the bytes, if they are symmetric: then they must not
+    /// change until a quiet.
+    #[inline(never)]
     pub(crate) fn put_signal(
         &self,
         lane: usize,
@@ -240,22 +255,24 @@ impl FabricTransport {
         Ok(())
     }
 
-    /// Waits until all that a lane has begun is complete.
+    /// Waits until all operations of a lane are complete.
+    #[inline(never)]
     pub(crate) fn quiet(&self, lane: usize) -> Result<()> {
         Ok(self.fabric_calls(lane)?.quiet()?)
     }
 
-    /// What a lane begins from now on comes after what it has begun.
+    /// Orders later operations of a lane after its earlier ones.
+    #[inline(never)]
     pub(crate) fn fence(&self, lane: usize) -> Result<()> {
         Ok(self.fabric_calls(lane)?.fence()?)
     }
 
-    /// Waits for all lanes.
+    /// Waits until all operations of all lanes are complete.
     pub(crate) fn quiet_all(&self) -> Result<()> {
         (0..LANES).filter(|&lane| self.lanes[lane].get().is_some()).try_for_each(|lane| self.quiet(lane))
     }
 
-    /// Whether all lanes are.
+    /// Returns whether all operations of all lanes are complete.
     pub(crate) fn is_quiet(&self) -> Result<bool> {
         let mut quiet = true;
         for lane in self.lanes.iter().filter_map(OnceLock::get) {
@@ -264,19 +281,19 @@ impl FabricTransport {
         Ok(quiet)
     }
 
-    /// Serves nobody any more beside the calls of this process.
+    /// Stops the thread for passive progress.
     pub(crate) fn stop_helper(&self) {
         drop(self.helper.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
 impl SymmetricPlace {
-    /// The place in the memory of a PE, as the fabric names it.
+    /// Returns the address of the place in the memory of a PE.
     const fn heap_address(self, pe: usize) -> HeapAddress {
         HeapAddress { member: pe as u32, heap: self.segment as u8, offset: self.offset }
     }
 
-    /// `len` bytes from the place on in the memory of this PE.
+    /// Returns the range of `len` bytes from the place on in the memory of this PE.
     const fn heap_range(self, len: u64) -> HeapRange {
         HeapRange { heap: self.segment as u8, offset: self.offset, len }
     }

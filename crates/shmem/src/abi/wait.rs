@@ -1,6 +1,8 @@
-//! Waiting for words of this PE, and looking at them: one, or all, any and some of several, each with a value of its own or with the same.
+//! Waits and tests of words of this PE: one word, or all, any and some of several, with one value for all or one
+//! each.
 
 use std::ffi::{c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 
 use trunkline_mem::MemoryRange;
@@ -32,7 +34,7 @@ pub(super) enum CompareOp {
 }
 
 impl CompareOp {
-    /// That of a number.
+    /// Returns the comparison with a code.
     #[inline]
     fn from_code(number: c_int) -> Option<Self> {
         Some(match number {
@@ -46,14 +48,14 @@ impl CompareOp {
         })
     }
 
-    /// The same, or what is wrong.
+    /// Returns the comparison with a code, or an error.
     pub(super) fn check_code(number: c_int) -> Result<Self> {
         Self::from_code(number).ok_or_else(|| {
             ShmemError::invalid_argument("cmp is one of SHMEM_CMP_EQ, _NE, _GT, _LE, _LT and _GE")
         })
     }
 
-    /// Whether it holds.
+    /// Returns whether the comparison holds.
     #[inline]
     pub(super) fn holds<T: PartialOrd>(self, one: &T, other: &T) -> bool {
         match self {
@@ -67,14 +69,14 @@ impl CompareOp {
     }
 }
 
-/// Waits for what others write here.
+/// Waits for a write by any other PE.
 pub(super) fn wait_until<T>(world: &Pe, look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     world.symmetric_memory().wait_until(ExpectedPe::Anyone, look)
 }
 
-/// A word of a type.
+/// A type of words.
 pub(super) trait WaitWord: PartialOrd + Copy {
-    /// Reads it whole, and before anything that comes after.
+    /// Reads a word whole, before all later accesses.
     fn read(from: &MemoryRange, at: u64) -> Result<Self>;
 }
 
@@ -109,24 +111,36 @@ fn read_u64(from: &MemoryRange, at: u64) -> Result<u64> {
     from.load(at).map_err(|_| ShmemError::Unaligned(from.addr() + at as usize))
 }
 
-/// Whether a word holds the comparison by now; `None` if it cannot be read, whose cause the long way reports. Inline: with a call of its own a wait takes 86 instructions, else 56.
+/// Returns whether a word satisfies the comparison now; `None` if it cannot be read, which the slow path reports.
+/// Inlined: a wait takes 42 instructions, with a call some 30 more.
 #[inline(always)]
 fn holds_now<T: WaitWord>(word: *const c_void, cmp: c_int, value: &T) -> Option<bool> {
     process_pe::current_pe()?;
     if word.is_null() {
         return None;
     }
-    let word = raw_memory(word.expose_provenance(), size_of::<T>());
+    // It owns nothing, so dropping it would only cost instructions.
+    let word = ManuallyDrop::new(raw_memory(word.expose_provenance(), size_of::<T>()));
     Some(CompareOp::from_code(cmp)?.holds(&T::read(&word, 0).ok()?, value))
 }
 
-/// Words of this PE, which of them count, and what they are compared with.
+/// Waits until a word satisfies the comparison. Not inlined: a call whose word satisfies it already must not pay for the registers of a wait.
+#[inline(never)]
+fn wait_for_word<T: WaitWord>(name: &'static str, word: *const c_void, cmp: c_int, value: T) {
+    with_pe(name, |world| {
+        let word = caller_memory(word, size_of::<T>())?;
+        let compare = CompareOp::check_code(cmp)?;
+        wait_until(world, || Ok(compare.holds(&T::read(&word, 0)?, &value).then_some(())))
+    });
+}
+
+/// Words of this PE, the selection among them, and the values to compare with.
 struct WaitWords<T> {
     words: MemoryRange,
     count: usize,
     skip: *const c_int,
     compare: CompareOp,
-    /// One value, or one for each.
+    /// One value, or one value per word.
     values: MemoryRange,
     each: bool,
     of: std::marker::PhantomData<T>,
@@ -153,7 +167,7 @@ impl<T: WaitWord> WaitWords<T> {
         })
     }
 
-    /// Which of them count.
+    /// Returns the indices of the selected words.
     fn counted_indices(&self) -> impl Iterator<Item = usize> {
         let none = self.skip.is_null();
         let skip = raw_memory(self.skip.expose_provenance(), if none { 0 } else { self.count * 4 });
@@ -176,7 +190,7 @@ impl<T: WaitWord> WaitWords<T> {
         Ok(true)
     }
 
-    /// One that holds: the first from `turn` on, so that each has its turn.
+    /// Returns a word that satisfies the comparison: the first from `turn` on, so that no word starves.
     fn find_any(&self, turn: usize) -> Result<Option<usize>> {
         let turn = if self.count > 0 { turn % self.count } else { 0 };
         let mut before = None;
@@ -191,7 +205,7 @@ impl<T: WaitWord> WaitWords<T> {
         Ok(before)
     }
 
-    /// Writes the numbers of those that hold; how many.
+    /// Writes the indices of the words that satisfy the comparison, and returns their number.
     fn write_satisfied(&self, indices: *mut usize) -> Result<usize> {
         let out = caller_memory(indices.cast(), self.count * 8)?;
         let mut found = 0;
@@ -209,10 +223,11 @@ impl<T: WaitWord> WaitWords<T> {
     }
 }
 
-/// What is said where no word counts.
+/// The result if no word is selected.
 const NOWHERE: usize = usize::MAX;
 
-/// Looks once; what is found, if it is not `nothing`. Others' work here goes on meanwhile.
+/// Tests once, drives the fabric, and returns the result of `look`. If it is `nothing`, other PEs are checked, at most
+/// every 50 ms.
 fn test_once<T: PartialEq>(world: &Pe, nothing: T, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let found = look()?;
     if let Some(far) = world.symmetric_memory().find_fabric() {
@@ -221,7 +236,7 @@ fn test_once<T: PartialEq>(world: &Pe, nothing: T, mut look: impl FnMut() -> Res
     if found == nothing
         && let Err(error) = world.symmetric_memory().count_failed_test()
     {
-        // What who has ended did last may have come in the meantime.
+        // The last write of an ended PE may have arrived after the test.
         let found = look()?;
         return if found == nothing { Err(error) } else { Ok(found) };
     }
@@ -234,10 +249,7 @@ macro_rules! one {
             if holds_now(word, cmp, &value) == Some(true) {
                 return;
             }
-            with_pe(concat!("shmem_", $name, "_wait_until"), |world| {
-                let (word, compare) = (caller_memory(word, size_of::<$of>())?, CompareOp::check_code(cmp)?);
-                wait_until(world, || Ok(compare.holds(&<$of>::read(&word, 0)?, &value).then_some(())))
-            });
+            wait_for_word(concat!("shmem_", $name, "_wait_until"), word, cmp, value);
         });
         export!($name, "_test" => fn(word: *const c_void, cmp: c_int, value: $of) -> c_int {
             with_pe(concat!("shmem_", $name, "_test"), |world| {
@@ -249,7 +261,7 @@ macro_rules! one {
 }
 waited!(one);
 
-/// Several words, with one value or, as vectors, with several.
+/// Defines the functions for several words, with one value or a vector of values.
 macro_rules! several {
     ($name:literal, $of:ty) => {
         several!(@ $name, $of, "", $of, |value: &$of| &raw const *value, false);

@@ -1,5 +1,5 @@
-//! Atomics and signals. A word has one executor: the CPU of whoever has its memory mapped, and for others that of its owner, which are
-//! atomic among each other.
+//! Atomics and signals. A word is changed by CPUs only: by that of a PE that has the memory mapped, else by that of
+//! its owner. So all atomics are atomic among each other.
 
 use std::sync::atomic::Ordering;
 
@@ -23,7 +23,7 @@ pub(crate) struct SymmetricSignal {
 }
 
 impl SymmetricMemory {
-    /// Executes an atomic on a word of a PE; what the word was.
+    /// Executes an atomic on a word of a PE, and returns its former value.
     #[inline]
     pub(crate) fn fetch_atomic(
         &self,
@@ -45,7 +45,7 @@ impl SymmetricMemory {
         }
     }
 
-    /// The same, which is complete after a quiet.
+    /// Posts an atomic, which is complete after a quiet.
     #[inline]
     pub(crate) fn post_atomic(
         &self,
@@ -67,7 +67,7 @@ impl SymmetricMemory {
         }
     }
 
-    /// Puts bytes, then applies `signal`: sets its word or adds to it.
+    /// Puts bytes, then applies `signal`.
     pub(crate) fn put_signal(
         &self,
         lane: usize,
@@ -86,7 +86,7 @@ impl SymmetricMemory {
             let update = SignalUpdate::new(op, word, value)
                 .ok_or(ShmemError::Argument("the signal is wider than its word"))?;
             far.put_signal(lane, pe, to, from, own, update)?;
-            // What is registered was not copied.
+            // Registered bytes were sent without a copy, so a local return needs a quiet.
             return if when == ReturnPoint::Local && own.is_some() { far.quiet(lane) } else { Ok(()) };
         }
         if !from.is_empty() {
@@ -100,13 +100,13 @@ impl SymmetricMemory {
     }
 }
 
-/// Names a word to the engine.
+/// Converts a place to the engine's name of the word.
 fn engine_word(at: SymmetricPlace, width: WordWidth) -> Result<SymmetricWord> {
     SymmetricWord::new(at.segment as u8, at.offset, width)
         .map_err(|_| ShmemError::Unaligned(at.offset as usize))
 }
 
-/// Changes a word that is mapped here; what it was.
+/// Changes a word of mapped memory, and returns its former value.
 #[inline]
 pub(crate) fn execute_atomic(
     memory: &MemoryRange,
@@ -115,7 +115,7 @@ pub(crate) fn execute_atomic(
     action: AtomicAction,
 ) -> Result<u64> {
     let unaligned = |_| ShmemError::Unaligned(memory.addr() + offset as usize);
-    // All of these: who reads what another wrote sees what that wrote before.
+    // Sequentially consistent: a PE that reads another PE's write also reads earlier writes of that PE.
     const ORDER: Ordering = Ordering::SeqCst;
     macro_rules! on {
         ($word:expr, $int:ty) => {{
@@ -141,13 +141,13 @@ pub(crate) fn execute_atomic(
 }
 
 impl SymmetricMemory {
-    /// The present value of a word of this PE.
+    /// Returns the value of a word of this PE.
     #[inline]
     pub(crate) fn look_at(&self, at: SymmetricPlace, width: WordWidth) -> Result<u64> {
         execute_atomic(&self.segments.0[at.segment], at.offset, width, AtomicAction::Fetch)
     }
 
-    /// Writes 8 bytes of a PE's inner memory, whole, before anything that comes after.
+    /// Writes 8 bytes of a PE's inner memory, whole, before all later writes.
     pub(crate) fn put_word(&self, pe: usize, offset: u64, value: u64) -> Result<()> {
         let to = SymmetricPlace::in_inner(offset);
         match self.mapped_memory(pe, to.segment) {
@@ -156,7 +156,7 @@ impl SymmetricMemory {
         }
     }
 
-    /// The same, if it can be begun now. Whether it was.
+    /// Writes 8 bytes of a PE's inner memory if the write can begin now. Returns whether it did.
     pub(crate) fn try_put_word(&self, pe: usize, offset: u64, value: u64) -> Result<bool> {
         let to = SymmetricPlace::in_inner(offset);
         match self.mapped_memory(pe, to.segment) {

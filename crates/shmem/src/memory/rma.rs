@@ -1,4 +1,5 @@
-//! Puts and gets, whole and strided, ordered and waited for. What is mapped is copied at once; the rest begins on a lane.
+//! Puts and gets, whole and strided, with fences and quiets. Mapped memory is copied at once; other operations are
+//! posted on a lane.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -12,42 +13,42 @@ use crate::symmetric_segments::{STATICS, SegmentIndex, SymmetricPlace};
 
 use super::{SymmetricMemory, raw_memory};
 
-/// When a call comes back.
+/// The condition for a call to return.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ReturnPoint {
-    /// When local memory may be used again.
+    /// Local memory may be used again.
     Local,
-    /// At once: local memory stays as it is until a quiet.
+    /// The operation was posted. Local memory must not change until a quiet.
     Now,
 }
 
-/// How far apart elements are.
+/// The strides of elements in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByteStrides {
-    /// Bytes from one to the next at the PE.
+    /// Bytes from one element to the next at the other PE.
     pub(crate) there: i64,
-    /// And here.
+    /// Bytes from one element to the next at this PE.
     pub(crate) here: i64,
-    /// Bytes of the memory here before the first one.
+    /// Bytes of the local memory before the first element.
     pub(crate) first: i64,
-    /// Bytes of one.
+    /// Bytes per element.
     pub(crate) element: usize,
-    /// How many.
+    /// The number of elements.
     pub(crate) count: usize,
 }
 
-/// What was checked before.
+/// Converts an error that earlier checks exclude.
 pub(crate) fn map_bounds_error<T>(done: std::result::Result<T, trunkline_mem::OutOfBounds>) -> Result<T> {
     done.map_err(|_| ShmemError::Argument("outside of the memory"))
 }
 
 impl SymmetricMemory {
-    /// Where local memory is, if it is symmetric.
+    /// Returns the place of local memory, if it is symmetric.
     fn own_place(&self, memory: &MemoryRange) -> Option<SymmetricPlace> {
         self.segments.find_place(memory.addr(), memory.len())
     }
 
-    /// A PE's static variables, if the system copies from them.
+    /// Returns a PE's static variables, if the system copies from them.
     #[inline]
     fn neighbour_statics(&self, pe: usize, segment: SegmentIndex) -> Option<&NeighbourStatics> {
         self.near[pe].behind.as_ref().filter(|_| segment == STATICS)
@@ -73,7 +74,7 @@ impl SymmetricMemory {
         }
     }
 
-    /// Gets bytes of a place of a PE.
+    /// Gets bytes from a place of a PE.
     #[inline]
     pub(crate) fn get(
         &self,
@@ -96,7 +97,7 @@ impl SymmetricMemory {
         }
     }
 
-    /// Copies bytes of a PE, which are there when the call returns.
+    /// Copies bytes of a PE. They have arrived when the call returns.
     pub(crate) fn read_pe(&self, pe: usize, from: SymmetricPlace, into: &mut [u8]) -> Result<()> {
         if let Some(memory) = self.mapped_memory(pe, from.segment) {
             return map_bounds_error(memory.read(from.offset, into));
@@ -105,7 +106,7 @@ impl SymmetricMemory {
         self.get(0, pe, from, &into, ReturnPoint::Local)
     }
 
-    /// Puts elements that are apart. `from` is the bytes from the lowest to the highest one.
+    /// Puts strided elements. `from` contains the bytes from the lowest to the highest one.
     pub(crate) fn put_strided(
         &self,
         lane: usize,
@@ -119,7 +120,7 @@ impl SymmetricMemory {
         })
     }
 
-    /// Gets elements that are apart.
+    /// Gets strided elements.
     pub(crate) fn get_strided(
         &self,
         lane: usize,
@@ -146,19 +147,20 @@ impl SymmetricMemory {
         Ok(())
     }
 
-    /// What a lane begins from now on comes after what it has begun, for each PE.
+    /// Orders later operations of a lane after its earlier ones, per PE.
     #[inline]
     pub(crate) fn fence(&self, on: &ContextTarget) -> Result<()> {
         fence(Ordering::SeqCst);
         match &self.far {
-            // What is stored is not behind what is on its way to other memory of the same PE unless that has come.
+            // A store is not ordered after operations in flight to other memory of the same PE, unless those are
+            // complete.
             Some(far) if self.parted => far.quiet(on.lane),
             Some(far) => far.fence(on.lane),
             None => Ok(()),
         }
     }
 
-    /// Waits until all that a lane has begun is complete, and can be seen.
+    /// Waits until all operations of a lane are complete and visible.
     #[inline]
     pub(crate) fn quiet(&self, lane: usize) -> Result<()> {
         fence(Ordering::SeqCst);
@@ -168,19 +170,19 @@ impl SymmetricMemory {
         }
     }
 
-    /// All that this PE has begun is complete.
+    /// Waits until all operations of this PE are complete.
     pub(crate) fn quiet_all(&self) -> Result<()> {
         fence(Ordering::SeqCst);
         self.far.as_ref().map_or(Ok(()), FabricTransport::quiet_all)
     }
 
-    /// Whether all that this PE has begun is complete by now.
+    /// Returns whether all operations of this PE are complete.
     pub(crate) fn poll_quiet_all(&self) -> Result<bool> {
         self.far.as_ref().map_or(Ok(true), FabricTransport::is_quiet)
     }
 }
 
-/// Bytes inside of local memory.
+/// Returns bytes inside local memory.
 fn sub_memory(
     of: &MemoryRange,
     offset: u64,

@@ -1,11 +1,10 @@
-//! How a call waits for what other PEs write here: it spins while they may be at work on other processors, then gives its own away,
-//! then sleeps; it goes on with what others want of this PE, and now and then looks whether they live.
+//! Waits for words that other PEs write here. A wait spins while the writers may run on other processors, then
+//! yields, then sleeps. Meanwhile it serves requests of other PEs, and checks from time to time that they live.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use trunkline_engine::WaitPolicy;
 use trunkline_runtime::{CheckTimer, watch_memory};
 
 use crate::error::{Result, ShmemError};
@@ -13,22 +12,22 @@ use crate::team::Team;
 
 use super::SymmetricMemory;
 
-/// Polls before the first fruitless round, where every PE of this host has a processor: nothing else is done between them, as the
-/// change is often on its way.
-const EAGER: u32 = 64;
+/// Polls before the first backoff step, where every PE of this host has a processor. Nothing else is done between
+/// them, because the change is often about to arrive.
+pub(super) const EAGER_POLLS: u32 = 64;
 /// Fruitless tests between two readings of the clock.
 const TESTS_PER_CLOCK: u32 = 64;
 
-/// Who is waited for.
+/// The PE whose write is awaited.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ExpectedPe {
-    /// This PE of a team, which may itself wait for any other of it.
+    /// A PE of a team, which may itself wait for any other PE of the team.
     Member(Team, usize),
-    /// Any.
+    /// Any PE.
     Anyone,
 }
 
-/// How long a program has asked in vain, by calls that do not wait.
+/// The fruitless tests of a program that polls with non-blocking calls.
 #[derive(Debug, Default)]
 pub(crate) struct TestBackoff {
     vain: AtomicU32,
@@ -37,19 +36,16 @@ pub(crate) struct TestBackoff {
 }
 
 impl SymmetricMemory {
-    /// Looks until there is something.
+    /// Polls `look` until it returns a value.
     ///
     /// # Errors
-    /// As the look; [`ShmemError::Dead`] and [`ShmemError::Engine`] if who is waited for has ended.
+    /// Those of `look`; [`ShmemError::Dead`] and [`ShmemError::Engine`] if the awaited PE has ended.
     pub(crate) fn wait_until<T>(
         &self,
         whom: ExpectedPe,
         mut look: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
-        // What comes over the fabric may come by progress alone.
-        let is_crowded = self.policy.spins < WaitPolicy::CHANGE.spins;
-        let eager = if self.far.is_some() || is_crowded { 0 } else { EAGER };
-        for _ in 0..eager {
+        for _ in 0..self.eager_polls {
             if let Some(done) = look()? {
                 return Ok(done);
             }
@@ -59,12 +55,13 @@ impl SymmetricMemory {
         watch_memory(far.as_ref(), self.policy, look, || self.check_alive(whom, &mut turn))
     }
 
-    /// Counts a test in vain: a program that goes on testing waits as one does that calls a wait.
+    /// Counts a fruitless test, and checks every 50 ms that other PEs live: a program that polls in a loop must end
+    /// as one that waits.
     ///
     /// # Errors
-    /// As [`SymmetricMemory::wait_until`] for anyone.
+    /// As [`SymmetricMemory::wait_until`] for any PE.
     pub(crate) fn count_failed_test(&self) -> Result<()> {
-        // No two threads need to agree on it.
+        // Lost increments are harmless, so threads need no atomic addition.
         let vain = self.tests.vain.load(Ordering::Relaxed).wrapping_add(1);
         self.tests.vain.store(vain, Ordering::Relaxed);
         if !vain.is_multiple_of(TESTS_PER_CLOCK) {
@@ -75,12 +72,12 @@ impl SymmetricMemory {
         if timer.take_due(Instant::now()) { self.check_alive(ExpectedPe::Anyone, turn) } else { Ok(()) }
     }
 
-    /// Fails if somebody who is waited for has ended. Over the fabric one of them at a time is looked at.
+    /// Fails if an awaited PE has ended. Over the fabric it checks one PE per call, in turns.
     fn check_alive(&self, whom: ExpectedPe, turn: &mut usize) -> Result<()> {
         let near = |pe: usize| self.near[pe].dead_pe(pe).map_or(Ok(()), |dead| Err(ShmemError::Dead(dead)));
         let at = match whom {
             ExpectedPe::Member(team, pe) => {
-                // Who waits for the dead ends, too, but later.
+                // A PE that waits for a dead one ends, too, but later: report the first.
                 (0..team.size).try_for_each(|index| near(team.pe_at(index)))?;
                 pe
             }
