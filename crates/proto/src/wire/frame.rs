@@ -1,4 +1,5 @@
-//! Control frames: the handshakes of two processes.
+//! Control frames: the handshakes of two processes over a control stream. The engine encodes and parses them; this module sends nothing and keeps no
+//! state. Layout: "Control frames" of docs/wire.md.
 
 use alloc::vec::Vec;
 
@@ -8,227 +9,228 @@ use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
 use crate::wire::delivery_report::{DeliveryReport, DeliveryReportError};
 use crate::wire::share::{self, ShareError, ShareMode, ShareOffer, ShareOutcome, ShareRequest};
 
-/// The version of everything behind a HELLO that this code speaks.
+/// The protocol version of everything after a HELLO (the header's own version is 1).
 pub const VERSION: u16 = 5;
 
 const MAGIC: u64 = 0x314b_4e55_5254_4c4b;
 const LINK_MAX: usize = 256;
 
-/// How an OPEN was answered.
+/// The status of a RESULT (1 byte).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OpenAnswer {
-    /// The comm exists, unless what is said of sharing is [`ShareOutcome::Retry`] or [`ShareOutcome::Full`].
+    /// 0: the comm exists, unless the sharing answer is [`ShareOutcome::Retry`] or [`ShareOutcome::Full`].
     Accepted,
-    /// There is no such listener, or the nonce is not its own.
+    /// 1: the listener is unknown, or the nonce is not that of the listener.
     Refused,
-    /// The listener's process has run out of something.
+    /// 2: the listener's process is out of a resource.
     NoResources,
-    /// A number this version does not know.
+    /// A status that this version does not know.
     Other(u8),
 }
 
-/// A remote region, by key and address.
+/// A remote region, by key and address (16 bytes).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RemoteRegion {
-    /// Its remote key.
+    /// The remote key (8 bytes).
     pub key: u64,
-    /// Address of its first byte.
+    /// The address of its first byte (8 bytes).
     pub addr: u64,
 }
 
-/// Asks for a comm.
+/// OPEN (kind 2): requests a comm. Fields are listed in the order of the body.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct OpenFrame {
-    /// The asking side's id of the connection.
+    /// The connecting side's id of the connection (8 bytes).
     pub conn: u64,
-    /// The listener.
+    /// The id of the listener (8 bytes).
     pub listen: u64,
-    /// Its nonce.
+    /// The nonce of the listener.
     pub nonce: [u8; 16],
-    /// The asking NIC can match by itself.
+    /// Flags (4 bytes), bit 0: the connecting NIC can match messages by itself.
     pub matched: bool,
-    /// The comm is to be over the NICs that both ends have for neighbours.
+    /// Flags, bit 1: the comm is to use the NICs that both ends have for processes on the same host.
     pub near: bool,
-    /// Links the comm is to have, 1 to [`LINKS_MAX`]; this frame brings the first.
+    /// Flags, bits 8-15: number of links of the comm, 1 to [`LINKS_MAX`]; this frame carries the address of link 0.
     pub links: u8,
-    /// Where clear-to-send records go.
+    /// The region for clear-to-send records.
     pub mailbox: RemoteRegion,
-    /// The asking side's link; empty with [`ShareMode::Join`], and never otherwise.
+    /// The address of the connecting side's link (2 bytes of length, at most 256, and that many bytes). Empty with [`ShareMode::Join`] and only then.
     pub link: Vec<u8>,
-    /// On what links the comm is to be.
+    /// Which links the comm is to use (24 bytes, at the end).
     pub share: ShareRequest,
 }
 
-/// Answers an OPEN.
+/// RESULT (kind 3): the reply to an OPEN. Fields are listed in the order of the body.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ResultFrame {
-    /// The asking side's id of the connection.
+    /// The connecting side's id of the connection (8 bytes).
     pub conn: u64,
-    /// How it went; all that follows, but the turn, is meaningful only if accepted.
+    /// The status (1 byte, and 3 reserved). Unless it is [`OpenAnswer::Accepted`], all fields after it except the turn are to be ignored.
     pub answer: OpenAnswer,
-    /// Match by NIC.
+    /// Flags (4 bytes), bit 0: messages are matched by the NICs.
     pub matched: bool,
-    /// The answering NIC vouches for the length of a remote write.
+    /// Flags, bit 1: the accepting NIC guarantees the length of a remote write.
     pub remote_len: bool,
-    /// The answering side's id.
+    /// The accepting side's id of the comm (8 bytes).
     pub comm: u64,
-    /// Where fin records go.
+    /// The region for fin records.
     pub fins: RemoteRegion,
-    /// Largest eager payload it takes, 0 for none.
+    /// The largest eager payload in bytes that the accepting side receives; 0 for none (4 bytes).
     pub eager_max: u32,
-    /// Eager messages it takes before they are matched.
+    /// The number of eager messages that the accepting side buffers before they are matched (4 bytes).
     pub eager_credits: u32,
-    /// The answering side's link; empty if nobody is accepted or the comm has no links of its own, and never otherwise.
+    /// The address of the accepting side's link (2 bytes of length, at most 256, and that many bytes). Empty if the comm is not accepted or has no
+    /// links of its own, and only then.
     pub link: Vec<u8>,
-    /// On what links the comm is; [`ShareOutcome::Alone`] if nobody is accepted.
+    /// The links of the comm (32 bytes, at the end); [`ShareOutcome::Alone`] if the comm is not accepted.
     pub share: share::ShareAnswer,
 }
 
-/// A link is of no more use: the speaker's end is in error, and nothing the peer posted lands there any more.
+/// LINK_DOWN (kind 6): the sender's end of a link is in error, and no operation that the peer posted there lands any more.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LinkDown {
-    /// The listener's own id of its end of the comm.
+    /// The receiver's own id of its end of the comm (8 bytes).
     pub id: u64,
-    /// Which link of the comm.
+    /// The index of the link (4 bytes, 0 to 3).
     pub link: u8,
-    /// Which connection of that link, counted from 0.
+    /// The number of the connection of that link (4 bytes). It counts from 0 for the link of OPEN and from 1 for the others, and wraps.
     pub epoch: u32,
-    /// The speaker waits for the same words.
+    /// Flags (4 bytes), bit 0: the sender waits for the same frame from the peer.
     pub answer: bool,
-    /// The first receive whose record the speaker has not read, if it sends; 0 if it receives.
+    /// The first receive whose record the sender of this frame has not read, if that is a sending end; 0 from a receiving end (4 bytes).
     pub next: u32,
-    /// What has arrived, if the speaker receives.
+    /// The delivery report, which a receiving end always sends; flags, bit 1 announces it.
     pub standing: Option<DeliveryReport>,
 }
 
-/// Asks for a link of a comm that exists; the sending end does.
+/// LINK_OPEN (kind 7), sent by the sending end: requests a further link of an existing comm, or a lost one again.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LinkOpen {
-    /// The listener's own id of its end of the comm.
+    /// The receiver's own id of its end of the comm (8 bytes).
     pub id: u64,
-    /// Which link of the comm.
+    /// The index of the link (4 bytes, 0 to 3).
     pub link: u8,
-    /// Which connection of that link.
+    /// The number of the connection of that link (4 bytes).
     pub epoch: u32,
-    /// Where clear-to-send records go over this link.
+    /// The region for clear-to-send records over this link.
     pub mailbox: RemoteRegion,
-    /// The asking side's link.
+    /// The address of the requesting side's link.
     pub address: Vec<u8>,
 }
 
-/// Answers a [`LinkOpen`]: the other end is made. If it cannot be, [`LinkDown`] says so.
+/// LINK_RESULT (kind 8): the reply to a [`LinkOpen`] whose other end was created. If that fails, a [`LinkDown`] is sent instead.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LinkResult {
-    /// The listener's own id of its end of the comm.
+    /// The receiver's own id of its end of the comm (8 bytes).
     pub id: u64,
-    /// Which link of the comm.
+    /// The index of the link (4 bytes, 0 to 3).
     pub link: u8,
-    /// Which connection of that link.
+    /// The number of the connection of that link (4 bytes).
     pub epoch: u32,
-    /// Where fin records go over this link.
+    /// The region for fin records over this link.
     pub fins: RemoteRegion,
-    /// The answering side's link.
+    /// The address of the answering side's link.
     pub address: Vec<u8>,
 }
 
-/// One control frame.
+/// One control frame: kind (1 byte), header version (1 byte, 1), 2 reserved bytes, and from offset 4 the body. At most 4096 bytes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ControlFrame {
-    /// Who speaks, and which versions.
+    /// Kind 1, the first frame of both ends: the process and its protocol versions. The body begins with a magic number (8 bytes).
     Hello {
-        /// Lowest version spoken.
+        /// Lowest supported version (2 bytes).
         min: u16,
-        /// Highest version spoken.
+        /// Highest supported version (2 bytes).
         max: u16,
-        /// Of sharing.
+        /// The sender's offer of sharing (4 bytes).
         offer: ShareOffer,
-        /// The speaker.
+        /// The sender's process id (16 bytes).
         process: ProcessId,
     },
-    /// Asks for a comm.
+    /// Requests a comm.
     Open(OpenFrame),
-    /// Answers.
+    /// The reply to an OPEN.
     Result(ResultFrame),
-    /// The asking side's link works.
+    /// Kind 4: the connecting side's link works.
     Ready {
-        /// The answering side's id.
+        /// The accepting side's id of the comm (8 bytes).
         comm: u64,
-        /// The asking side's id.
+        /// The connecting side's id of the connection (8 bytes).
         conn: u64,
     },
-    /// The speaker's end is closed.
+    /// Kind 5: the sender's end is closed.
     Close {
-        /// The listener's own id of its end.
+        /// The receiver's own id of its end (8 bytes).
         id: u64,
-        /// Messages sent, by a sending end, or arrived, at a receiving end.
+        /// Messages sent, from a sending end, or arrived, from a receiving end (8 bytes).
         messages: u64,
     },
-    /// A link is left.
+    /// Reports a link that its sender has left.
     LinkDown(LinkDown),
-    /// A link is to be made.
+    /// Requests a link.
     LinkOpen(LinkOpen),
-    /// One end of it is.
+    /// The reply to a LINK_OPEN.
     LinkResult(LinkResult),
-    /// Both are, and it carries.
+    /// Kind 9: both ends of the link are connected, and the sending end uses it.
     LinkReady {
-        /// The listener's own id of its end of the comm.
+        /// The receiver's own id of its end of the comm (8 bytes).
         id: u64,
-        /// Which link of the comm.
+        /// The index of the link (4 bytes, 0 to 3).
         link: u8,
-        /// Which connection of that link.
+        /// The number of the connection of that link (4 bytes).
         epoch: u32,
     },
-    /// Nothing of the speaker's end of a comm will land any more: every operation that it posted has completed or can no
-    /// more happen. Of comms that share queue pairs, whose links do not end with them.
+    /// Kind 10: no operation of the sender's end of a comm will land any more; each has completed or can no longer execute. For comms that share
+    /// queue pairs, whose links do not end with them.
     Gone {
-        /// The listener's own id of its end.
+        /// The receiver's own id of its end (8 bytes).
         id: u64,
     },
-    /// The speaker ends a comm that shares queue pairs. The other end shall post nothing more, and say [`ControlFrame::Gone`] when
-    /// all that it posted has completed.
+    /// Kind 11: the sender ends a comm that shares queue pairs. The other end stops posting, and sends [`ControlFrame::Gone`] when all its posted
+    /// operations have completed.
     Stop {
-        /// The listener's own id of its end.
+        /// The receiver's own id of its end (8 bytes).
         id: u64,
     },
 }
 
-/// A frame could not be read.
+/// Why a frame is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum FrameError {
-    /// It ends too early.
+    /// It is too short.
     #[error(transparent)]
     Short(#[from] ShortInput),
-    /// It is not from Trunkline.
+    /// The magic number of a HELLO is wrong: the peer is not Trunkline.
     #[error("wrong magic {0:#x}")]
     Magic(u64),
-    /// It is of a version this code does not speak.
+    /// The header version is not 1.
     #[error("frame version {0}")]
     Version(u8),
-    /// It is of an unknown kind.
+    /// The kind is unknown.
     #[error("frame kind {0}")]
     Kind(u8),
-    /// It goes on after its end, or a length in it is too large.
+    /// Bytes follow the end of the frame, or a length in it is too large.
     #[error("wrong length")]
     Length,
-    /// A comm cannot have such a link, or so many.
+    /// The link index or the number of links is out of range (at most [`LINKS_MAX`] links).
     #[error("link {0} of a comm")]
-    Link(u8),
-    /// What it says has arrived cannot be read.
+    Link(u32),
+    /// The delivery report is invalid.
     #[error(transparent)]
     Standing(#[from] DeliveryReportError),
-    /// What it says of sharing cannot be read.
+    /// The sharing request or answer is invalid.
     #[error("sharing: {0}")]
     Share(#[from] ShareError),
-    /// It brings the address of a link where none belongs, or none where one does.
+    /// A link address is present where it must be empty, or empty where it must be present.
     #[error("link address of {0} bytes")]
     Address(u16),
-    /// A RESULT that accepts nobody speaks of a group.
+    /// A RESULT that does not accept the comm names a group, or answers *retry* or *full*.
     #[error("a group for nobody")]
     Nobody,
 }
 
 impl ControlFrame {
-    /// The frame's bytes.
+    /// Returns the frame's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = FieldWriter::default();
@@ -283,7 +285,7 @@ impl ControlFrame {
         out.0
     }
 
-    /// The id and the link, if it is about one link of a comm.
+    /// Returns the receiver's id of its end and the index of the link, if the frame concerns one link of a comm.
     #[must_use]
     pub fn about_link(&self) -> Option<(u64, u8)> {
         match self {
@@ -301,10 +303,10 @@ impl ControlFrame {
         }
     }
 
-    /// Reads a frame.
+    /// Parses a frame.
     ///
     /// # Errors
-    /// [`FrameError`] says what is wrong; the stream it came on cannot be trusted any more.
+    /// [`FrameError`] names the invalid field; the stream that carried the frame must end.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, FrameError> {
         let mut reader = FieldReader(bytes);
         let [kind, version, ..] = reader.array::<4>()?;
@@ -366,7 +368,7 @@ fn read_link(reader: &mut FieldReader<'_>) -> Result<Vec<u8>, FrameError> {
     Ok(reader.bytes(used)?.to_vec())
 }
 
-/// Refuses an address where there must be none, and none where there must be one.
+/// Checks that an address is present exactly where one is needed.
 fn check_link(link: &[u8], needed: bool) -> Result<(), FrameError> {
     if link.is_empty() != needed {
         return Ok(());
@@ -384,9 +386,12 @@ fn write_which(out: &mut FieldWriter, id: u64, link: u8, epoch: u32) {
 
 fn read_which(reader: &mut FieldReader<'_>) -> Result<(u64, u8, u32), FrameError> {
     let id = reader.u64()?;
-    let link = reader.u32()? as u8;
+    let link = reader.u32()?;
     let epoch = reader.u32()?;
-    if usize::from(link) < LINKS_MAX { Ok((id, link, epoch)) } else { Err(FrameError::Link(link)) }
+    match u8::try_from(link) {
+        Ok(number) if usize::from(number) < LINKS_MAX => Ok((id, number, epoch)),
+        _ => Err(FrameError::Link(link)),
+    }
 }
 
 fn read_down(reader: &mut FieldReader<'_>) -> Result<LinkDown, FrameError> {
@@ -414,7 +419,7 @@ fn read_open(reader: &mut FieldReader<'_>) -> Result<OpenFrame, FrameError> {
     let near = flags & 2 != 0;
     let links = (flags >> 8) as u8;
     if links == 0 || usize::from(links) > LINKS_MAX {
-        return Err(FrameError::Link(links));
+        return Err(FrameError::Link(links.into()));
     }
     let mailbox = read_region(reader)?;
     let link = read_link(reader)?;
@@ -519,7 +524,7 @@ mod tests {
         })
     }
 
-    /// All ways of asking, and whether links of one's own come with them.
+    /// All modes of a request, and whether the frame carries a link address with it.
     fn modes() -> [(ShareMode, bool); 5] {
         let join = ShareMode::Join(EPOCH, GroupProof(0));
         [
@@ -531,7 +536,7 @@ mod tests {
         ]
     }
 
-    /// All answers, and whether links of one's own come with them.
+    /// All outcomes, and whether the frame carries a link address with it.
     fn givens() -> [(ShareOutcome, bool); 5] {
         let created = ShareOutcome::Created { epoch: EPOCH, proof: GroupProof(1), member: member() };
         let joined = ShareOutcome::Joined { epoch: EPOCH, member: member() };
@@ -613,6 +618,17 @@ mod tests {
     }
 
     #[test]
+    fn links_that_a_comm_cannot_have_are_refused() {
+        // Id, number of the link and epoch are the first fields of each frame about one link.
+        let frame = ControlFrame::LinkReady { id: 1, link: 1, epoch: 3 };
+        for link in [LINKS_MAX as u32, 255, 256, 0x0100_0001, u32::MAX] {
+            let mut bytes = frame.to_bytes();
+            bytes[12..16].copy_from_slice(&link.to_le_bytes());
+            assert_eq!(ControlFrame::from_bytes(&bytes), Err(FrameError::Link(link)));
+        }
+    }
+
+    #[test]
     fn layout_is_the_documented_one() {
         let hello = ControlFrame::Hello {
             min: 3,
@@ -680,7 +696,7 @@ mod tests {
         refused(bytes, ANSWER_BYTES, 31, ShareError::Reserved);
     }
 
-    /// As a process of an older version, which knows no tails.
+    /// As sent by a process of an older version, whose frames have no sharing fields.
     #[test]
     fn without_its_tail_an_open_or_a_result_is_cut_short() {
         let short = Err(FrameError::Share(ShareError::Short(ShortInput)));
