@@ -1,4 +1,5 @@
-//! What can go wrong, and what helps.
+//! The errors of [`World`](crate::World) and [`Context`](crate::Context). Most texts name the setting or the step
+//! that helps.
 
 use std::io;
 
@@ -6,92 +7,96 @@ use trunkline_engine::rma::RmaError;
 use trunkline_mem::OutOfMemory;
 use trunkline_runtime::{ChooseError, MembershipError};
 
-/// Why a call failed. Each says what helps, where something does.
+/// The reason why a call of a [`World`](crate::World) or a [`Context`](crate::Context) failed. Its text names a
+/// remedy where there is one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// This process is no rank of a world: what the environment says cannot be, or the ranks did not meet.
+    /// This process cannot join a world: the launcher's environment variables are invalid, or the ranks did not meet
+    /// in time.
     #[error(transparent)]
     Join(#[from] MembershipError),
-    /// The engine cannot start.
+    /// The engine does not register the heaps of this rank.
     #[error("cannot start: {0}")]
     Start(#[source] RmaError),
     /// The system has no memory for the symmetric heap.
-    #[error("no symmetric heap (TRUNKLINE_HEAP_BYTES, Builder::heap): {0}")]
+    #[error("no symmetric heap (TRUNKLINE_HEAP_BYTES, WorldBuilder::heap): {0}")]
     Memory(#[from] OutOfMemory),
     /// The system has no memory for the buffers of a call.
     #[error("cannot allocate memory: {0}")]
     Allocate(#[source] OutOfMemory),
     /// The system has no thread left for passive progress.
-    #[error("no thread for passive progress: {0}; raise the limit, or start with Builder::passive(false)")]
+    #[error(
+        "no thread for passive progress: {0}; raise the limit, or start with WorldBuilder::passive(false)"
+    )]
     Thread(#[source] io::Error),
     /// This program cannot be started as the ranks of a job.
     #[error("cannot start the ranks: {0}")]
     Spawn(#[source] io::Error),
-    /// There is no such rank.
+    /// The rank is out of range.
     #[error("there is no rank {rank}: the world has {size}, from 0")]
     NoRank {
-        /// The number that was given.
+        /// The number that the caller passed.
         rank: usize,
-        /// Ranks of the world.
+        /// The number of ranks of the world; ranks are counted from 0.
         size: usize,
     },
-    /// Elements beyond the end of a symmetric object.
+    /// The elements extend beyond the end of the symmetric object.
     #[error("{count} elements from {index} on do not lie in a symmetric object of {len}")]
     Range {
-        /// The first element.
+        /// The index of the first element.
         index: usize,
-        /// How many.
+        /// The number of elements that the call needs.
         count: usize,
-        /// How many the object has.
+        /// The number of elements of the object.
         len: usize,
     },
-    /// An argument that cannot be right; says which.
+    /// An argument is invalid. The text names it and its limit.
     #[error("{0}")]
     Argument(&'static str),
-    /// The symmetric heap is full.
+    /// The symmetric heap has no room for the object.
     #[error(
         "no room for {asked} bytes in a symmetric heap of {size}, of which {free} are free; start with a larger one: \
-         TRUNKLINE_HEAP_BYTES, or Builder::heap"
+         TRUNKLINE_HEAP_BYTES, or WorldBuilder::heap"
     )]
     Heap {
-        /// Bytes that were asked for.
+        /// Bytes that the call needs.
         asked: u64,
-        /// Bytes that are free, though maybe not in a row.
+        /// Free bytes, which may be fragmented.
         free: u64,
-        /// Bytes of the heap.
+        /// Size of the heap in bytes.
         size: u64,
     },
-    /// A rank is in another collective call than this one.
+    /// A rank is in a different collective call than this one, or passes other sizes.
     #[error(
         "rank {rank} makes another collective call than this rank; all ranks must make the same ones (alloc, free, \
          barrier, ...) in the same order, with the same sizes"
     )]
     Differ {
-        /// Which one, as this rank sees it.
+        /// The rank whose call differs, as this rank observed it.
         rank: usize,
     },
-    /// A rank is gone, or cannot be reached any more. Told by each call that needs it.
+    /// A rank has ended, or is unreachable. Every later call that needs this rank returns this error again.
     #[error(
         "rank {rank} is gone or cannot be reached: {source}; see what it printed, and start the job anew"
     )]
     Gone {
-        /// Which.
+        /// The rank.
         rank: usize,
-        /// What was seen of it.
+        /// The event by which the engine noticed it.
         source: RmaError,
     },
-    /// Something that was begun before did not arrive; told once.
+    /// An operation that an earlier call began did not complete and never will. Each failure is returned once.
     #[error(
         "what was sent to rank {rank} did not all arrive: {source}; see what that rank printed, and start the job anew"
     )]
     Failed {
-        /// To whom.
+        /// The target rank of the operation.
         rank: usize,
-        /// What was seen of it.
+        /// The event by which the engine noticed it.
         source: RmaError,
     },
-    /// The engine refuses.
+    /// The engine rejects the call. Its own error is the text.
     #[error(transparent)]
     Engine(RmaError),
 }
