@@ -1,44 +1,44 @@
-//! Which way of copying is the fastest for messages of a size on this link, learned from the messages themselves. Asked
-//! when an operation is posted and told when it completes; pure, time is an argument. What it measures is the service
-//! time: from post to completion, or from the completion before if that came later. In a ping-pong this is the latency,
-//! in a stream the inverse of the rate.
+//! Learns which copy method is the fastest for messages of a size on one link, from the messages themselves. The software NIC keeps
+//! one chooser per queue pair, tagged messages inside a node one per peer ([`crate::tagged`]). It is pure (time is an argument), and
+//! allocates only when it is made.
 //!
-//! By the software NIC for each queue pair, and by tagged messages inside a node for each peer ([`crate::tagged`]). It allocates nothing
-//! after it was made.
+//! The caller requests a method when it posts an operation, and reports the completion. The measured quantity is the service time:
+//! from the post, or from the preceding completion if that is later, to the completion. In a ping-pong this is the latency, in a
+//! stream the inverse of the rate.
 
 use alloc::collections::VecDeque;
 use core::marker::PhantomData;
 
 use crate::time::Instant;
 
-/// Bytes below which nothing is chosen: staging is always right.
+/// Bytes below which the chooser is not used: staging is always best there.
 pub const LEAST: u64 = 8 << 10;
-/// Classes of sizes: 8 KiB, 16 KiB ... 16 MiB and more.
+/// Number of size classes: 8 KiB, 16 KiB ... 16 MiB and more.
 pub const CLASSES: usize = 12;
-/// Measured operations of a run, at most;
+/// Most measured operations in a run.
 const RUN_OPS: u32 = 16;
-/// and bytes after which a run ends, once it has [`RUN_OPS_LEAST`].
+/// Bytes after which a run ends, once it has [`RUN_OPS_LEAST`] operations.
 const RUN_BYTES: u64 = 16 << 20;
-/// See [`RUN_BYTES`].
+/// Fewest operations in a run that ends by [`RUN_BYTES`].
 const RUN_OPS_LEAST: u32 = 4;
-/// Operations after a change of method that do not count: others are still under way.
+/// Operations after a change of method that are not measured, because operations by the previous method are still in flight.
 const SKIP: u32 = 2;
-/// Runs between two looks at another method; doubles each time up to the second.
+/// Runs between two trials of another method: the first value, doubled each time up to the second.
 const PERIOD: (u32, u32) = (8, 512);
-/// Latest runs of a method that are remembered.
+/// Number of latest runs of a method whose costs are kept.
 const REMEMBERED: usize = 3;
-/// Operations measured at once.
+/// Most operations that are timed at once.
 pub const TRIALS: usize = 64;
-/// What a byte costs by a method that failed: more than by any that did not.
+/// Cost of a byte by a method that failed: higher than that of any method that did not.
 const FAILED: u64 = u64::MAX - 1;
 
-/// The ways that there are to copy. The first is one that can always be used.
+/// The copy methods of a link. The first one can always be used.
 pub trait MethodSet<const N: usize>: Copy + Eq {
-    /// All of them.
+    /// All methods.
     const ALL: [Self; N];
 }
 
-/// Picoseconds a byte took in the latest runs of a method; 0 where there was none.
+/// Picoseconds per byte in the latest runs of a method; 0 in unused places.
 #[derive(Clone, Copy, Debug, Default)]
 struct MethodCosts {
     recent: [u64; REMEMBERED],
@@ -51,7 +51,7 @@ impl MethodCosts {
         self.runs = self.runs.wrapping_add(1).max(1);
     }
 
-    /// The best of them: what disturbs a run only makes it slower.
+    /// The lowest kept cost. The minimum, because disturbances only make a run slower.
     fn lowest_cost(&self) -> Option<u64> {
         self.recent.iter().copied().filter(|&cost| cost > 0).min()
     }
@@ -66,20 +66,20 @@ struct MethodRun {
     nanos: u64,
 }
 
-/// What is known of one class of sizes.
+/// The measurements of one size class.
 #[derive(Clone, Copy, Debug)]
 struct SizeClass<const N: usize> {
     costs: [MethodCosts; N],
     current: usize,
     run: MethodRun,
-    /// Runs until another method is looked at.
+    /// Runs until another method is tried.
     wait: u32,
     period: u32,
-    /// Which one is next.
+    /// The method that was tried last; the next trial is of a later one.
     turn: usize,
-    /// It began with what is best for other sizes: there is no hurry to measure the rest.
+    /// The class began with the best method of another class, so that measuring the other methods is not urgent.
     primed: bool,
-    /// An operation has asked.
+    /// A method was requested for this class.
     touched: bool,
 }
 
@@ -99,7 +99,7 @@ impl<const N: usize> SizeClass<N> {
         }
     }
 
-    /// The best method of those measured, if any was.
+    /// The method with the lowest cost, if any was measured.
     fn best_method(&self) -> Option<usize> {
         let known = (0..N).filter_map(|index| Some((self.costs[index].lowest_cost()?, index)));
         known.min().map(|(_, index)| index)
@@ -124,12 +124,12 @@ impl<const N: usize> SizeClass<N> {
         self.finish_run(cost.min(FAILED - 1), allowed);
     }
 
-    /// A run is over, with the next operation another one begins.
+    /// Ends the current run; the next operation begins another one.
     fn finish_run(&mut self, cost: u64, allowed: [bool; N]) {
         let before = self.costs[self.current].lowest_cost();
         self.costs[self.current].record_cost(cost);
         if before.is_some_and(|before| cost > before.saturating_mul(2)) {
-            // Something has changed: look around sooner.
+            // The cost has more than doubled, so conditions have changed: try the other methods sooner.
             self.period = PERIOD.0;
             self.wait = self.wait.min(PERIOD.0);
         }
@@ -138,7 +138,7 @@ impl<const N: usize> SizeClass<N> {
         self.current = next;
     }
 
-    /// The method of the next run.
+    /// Selects the method of the next run.
     fn next(&mut self, allowed: [bool; N]) -> usize {
         let usable = |index: &usize| allowed[*index];
         let new = (0..N).filter(usable).find(|&index| self.costs[index].runs == 0);
@@ -167,7 +167,7 @@ impl<const N: usize> SizeClass<N> {
     }
 }
 
-/// An operation whose time is taken.
+/// An operation that is being timed.
 #[derive(Clone, Copy, Debug)]
 struct TimedOperation<const N: usize> {
     flight: u64,
@@ -177,7 +177,7 @@ struct TimedOperation<const N: usize> {
     begin: u64,
 }
 
-/// What one link has learned of its methods `T`.
+/// The choices and measurements of one link, for its methods `T`.
 #[derive(Clone, Debug)]
 pub struct MethodChooser<T, const N: usize> {
     classes: [SizeClass<N>; CLASSES],
@@ -194,33 +194,33 @@ impl<T: MethodSet<N>, const N: usize> Default for MethodChooser<T, N> {
 }
 
 impl<T: MethodSet<N>, const N: usize> MethodChooser<T, N> {
-    /// Knows nothing yet. All that it will ever have is allocated here.
+    /// Returns a chooser without measurements. It allocates all its memory here.
     #[must_use]
     pub fn new() -> Self {
         let trials = VecDeque::with_capacity(TRIALS);
         Self { classes: [SizeClass::new(); CLASSES], trials, last: 0, of: PhantomData }
     }
 
-    /// The method for an operation of at least [`LEAST`] bytes, whose number is `flight`; `allowed` says which of the methods it can use, the
-    /// first aside, which it always can.
+    /// Chooses the method for the operation with number `flight`, of at least [`LEAST`] bytes, and may begin to time it. `allowed` states
+    /// which methods the operation can use; the first one is always usable.
     pub fn choose_method(&mut self, flight: u64, bytes: u64, allowed: [bool; N], now: Instant) -> T {
         let method = self.current_method(bytes, allowed);
         self.begin_timing(flight, bytes, method, allowed, now);
         method
     }
 
-    /// The same before the operation has a number; [`MethodChooser::begin_timing`] is told of it.
+    /// Chooses the method for an operation that has no number yet; report it with [`MethodChooser::begin_timing`] later.
     pub fn current_method(&mut self, bytes: u64, allowed: [bool; N]) -> T {
         let class = size_class(bytes);
         if !self.classes[class].touched {
             self.prime_class(class);
         }
         let current = self.classes[class].current;
-        // What was allowed may have changed since the last run.
+        // The allowed methods may have changed since the last run.
         if allowed[current] { T::ALL[current] } else { T::ALL[0] }
     }
 
-    /// An operation has begun by that method. Whether its time is taken, so that its end must be told.
+    /// Records that an operation has begun with `method`. Returns whether it is timed; its end must be reported then.
     pub fn begin_timing(
         &mut self,
         flight: u64,
@@ -238,7 +238,7 @@ impl<T: MethodSet<N>, const N: usize> MethodChooser<T, N> {
         taken
     }
 
-    /// Lets a class begin with what the nearest smaller one, else the nearest larger one, found best.
+    /// Begins a class with the best method of the nearest smaller class, else of the nearest larger one.
     fn prime_class(&mut self, class: usize) {
         let smaller = (0..class).rev();
         let known = smaller.chain(class + 1..CLASSES).find_map(|other| self.classes[other].best_method());
@@ -249,7 +249,7 @@ impl<T: MethodSet<N>, const N: usize> MethodChooser<T, N> {
         }
     }
 
-    /// Whether this operation's time is taken, and it is the oldest of those.
+    /// Whether this operation is the oldest of those that are being timed.
     #[inline]
     #[must_use]
     pub fn is_oldest_timed(&self, flight: u64) -> bool {
@@ -261,7 +261,7 @@ impl<T: MethodSet<N>, const N: usize> MethodChooser<T, N> {
         self.trials.remove(at)
     }
 
-    /// That operation completed. Whether its time was taken.
+    /// Records that an operation completed. Returns whether it was timed.
     pub fn record_completion(&mut self, flight: u64, now: Instant) -> bool {
         let Some(trial) = self.take_timed(flight) else { return false };
         let nanos = now.0.saturating_sub(trial.begin.max(self.last));
@@ -270,7 +270,7 @@ impl<T: MethodSet<N>, const N: usize> MethodChooser<T, N> {
         true
     }
 
-    /// It had to go on by another method. Whether its time was taken.
+    /// Records that an operation failed with its method and was continued by another one. Returns whether it was timed.
     pub fn record_failure(&mut self, flight: u64, now: Instant) -> bool {
         let Some(trial) = self.take_timed(flight) else { return false };
         self.last = now.0;
@@ -281,12 +281,12 @@ impl<T: MethodSet<N>, const N: usize> MethodChooser<T, N> {
         true
     }
 
-    /// It ended in a way that says nothing of its method. Whether its time was taken.
+    /// Records an end that gives no information about the method. Returns whether the operation was timed.
     pub fn discard_timing(&mut self, flight: u64) -> bool {
         self.take_timed(flight).is_some()
     }
 
-    /// How many operations' times are taken.
+    /// Operations that are being timed.
     #[inline]
     #[must_use]
     pub fn timed_count(&self) -> usize {
@@ -294,7 +294,7 @@ impl<T: MethodSet<N>, const N: usize> MethodChooser<T, N> {
     }
 }
 
-/// The class of so many bytes, below [`CLASSES`].
+/// Returns the size class of `bytes`, below [`CLASSES`].
 #[inline]
 #[must_use]
 pub fn size_class(bytes: u64) -> usize {
@@ -309,7 +309,7 @@ mod tests {
     use super::{LEAST, MethodSet, TRIALS};
     use crate::time::Instant;
 
-    /// Those of the software NIC.
+    /// The methods of the software NIC.
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     enum Method {
         Staged,
@@ -328,8 +328,8 @@ mod tests {
 
     const ALL: [bool; 4] = [true; 4];
 
-    /// Lets `depth` operations of a size be under way at a time, a byte of each method taking so many picoseconds;
-    /// returns how often each method was used.
+    /// Keeps `depth` operations of a size in flight, where a byte takes the given picoseconds with each method. Returns how often
+    /// each method was used.
     fn drive(
         chooser: &mut Chooser,
         bytes: u64,
@@ -386,7 +386,7 @@ mod tests {
         assert!(used[2] < 1000, "{used:?}");
     }
 
-    /// The best one is as good as it was: nothing but a look at the others tells that one of them is better now.
+    /// The best method's cost stays the same; only a trial of the others shows that one of them has become faster.
     #[test]
     fn what_has_become_the_fastest_is_found_though_the_best_is_as_it_was() {
         let mut chooser = Chooser::new();
@@ -438,7 +438,7 @@ mod tests {
         assert_eq!((chooser.trials.len(), chooser.trials.capacity()), (TRIALS, room));
     }
 
-    /// Operations that end in another order than they began, of which those by one method fail.
+    /// Ends operations in another order than they began; those of one method fail.
     fn fail(chooser: &mut Chooser, ops: u64, fails: impl Fn(Method) -> bool) -> [u64; 4] {
         let mut used = [0; 4];
         let mut now = chooser.last;
@@ -462,7 +462,7 @@ mod tests {
     #[test]
     fn what_fails_is_used_no_more_and_looked_at_again() {
         let mut chooser = Chooser::new();
-        // What fails is over at once: by its time alone it would be the best.
+        // A failed operation ends at once: its time alone would make its method the best.
         let used = fail(&mut chooser, 20_000, |method| method != Method::StagedLong);
         assert!(used[1] > 19_000 && used.iter().all(|&count| count > 0), "{used:?}");
         let used = fail(&mut chooser, 200_000, |method| method != Method::Pulled);

@@ -1,8 +1,9 @@
-//! What a process counts, as one struct. The engine makes it from its own words, readers of a status page from a copy.
+//! The counters of a process, as one struct. The engine fills it from its own words, readers of a status page from a copy.
+//! Counts nothing itself.
 
 macro_rules! counters {
     ($($kind:ident $name:ident: $help:literal;)*) => {
-        /// Everything that is counted, at one moment. Totals are since the start of the process and never go down.
+        /// All counters at one moment. Totals count from the start of the process and never decrease.
         #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
         pub struct Counters {
             $(#[doc = $help] pub $name: u64,)*
@@ -41,12 +42,12 @@ counters! {
     Total links_taken: "Links of such connections that began to carry, the first of each apart.";
 }
 
-/// Whether a counter can go down.
+/// Whether a counter can decrease.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CounterKind {
-    /// It only grows.
+    /// It only increases.
     Total,
-    /// It goes up and down.
+    /// It increases and decreases.
     Gauge,
 }
 
@@ -55,52 +56,52 @@ pub enum CounterKind {
 pub struct CounterField {
     /// The field's name.
     pub name: &'static str,
-    /// Whether it can go down.
+    /// Whether it can decrease.
     pub kind: CounterKind,
-    /// What it means, in one sentence.
+    /// Its meaning, in one sentence.
     pub help: &'static str,
-    /// Its value.
+    /// Reads its value.
     pub get: fn(&Counters) -> u64,
 }
 
-/// What is counted in a row of the status page, for the comms that used the row so far.
+/// The counters in one row of the status page, for the comms that have used the row so far.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct MessageCounts {
-    /// Messages begun: sends, and buffers of receives.
+    /// Messages begun: sends, and the buffers of receives.
     pub begun: u64,
     /// Messages sent.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes of the sent messages.
     pub sent_bytes: u64,
     /// Messages received.
     pub received: u64,
-    /// Their bytes.
+    /// Bytes of the received messages.
     pub received_bytes: u64,
-    /// Calls that were told to call again.
+    /// Calls that returned without a request, so that the caller has to call again.
     pub again: u64,
-    /// Messages that ended otherwise.
+    /// Messages that ended without being sent or received.
     pub failed: u64,
 }
 
 impl MessageCounts {
-    /// How many there are.
+    /// Number of counters in a row.
     pub const LEN: usize = 7;
 
-    /// In the order of docs/wire.md.
+    /// Returns the counters in the order of docs/wire.md.
     #[must_use]
     pub const fn to_array(self) -> [u64; Self::LEN] {
         let Self { begun, sent, sent_bytes, received, received_bytes, again, failed } = self;
         [begun, sent, sent_bytes, received, received_bytes, again, failed]
     }
 
-    /// From that order.
+    /// Reads the counters from words in the order of docs/wire.md.
     #[must_use]
     pub const fn from_array(words: [u64; Self::LEN]) -> Self {
         let [begun, sent, sent_bytes, received, received_bytes, again, failed] = words;
         Self { begun, sent, sent_bytes, received, received_bytes, again, failed }
     }
 
-    /// What was counted after `before`.
+    /// Returns the counts since the earlier copy `before`.
     #[must_use]
     pub fn counted_since(self, before: Self) -> Self {
         let now = self.to_array();
@@ -108,11 +109,11 @@ impl MessageCounts {
         Self::from_array(core::array::from_fn(|at| now[at].wrapping_sub(then[at])))
     }
 
-    /// Messages that have begun and not ended. Copies that were taken while messages ended may say 0 too early.
+    /// Messages that have begun and not ended. A copy that is made while messages end may give 0 too early.
     #[must_use]
     pub const fn pending_messages(self) -> u64 {
         let ended = self.sent.wrapping_add(self.received).wrapping_add(self.failed);
-        // A difference below 0 shows as one that no process can reach.
+        // In such a copy more messages may have ended than begun. The difference wraps to a number that no process can reach.
         match self.begun.wrapping_sub(ended) {
             pending if pending <= u64::MAX / 2 => pending,
             _ => 0,
@@ -120,7 +121,7 @@ impl MessageCounts {
     }
 }
 
-/// What is counted for the process as a whole, each thing off the path of any message.
+/// The counters of the process as a whole; each is counted outside the path of messages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(usize)]
 pub enum ProcessTally {
@@ -130,27 +131,27 @@ pub enum ProcessTally {
     CommsClosed = 1,
     /// Requests that ended in an error.
     RequestsFailed = 2,
-    /// Completions that named nothing that waits.
+    /// Completions for an unknown operation.
     CompletionsDropped = 3,
     /// Control streams refused.
     StreamsRefused = 4,
     /// Connections refused.
     OpensRefused = 5,
-    /// Connection attempts that nobody asked about any more.
+    /// Connection attempts whose caller stopped calling connect.
     AttemptsAbandoned = 6,
-    /// Links that carried and do not any more.
+    /// Links that carried and were abandoned.
     LinksLeft = 7,
-    /// Links, but for the first of a comm, that carry now.
+    /// Links that began to carry, without the first link of each comm.
     LinksTaken = 8,
 }
 
 impl ProcessTally {
-    /// How many there are.
+    /// Number of tallies.
     pub const LEN: usize = 9;
 }
 
 impl Counters {
-    /// The counters of a process, from its tallies and the counts of all its rows.
+    /// Returns the counters of a process, from its tallies and the counts of all its rows.
     #[must_use]
     pub fn from_rows(
         tallies: &[u64; ProcessTally::LEN],
@@ -197,7 +198,7 @@ mod tests {
             again: 2,
             ..MessageCounts::default()
         };
-        // Copied while a receive ended: begun is older than received.
+        // A copy that was made while a receive ended: `begun` is older than `received`.
         let torn = MessageCounts { begun: 7, received: 8, received_bytes: 800, ..MessageCounts::default() };
         assert_eq!((one.pending_messages(), torn.pending_messages()), (1, 0));
         let counters = Counters::from_rows(&[1, 2, 3, 4, 5, 6, 7, 8, 9], [one, torn]);

@@ -1,4 +1,4 @@
-//! Names of processes and of things in tables. An id that outlives its thing is recognised by its generation.
+//! The id of a process. Peers exchange and compare it; it contains no address.
 
 use core::fmt;
 

@@ -1,79 +1,86 @@
-//! The life of one link of a comm that has several, seen from one end. Both ends run it; the sending end asks for new
-//! connections.
+//! The life of one link of a comm that has several, seen from one end. The engine keeps one `LinkLife` per link at each end;
+//! the sending end requests new connections. Nothing here posts, sends or reads a clock.
 //!
 //! ```text
-//!           fault, or the peer's LINK_DOWN            the peer's LINK_DOWN
-//!      Up -------------------------------> Fenced ---------------------------> Down
-//!      ^                                     ^ fault, or too late               |
-//!      |  carries, or LINK_READY             |                                  | LINK_OPEN sent or received
-//!      +------------------------------- Joining <-- LINK_RESULT -- Asking <-----+
+//!              fault                    the peer's LINK_DOWN
+//!      Up ---------------> Fenced --------------------------------> Down
+//!      ^                      ^                                       |
+//!      | carries, or          | fault, or timeout                     |
+//!      | LINK_READY           |                                       |
+//!      +------------------ Joining <-- LINK_RESULT -- Asking <--------+ requesting end: LINK_OPEN sent
+//!                             ^                                       |
+//!                             +---------------------------------------+ other end: LINK_OPEN received
 //! ```
-//! *Fenced*: this end is in error, so that nothing the peer posted lands here any more, and the peer was told; LINK_DOWN
-//! is repeated until the peer says the same. *Down*: both ends are fenced; what may not have arrived is posted elsewhere.
-//! Every connection of a link has an epoch; words about another one change nothing.
+//! *Fenced*: this end's queue pair is in error, so that no operation of the peer lands here any more. LINK_DOWN was sent, and is
+//! repeated until the peer's LINK_DOWN arrives. *Down*: both ends are fenced; operations that may not have arrived are posted
+//! again on other links.
+//!
+//! A fault or timeout in Asking leads to Fenced too. The peer's LINK_DOWN in Up, Asking or Joining leads to Down at once; the
+//! caller fences this end first. Each connection of a link has an epoch, and frames about an older epoch change no state.
 
 use crate::control::RepeatTimer;
 use crate::time::{Duration, Instant};
 
-/// First wait before a link that is down is asked for again; it doubles up to [`RETRY_MAX`].
+/// First wait before a link that is down is requested again; it doubles up to [`RETRY_MAX`].
 pub const RETRY_FIRST: Duration = Duration::from_millis(200);
 
-/// Longest wait before a link that is down is asked for again.
+/// Longest wait before a link that is down is requested again.
 pub const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// A link that has been made for so long waits for packets that were lost, which the network repeats ever less often.
+/// Age from which a joining link is renewed once a path is whole again. Its packets were probably lost, and the network
+/// retransmits them at growing intervals.
 pub const STALE: Duration = Duration::from_millis(250);
 
-/// What time demands.
+/// The action that is due.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LinkStep {
-    /// Nothing.
+    /// No action.
     Wait,
-    /// Say LINK_DOWN again, and ask for an answer.
+    /// Send LINK_DOWN again, and request a reply.
     SayDown,
-    /// Make a new connection of this epoch, and send LINK_OPEN.
+    /// Make a new connection with this epoch, and send LINK_OPEN.
     Ask(u32),
-    /// It takes too long to come up: fence it.
+    /// The link is not up in time: fence it.
     Fence,
 }
 
-/// What the peer's LINK_DOWN means.
+/// The effect of the peer's LINK_DOWN.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DownStep {
-    /// It is about a connection that has ended for both ends.
+    /// The frame is about a connection that has ended at both ends.
     Stale,
-    /// The peer has not heard that this end has left the connection it means: say so again.
+    /// The peer does not know yet that this end has fenced the connection: send LINK_DOWN for it again.
     Past,
-    /// Fence this end too, then it is down.
+    /// Fence this end before any other action; the link is down then.
     Fence,
-    /// This end is fenced already: it is down now.
+    /// This end was fenced already: the link is down now.
     Down,
-    /// It is down already; answer if the peer waits.
+    /// The link was down already; reply if the peer requests it.
     Known,
 }
 
-/// What the peer's LINK_OPEN means.
+/// The effect of the peer's LINK_OPEN.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LinkOpenStep {
-    /// Not for now.
+    /// No action now.
     Ignore,
-    /// Make this end, and answer.
+    /// Make this end, and send LINK_RESULT.
     Make,
-    /// This end is made; answer again.
+    /// This end exists; send LINK_RESULT again.
     Repeat,
 }
 
-/// One link.
+/// The life of one link at one end.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkLife {
     state: LinkStage,
     epoch: u32,
-    /// This end asks for connections.
+    /// This end requests connections.
     asks: bool,
     since: Instant,
     repeat: RepeatTimer,
     retry: Duration,
-    /// A request for the link is given up, to be made again.
+    /// The pending request is to be abandoned and made again.
     renews: bool,
 }
 
@@ -87,20 +94,20 @@ enum LinkStage {
 }
 
 impl LinkLife {
-    /// The link that came with the comm: it is up.
+    /// Returns the link that was made together with the comm: it is up.
     #[must_use]
     pub fn new_first(asks: bool, now: Instant) -> Self {
         let repeat = RepeatTimer::start_at(now);
         Self { state: LinkStage::Up, epoch: 0, asks, since: now, repeat, retry: RETRY_FIRST, renews: false }
     }
 
-    /// Another link: it is yet to be made, at once.
+    /// Returns a further link: it is down, and its first request is due at once.
     #[must_use]
     pub fn new_further(asks: bool, now: Instant) -> Self {
         Self { state: LinkStage::Down, retry: Duration(0), ..Self::new_first(asks, now) }
     }
 
-    /// Whether work may be posted on it.
+    /// Whether operations may be posted on the link.
     #[inline]
     #[must_use]
     pub fn is_up(&self) -> bool {
@@ -113,19 +120,19 @@ impl LinkLife {
         self.state == LinkStage::Down
     }
 
-    /// Whether it was asked for and the peer has not answered.
+    /// Whether the link was requested and the peer has not replied.
     #[must_use]
     pub fn is_asking(&self) -> bool {
         self.state == LinkStage::Asking
     }
 
-    /// Whether its connection waits to carry.
+    /// Whether the link has a connection that does not carry yet.
     #[must_use]
     pub fn is_joining(&self) -> bool {
         self.state == LinkStage::Joining
     }
 
-    /// Which connection it is.
+    /// The epoch of the link's connection.
     #[must_use]
     pub fn connection_epoch(&self) -> u32 {
         self.epoch
@@ -135,8 +142,8 @@ impl LinkLife {
         (self.state, self.since, self.repeat, self.renews) = (state, now, RepeatTimer::start_at(now), false);
     }
 
-    /// A path to the peer is whole again, perhaps this link's: a link that is down is asked for at once, and one that has been
-    /// made for longer than [`STALE`] is made anew.
+    /// Records that a path to the peer is whole again, perhaps this link's. The next request for a link that is down becomes due
+    /// at once. A link that has been joining for [`STALE`] or longer is fenced, to be requested again.
     pub fn expedite_retry(&mut self, now: Instant) {
         if !self.asks || self.is_up() {
             return;
@@ -145,7 +152,8 @@ impl LinkLife {
         self.renews = self.state == LinkStage::Joining && now - self.since >= STALE;
     }
 
-    /// The link failed here. True if that is news: fence this end, then say LINK_DOWN and ask for an answer.
+    /// Handles a failure of the link at this end. Returns true for the first one of a connection: then the caller fences this end,
+    /// sends LINK_DOWN and requests a reply.
     pub fn on_fault(&mut self, now: Instant) -> bool {
         if !matches!(self.state, LinkStage::Up | LinkStage::Asking | LinkStage::Joining) {
             return false;
@@ -154,16 +162,16 @@ impl LinkLife {
         true
     }
 
-    /// The peer says LINK_DOWN. After [`DownStep::Fence`] this end has to be fenced before anything else.
+    /// Handles the peer's LINK_DOWN. After [`DownStep::Fence`] the caller fences this end before any other action.
     pub fn on_down(&mut self, epoch: u32, now: Instant) -> DownStep {
-        // An epoch this end never heard of: its LINK_OPEN was lost.
+        // An epoch that this end does not know: its LINK_OPEN was lost.
         let unheard = !self.asks && self.state == LinkStage::Down && is_after(epoch, self.epoch);
         if unheard {
             self.epoch = epoch;
             return DownStep::Known;
         }
         if epoch != self.epoch {
-            // Only the end that asks can be ahead, and it goes on only after it has left.
+            // Only the requesting end can be ahead, and it requests a new epoch only after it has fenced the old one.
             let past = self.asks && is_after(self.epoch, epoch);
             return if past { DownStep::Past } else { DownStep::Stale };
         }
@@ -180,7 +188,8 @@ impl LinkLife {
         }
     }
 
-    /// Call now and then. A link that has not come up after `limit` is given up for the time being.
+    /// Returns the action that is due at `now`. The caller calls it periodically. A link that is not up after `limit` is fenced,
+    /// to be requested again later.
     pub fn on_time(&mut self, now: Instant, limit: Duration) -> LinkStep {
         match self.state {
             LinkStage::Up => LinkStep::Wait,
@@ -189,7 +198,7 @@ impl LinkLife {
             LinkStage::Asking | LinkStage::Joining if self.asks && now - self.since > limit => {
                 LinkStep::Fence
             }
-            // Who asks gives up first, unless it is not there any more.
+            // The requesting end times out first. This end, with twice the limit, acts only if that end exists no more.
             LinkStage::Joining if now - self.since > Duration(limit.0.saturating_mul(2)) => LinkStep::Fence,
             LinkStage::Down if self.asks && now - self.since >= self.retry => {
                 self.retry = Duration(self.retry.0.saturating_mul(2).clamp(RETRY_FIRST.0, RETRY_MAX.0));
@@ -201,7 +210,7 @@ impl LinkLife {
         }
     }
 
-    /// The peer says LINK_OPEN.
+    /// Handles the peer's LINK_OPEN.
     pub fn on_open(&mut self, epoch: u32, now: Instant) -> LinkOpenStep {
         match self.state {
             LinkStage::Joining | LinkStage::Up if epoch == self.epoch && !self.asks => LinkOpenStep::Repeat,
@@ -214,17 +223,18 @@ impl LinkLife {
         }
     }
 
-    /// The peer says LINK_RESULT: true if its address is to be connected to.
+    /// Handles the peer's LINK_RESULT. Returns whether to connect to the address in it.
     pub fn on_result(&mut self, epoch: u32) -> bool {
         let asked = self.state == LinkStage::Asking && epoch == self.epoch;
         if asked {
-            // Since it was asked for: it has one limit in all.
+            // `since` stays: one limit covers the request and the connection.
             self.state = LinkStage::Joining;
         }
         asked
     }
 
-    /// The link carries: known here by itself at the asking end, by LINK_READY at the other.
+    /// Records that the link carries. The requesting end detects that by itself, the other one by LINK_READY. Returns whether the
+    /// link is up by that.
     pub fn on_carries(&mut self, epoch: u32, now: Instant) -> bool {
         let joined = self.state == LinkStage::Joining && epoch == self.epoch;
         if joined {
@@ -235,7 +245,7 @@ impl LinkLife {
     }
 }
 
-/// Whether an epoch comes after another; they wrap.
+/// Whether `epoch` is later than `other`; epochs wrap.
 fn is_after(epoch: u32, other: u32) -> bool {
     epoch != other && epoch.wrapping_sub(other) <= u32::MAX / 2
 }
@@ -315,7 +325,7 @@ mod tests {
     fn a_path_that_is_whole_again_has_its_link_asked_for_at_once() {
         let (mut one, mut other) = ends();
         let mut now = 0;
-        // Up to the longest pause.
+        // Until the wait has its longest value.
         for epoch in 1..8 {
             one.on_fault(at(now));
             one.on_down(epoch - 1, at(now));
@@ -327,7 +337,7 @@ mod tests {
         assert_eq!(one.on_time(at(now + 4999), LIMIT), LinkStep::Wait);
         one.expedite_retry(at(now + 4999));
         assert_eq!(one.on_time(at(now + 4999), LIMIT), LinkStep::Ask(8));
-        // The last request may be under way; of older ones the packets are lost.
+        // The latest request may still be pending; the packets of older ones are lost.
         now += 5000;
         assert!(one.on_result(8));
         one.expedite_retry(at(now));
@@ -338,13 +348,13 @@ mod tests {
         assert!(one.on_fault(at(now)));
         assert_eq!(one.on_down(8, at(now)), DownStep::Down);
         assert_eq!(one.on_time(at(now), LIMIT), LinkStep::Ask(9));
-        // The other end never asks.
+        // The end that does not request connections.
         other.on_down(0, at(0));
         other.expedite_retry(at(9_000));
         assert_eq!(other.on_time(at(9_000), LIMIT), LinkStep::Wait);
     }
 
-    /// A flush posted over it would wait for ever.
+    /// A flush that is posted over such a link would never complete.
     #[test]
     fn who_joins_does_not_wait_for_ever_for_an_end_that_is_gone() {
         let (_, mut other) = ends();

@@ -1,11 +1,11 @@
-//! How often one kind of line is logged. Asked by those whose lines a peer can cause; it reads no clock and writes no line.
+//! Limits how often one kind of line is logged. The code whose lines a peer can cause calls it; it reads no clock and writes no line.
 
 use crate::time::{Duration, Instant};
 
 /// Lines that may follow one another without a pause.
 pub const BURST: u32 = 64;
 
-/// A further line is allowed after so long.
+/// Time after which a further line is allowed.
 pub const PERIOD: Duration = Duration::from_secs(1);
 
 /// Counts the lines of one kind: at most [`BURST`] at once, and one per [`PERIOD`] in the long run.
@@ -13,19 +13,19 @@ pub const PERIOD: Duration = Duration::from_secs(1);
 pub struct LogRate {
     /// Lines that may be logged now.
     room: u32,
-    /// Since when `room` has not grown.
+    /// Time up to which elapsed periods have been added to `room`.
     since: Instant,
     left_out: u64,
 }
 
 impl LogRate {
-    /// All of the burst is allowed.
+    /// Returns a limit that allows the whole burst.
     #[must_use]
     pub const fn new(now: Instant) -> Self {
         Self { room: BURST, since: now, left_out: 0 }
     }
 
-    /// Asks for one line at `now`. `None`: it is to be left out. Otherwise the number of lines that were left out since the last one.
+    /// Requests one line at `now`. Returns `None` if it must be left out, else the number of lines that were left out since the last one.
     pub fn admit_line(&mut self, now: Instant) -> Option<u64> {
         let periods = (now - self.since).0 / PERIOD.0;
         if periods > 0 {

@@ -1,4 +1,4 @@
-//! The NICs of one end of a comm, as another process knows them: by number. Said by handles, compared by the pool.
+//! The NICs of one end of a comm, by the numbers that other processes know. Handles contain them, and the pool compares them.
 
 use crate::limits::RAILS_MAX;
 
@@ -10,16 +10,16 @@ pub struct NicList {
 }
 
 impl NicList {
-    /// What stands where numbers end that no NIC follows; so no NIC has this one.
+    /// The value in unused places after the last number; so no NIC has this number.
     pub const NOBODY: u16 = u16::MAX;
 
-    /// None: those of the other end, where they are not known.
+    /// The empty list: the NICs of the other end, if they are unknown.
     pub const NONE: Self = Self { numbers: [0; RAILS_MAX], count: 0 };
 
-    /// The one that a process has for its neighbours, of whatever number.
+    /// The NIC for processes on the same host, whatever its number is.
     pub const NEAR: Self = Self { numbers: [Self::NOBODY - 1, 0, 0, 0], count: 1 };
 
-    /// The NICs of that list; `None` if they are more than [`RAILS_MAX`], or one of them is there twice or is
+    /// Returns a list of those NICs. `None` if there are more than [`RAILS_MAX`], if one is contained twice, or if a number is
     /// [`NicList::NOBODY`] or that of [`NicList::NEAR`].
     #[must_use]
     pub fn new(list: &[u16]) -> Option<Self> {
@@ -30,19 +30,19 @@ impl NicList {
             .then_some(Self { numbers, count: list.len() as u8 })
     }
 
-    /// Their numbers.
+    /// The numbers of the NICs.
     #[must_use]
     pub fn nic_numbers(&self) -> &[u16] {
         &self.numbers[..usize::from(self.count)]
     }
 
-    /// How many.
+    /// Number of NICs.
     #[must_use]
     pub const fn len(&self) -> u8 {
         self.count
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0

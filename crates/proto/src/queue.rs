@@ -1,15 +1,15 @@
-//! Entries of a table one behind another, linked through themselves: to put one in or take one out of the middle allocates
-//! nothing. The caches have several, of what is idle and of what is to be closed; an entry is in one of them at most.
+//! Queues of table entries that are linked through the entries themselves, so that an insertion, or a removal from the middle, allocates
+//! nothing. The tag matcher and the memory exporter use them; an entry is in at most one queue.
 
 use crate::slots::{SlotId, SlotTable};
 
 /// An entry that can be in a queue.
 pub(crate) trait LinkedEntry {
-    /// Its neighbours.
+    /// The entry's links.
     fn queue_links(&mut self) -> &mut QueueLinks;
 }
 
-/// The neighbours of an entry in the one queue that it is in.
+/// The neighbours of an entry in its queue.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 pub(crate) struct QueueLinks {
     before: Option<SlotId>,
@@ -25,10 +25,10 @@ pub(crate) struct LinkedQueue {
 }
 
 impl QueueLinks {
-    /// Of one that is in no queue.
+    /// The links of an entry that is in no queue.
     pub(crate) const NONE: Self = Self { before: None, behind: None };
 
-    /// The entry behind this one.
+    /// The entry after this one.
     pub(crate) const fn next_entry(self) -> Option<SlotId> {
         self.behind
     }
@@ -47,7 +47,7 @@ impl LinkedQueue {
         self.front
     }
 
-    /// Puts an entry, which is in no queue, at the end.
+    /// Appends an entry, which must be in no queue.
     pub(crate) fn push<T: LinkedEntry>(&mut self, entries: &mut SlotTable<T>, id: SlotId) {
         if let Some(entry) = entries.get_mut(id) {
             *entry.queue_links() = QueueLinks { before: self.back, behind: None };
@@ -60,7 +60,7 @@ impl LinkedQueue {
         self.len += 1;
     }
 
-    /// Takes out an entry, which is in this queue.
+    /// Removes an entry, which must be in this queue.
     pub(crate) fn unlink_entry<T: LinkedEntry>(&mut self, entries: &mut SlotTable<T>, id: SlotId) {
         let Some(entry) = entries.get_mut(id) else { return };
         let QueueLinks { before, behind } = core::mem::take(entry.queue_links());

@@ -1,60 +1,60 @@
-//! Which bytes of a symmetric heap are taken. Pure: every process makes the same calls and so gets the same offsets, and none
-//! asks another.
+//! The allocated ranges of a symmetric heap. Pure: every process makes the same calls and so gets the same offsets, without a message
+//! between processes.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::reserve::{OutOfMemory, try_grow};
 
-/// What allocations begin at a multiple of, in bytes: words that one rank waits for share no cache line with others'.
+/// Alignment of allocations in bytes: a word that one rank waits for shares no cache line with other allocations.
 pub const ALIGN: u64 = 64;
 
-/// The free ranges of a heap: offset and bytes, by offset, none beside another.
+/// The free ranges of a heap, as offset and bytes, ordered by offset; no two are adjacent.
 #[derive(Debug)]
 pub struct HeapRanges {
     free: Vec<(u64, u64)>,
-    /// How many are taken: there is at most one more that is free.
+    /// Number of allocated ranges: at most one more range is free.
     taken: usize,
-    /// Nothing from here on was ever taken.
+    /// No byte from this offset on was ever allocated.
     fresh: u64,
 }
 
-/// Bytes that an allocation of so many takes; `None` if there are not that many numbers.
+/// Returns the bytes that an allocation of `bytes` uses; `None` if the number overflows.
 #[must_use]
 pub fn rounded_size(bytes: u64) -> Option<u64> {
     bytes.max(1).checked_next_multiple_of(ALIGN)
 }
 
 impl HeapRanges {
-    /// All of so many bytes are free.
+    /// Returns a heap of `bytes` free bytes.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self { free: vec![(0, bytes)], taken: 0, fresh: 0 }
     }
 
-    /// Bytes that are free.
+    /// Number of free bytes.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.free.iter().map(|(_, len)| len).sum()
     }
 
-    /// Where nothing was ever taken: these bytes are as the system gave them, zero.
+    /// The offset from which on no byte was ever allocated: these bytes are zero, as the system provided them.
     #[must_use]
     pub fn fresh_offset(&self) -> u64 {
         self.fresh
     }
 
-    /// Makes room for the ranges that are free once another one is taken, so that [`HeapRanges::release_range`] needs no memory. Called before each
+    /// Reserves memory for the list of free ranges after one more allocation, so that [`HeapRanges::release_range`] needs none. Call it before each
     /// [`HeapRanges::allocate_range`].
     ///
     /// # Errors
-    /// [`OutOfMemory`]; nothing has changed.
+    /// [`OutOfMemory`]; nothing is changed.
     pub fn reserve_gap(&mut self) -> Result<(), OutOfMemory> {
         let more = (self.taken + 2).saturating_sub(self.free.len());
         try_grow(&mut self.free, more)
     }
 
-    /// Takes the first range that is long enough.
+    /// Allocates from the first range that is long enough, and returns the offset; `None` if no range is.
     pub fn allocate_range(&mut self, bytes: u64) -> Option<u64> {
         let bytes = rounded_size(bytes)?;
         let at = self.free.iter().position(|&(_, len)| len >= bytes)?;
@@ -69,13 +69,13 @@ impl HeapRanges {
         Some(offset)
     }
 
-    /// Gives one back that was taken.
+    /// Frees an allocated range.
     pub fn release_range(&mut self, offset: u64, bytes: u64) {
         self.taken = self.taken.saturating_sub(1);
         self.release_end(offset, bytes);
     }
 
-    /// Gives the last bytes of one back that stays taken.
+    /// Frees the last bytes of a range that stays allocated.
     pub fn release_end(&mut self, offset: u64, bytes: u64) {
         let Some(mut len) = rounded_size(bytes) else { return };
         let at = self.free.partition_point(|&(other, _)| other < offset);

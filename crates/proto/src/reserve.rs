@@ -1,5 +1,5 @@
-//! Allocations that may fail: of 4 KiB and more, and of any size that a peer, a caller or a setting chooses. Called by every crate that
-//! makes such a table; memory that cannot be had is an [`OutOfMemory`], never the end of the process.
+//! Fallible allocations: those of 4 KiB and more, and those whose size a peer, a caller or a setting chooses. Every crate with such tables
+//! calls these functions. A failed allocation is an [`OutOfMemory`] error and never ends the process.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -12,14 +12,14 @@ use alloc::vec::Vec;
      container (memory.max)"
 )]
 pub struct OutOfMemory {
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub bytes: usize,
 }
 
 /// Makes an empty vector with room for `room` entries.
 ///
 /// # Errors
-/// [`OutOfMemory`].
+/// [`OutOfMemory`] if the system has no memory for it.
 pub fn try_vec<T>(room: usize) -> Result<Vec<T>, OutOfMemory> {
     let mut made = Vec::new();
     match made.try_reserve_exact(room) {
@@ -31,7 +31,7 @@ pub fn try_vec<T>(room: usize) -> Result<Vec<T>, OutOfMemory> {
 /// Makes a queue with room for `room` entries.
 ///
 /// # Errors
-/// [`OutOfMemory`].
+/// [`OutOfMemory`] if the system has no memory for it.
 pub fn try_deque<T>(room: usize) -> Result<VecDeque<T>, OutOfMemory> {
     let mut made = VecDeque::new();
     match made.try_reserve_exact(room) {
@@ -40,40 +40,40 @@ pub fn try_deque<T>(room: usize) -> Result<VecDeque<T>, OutOfMemory> {
     }
 }
 
-/// Makes `len` copies of a value.
+/// Makes a slice of `len` copies of a value.
 ///
 /// # Errors
-/// [`OutOfMemory`].
+/// [`OutOfMemory`] if the system has no memory for it.
 pub fn try_filled<T: Clone>(value: T, len: usize) -> Result<Box<[T]>, OutOfMemory> {
     let mut made = try_vec(len)?;
     made.resize(len, value);
     Ok(made.into_boxed_slice())
 }
 
-/// Makes `len` values, each by a call.
+/// Makes a slice of `len` values, each by a call of `make`.
 ///
 /// # Errors
-/// [`OutOfMemory`].
+/// [`OutOfMemory`] if the system has no memory for it.
 pub fn try_filled_with<T>(len: usize, make: impl FnMut() -> T) -> Result<Box<[T]>, OutOfMemory> {
     let mut made = try_vec(len)?;
     made.resize_with(len, make);
     Ok(made.into_boxed_slice())
 }
 
-/// Collects items whose number is known.
+/// Collects items whose number is known into a vector.
 ///
 /// # Errors
-/// [`OutOfMemory`].
+/// [`OutOfMemory`] if the system has no memory for it.
 pub fn try_collect<T>(items: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>, OutOfMemory> {
     let mut made = try_vec(items.len())?;
     made.extend(items);
     Ok(made)
 }
 
-/// Makes room for `more` entries behind those that a vector has.
+/// Makes room for `more` entries after those in a vector.
 ///
 /// # Errors
-/// [`OutOfMemory`]; the vector is as it was.
+/// [`OutOfMemory`] if the system has no memory for it; the vector is unchanged.
 pub fn try_grow<T>(entries: &mut Vec<T>, more: usize) -> Result<(), OutOfMemory> {
     entries.try_reserve(more).map_err(|_| out_of::<T>(entries.len().saturating_add(more)))
 }

@@ -1,29 +1,29 @@
-//! A table of fixed capacity whose entries are named by slot and generation, so that a name that outlives its entry
-//! names nothing. Used for comms' regions, connection attempts, members of shared groups and the like; never grows
-//! beyond its capacity.
+//! A table of fixed capacity whose entries are identified by slot and generation, so that the id of a removed entry matches no
+//! other. The engine and this crate use it for regions of comms, connection attempts, members of shared groups and the like. It never
+//! grows beyond its capacity.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::reserve::{OutOfMemory, try_grow};
 
-/// The name of an entry. Never zero as a number.
+/// The id of an entry. Never zero as a number.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SlotId {
-    /// Which place in the table.
+    /// The entry's place in the table.
     pub slot: u32,
-    /// Which use of that place, from 1.
+    /// The number of the entry's use of that place, from 1.
     pub generation: u32,
 }
 
 impl SlotId {
-    /// The name as one number, for handles that cross a C boundary.
+    /// Returns the id as one number, for handles that cross a C boundary.
     #[must_use]
     pub const fn to_bits(self) -> u64 {
         (self.generation as u64) << 32 | self.slot as u64
     }
 
-    /// The name in that number.
+    /// Returns the id with that number.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self { slot: bits as u32, generation: (bits >> 32) as u32 }
@@ -36,7 +36,7 @@ pub struct SlotTable<T> {
     entries: Vec<SlotEntry<T>>,
     free: VecDeque<u32>,
     capacity: usize,
-    /// Places that stay empty before one of them is used again; 0: the last one is, at once.
+    /// Places that stay empty before one of them is reused; 0: the place that was freed last is reused at once.
     quarantine: usize,
 }
 
@@ -47,23 +47,23 @@ struct SlotEntry<T> {
 }
 
 impl<T> SlotTable<T> {
-    /// An empty table for at most `capacity` entries. Allocates as it fills.
+    /// Returns an empty table for at most `capacity` entries. It allocates as it fills.
     #[must_use]
     pub const fn new(capacity: usize) -> Self {
         Self::with_quarantine(capacity, 0)
     }
 
-    /// An empty table of `capacity` places, each of which is used again only after `quarantine` others that were given
-    /// up later or as late; so it is full with that many places empty. For names that the network may bring back late.
+    /// Returns an empty table of `capacity` places. A place is reused only while more than `quarantine` places are free; the place that was
+    /// freed first is reused first. So the table is full with `quarantine` places empty. For ids that the network may deliver late.
     #[must_use]
     pub const fn with_quarantine(capacity: usize, quarantine: usize) -> Self {
         Self { entries: Vec::new(), free: VecDeque::new(), capacity, quarantine }
     }
 
-    /// From now on there is room for that many entries; those that are there stay. Allocates what is to come.
+    /// Sets the capacity; existing entries stay. Allocates the memory for all of it.
     ///
     /// # Errors
-    /// [`OutOfMemory`]; there is as much room as before.
+    /// [`OutOfMemory`]; the capacity is unchanged.
     pub fn set_capacity(&mut self, capacity: usize) -> Result<(), OutOfMemory> {
         let more = capacity.saturating_sub(self.entries.len());
         try_grow(&mut self.entries, more)?;
@@ -74,23 +74,23 @@ impl<T> SlotTable<T> {
         Ok(())
     }
 
-    /// For how many entries there is room, those that are there included.
+    /// The most entries that the table can have.
     #[must_use]
     pub const fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Puts `value` in, or gives it back when the table is full, or when the system has no memory for one more place.
+    /// Inserts `value`.
     ///
     /// # Errors
-    /// The value, when there is no room.
+    /// The value, if the table is full or the system has no memory for a further place.
     pub fn insert(&mut self, value: T) -> Result<SlotId, T> {
         if let Some(slot) = self.take_reusable() {
             let entry = &mut self.entries[slot as usize];
             entry.value = Some(value);
             return Ok(SlotId { slot, generation: entry.generation });
         }
-        // With the place's entry in the list of free ones, so that nothing is allocated when the value leaves.
+        // Reserves the place's entry in the free list too, so that `remove` never allocates.
         let more = (self.entries.len() + 1).saturating_sub(self.free.len());
         let is_full = self.entries.len() >= self.capacity;
         if is_full || self.entries.try_reserve(1).is_err() || self.free.try_reserve(more).is_err() {
@@ -101,7 +101,7 @@ impl<T> SlotTable<T> {
         Ok(SlotId { slot, generation: 1 })
     }
 
-    /// The place to use again, if one may be.
+    /// Removes and returns the free place to reuse, if one may be reused.
     fn take_reusable(&mut self) -> Option<u32> {
         if self.quarantine == 0 {
             return self.free.pop_back();
@@ -109,13 +109,13 @@ impl<T> SlotTable<T> {
         if self.free.len() > self.quarantine { self.free.pop_front() } else { None }
     }
 
-    /// Places that were ever used: what the table takes of memory.
+    /// Number of places that were ever used: the size of the table.
     #[must_use]
     pub fn used_places(&self) -> usize {
         self.entries.len()
     }
 
-    /// The entry in that place, and its name.
+    /// The entry in that place, and its id.
     #[inline]
     #[must_use]
     pub fn entry_at(&self, slot: u32) -> Option<(SlotId, &T)> {
@@ -123,13 +123,13 @@ impl<T> SlotTable<T> {
         Some((SlotId { slot, generation: entry.generation }, entry.value.as_ref()?))
     }
 
-    /// The entry in that place, to be changed.
+    /// The entry in that place, mutable.
     #[inline]
     pub fn entry_at_mut(&mut self, slot: u32) -> Option<&mut T> {
         self.entries.get_mut(slot as usize)?.value.as_mut()
     }
 
-    /// The entry of that name.
+    /// The entry with that id.
     #[inline]
     #[must_use]
     pub fn get(&self, id: SlotId) -> Option<&T> {
@@ -137,14 +137,14 @@ impl<T> SlotTable<T> {
         if entry.generation == id.generation { entry.value.as_ref() } else { None }
     }
 
-    /// The entry of that name.
+    /// The entry with that id, mutable.
     #[inline]
     pub fn get_mut(&mut self, id: SlotId) -> Option<&mut T> {
         let entry = self.entries.get_mut(id.slot as usize)?;
         if entry.generation == id.generation { entry.value.as_mut() } else { None }
     }
 
-    /// Takes the entry out; its name is never given again until 2^32 - 1 further uses of the place.
+    /// Removes and returns an entry; its id recurs only after 2^32 - 1 further uses of the place.
     pub fn remove(&mut self, id: SlotId) -> Option<T> {
         let entry = self.entries.get_mut(id.slot as usize)?;
         if entry.generation != id.generation {
@@ -156,7 +156,7 @@ impl<T> SlotTable<T> {
         Some(value)
     }
 
-    /// All entries.
+    /// All entries with their ids.
     pub fn iter(&self) -> impl Iterator<Item = (SlotId, &T)> {
         self.entries.iter().enumerate().filter_map(|(slot, entry)| {
             let value = entry.value.as_ref()?;
@@ -164,7 +164,7 @@ impl<T> SlotTable<T> {
         })
     }
 
-    /// All entries.
+    /// All entries with their ids, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (SlotId, &mut T)> {
         self.entries.iter_mut().enumerate().filter_map(|(slot, entry)| {
             let value = entry.value.as_mut()?;
@@ -172,25 +172,25 @@ impl<T> SlotTable<T> {
         })
     }
 
-    /// Entries that nothing has to be allocated for.
+    /// Number of entries for which no further allocation is necessary.
     #[cfg(test)]
     pub(crate) const fn room(&self) -> usize {
         self.entries.capacity()
     }
 
-    /// The next use of that place is its last.
+    /// Makes the next use of that place the last one before its generation wraps.
     #[cfg(test)]
     pub(crate) fn wear_out(&mut self, slot: u32) {
         self.entries[slot as usize].generation = u32::MAX;
     }
 
-    /// Entries in the table.
+    /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// Whether there are none.
+    /// Whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -1,24 +1,24 @@
-//! Room for as many entries as a table may come to hold, so that none of them allocates later. Called where a table grows; memory that cannot be had is an
-//! [`OutOfMemory`].
+//! Reserves room for all entries that a table may contain, so that no later insertion allocates. Called where a table grows. A failed
+//! allocation is an [`OutOfMemory`] error and never ends the process.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::reserve::OutOfMemory;
 
-/// Has a vector hold `room` entries in all without a further allocation.
+/// Ensures that a vector has room for `room` entries in all.
 ///
 /// # Errors
-/// [`OutOfMemory`]; the vector is as it was.
+/// [`OutOfMemory`]; the vector is unchanged.
 pub fn try_hold<T>(entries: &mut Vec<T>, room: usize) -> Result<(), OutOfMemory> {
     let more = room.saturating_sub(entries.len());
     entries.try_reserve(more).map_err(|_| OutOfMemory { bytes: room.saturating_mul(size_of::<T>()) })
 }
 
-/// Has a queue hold `room` entries in all without a further allocation.
+/// Ensures that a queue has room for `room` entries in all.
 ///
 /// # Errors
-/// [`OutOfMemory`]; the queue is as it was.
+/// [`OutOfMemory`]; the queue is unchanged.
 pub fn try_hold_queue<T>(entries: &mut VecDeque<T>, room: usize) -> Result<(), OutOfMemory> {
     let more = room.saturating_sub(entries.len());
     entries.try_reserve(more).map_err(|_| OutOfMemory { bytes: room.saturating_mul(size_of::<T>()) })

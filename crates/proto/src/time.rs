@@ -1,4 +1,4 @@
-//! Time as the protocols see it: nanoseconds since some start, always an argument, never read here.
+//! Time for the protocols, in nanoseconds since an arbitrary start. It is always an argument; this crate reads no clock.
 
 use core::ops::{Add, Sub};
 

@@ -1,11 +1,11 @@
-//! The eager messages of a comm that may still be under way, where messages overtake each other. Kept by the sender, which
-//! sends none eagerly that is too far ahead of the oldest one; never knows about tags or records.
+//! The eager messages of a comm that may be in flight where messages overtake each other. The sender keeps the window and sends
+//! no message eagerly that is too far ahead of the oldest one. It has no knowledge of tags or records.
 
 use crate::limits::RECVS_MAX;
 
 /// Knows the oldest eager message that the receiver may still have to place.
 ///
-/// The receiver says nothing about eager messages, but it starts receive `n` only once receive `n - 64` is done. So the
+/// The receiver does not acknowledge eager messages, but it starts receive `n` only after receive `n - 64` is done. So the
 /// record of receive `n` proves that the messages of receive `n - 64` and of earlier receives have been placed:
 ///
 /// ```text
@@ -22,7 +22,7 @@ pub struct EagerWindow {
 }
 
 impl EagerWindow {
-    /// A window before the first message, which will have that number.
+    /// Returns the window before the first message, which will have that number.
     #[must_use]
     pub fn new(number: u32) -> Self {
         Self { first: number, floors: [number; RECVS_MAX] }
@@ -51,7 +51,7 @@ mod tests {
     fn messages_are_placed_64_receives_after_theirs() {
         for start in [0, u32::MAX - 70] {
             let mut window = EagerWindow::new(start);
-            // Receive n takes message n, and the wraps of the two numbers differ.
+            // Receive n is filled by message n, and the two numbers wrap at different times.
             for n in 0..1_000_u32 {
                 window.record_receive(n.wrapping_sub(40), start.wrapping_add(n + 1));
                 assert_eq!(window.first_number(), start.wrapping_add((n + 1).saturating_sub(64)), "{n}");

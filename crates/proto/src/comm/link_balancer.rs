@@ -1,49 +1,49 @@
-//! Which link each piece of a message goes over, where a comm has several. Every link is measured: how fast it takes
-//! bytes while it has some, and how long an operation takes that finds it idle. A piece goes where it will be done
-//! first. Called by the engine for each operation of such comms; knows no clock.
+//! Chooses the link for each piece of a message, where a comm has several. It measures every link: its speed while it has bytes, and the
+//! latency of an operation that finds it idle. A piece is sent over the link that will complete it first. The engine calls it for each
+//! operation of such comms; it reads no clock.
 
 use crate::limits::{LINE_BYTES, LINKS_MAX, STRIPES_MAX, whole_lines};
 use crate::time::Instant;
 
-/// Bytes after which a measurement of speed counts.
+/// Bytes after which a measurement of speed is used.
 const SAMPLE_BYTES: u64 = 64 * 1024;
 
-/// How many measurements count, about.
+/// Approximate number of measurements in the average.
 const MEMORY: u64 = 16;
 
-/// A link that had nothing to do for so long is tried again, however slow it was.
+/// Nanoseconds after which an idle link is tried again, however slow it was.
 const FORGET: u64 = 20_000_000;
 
-/// However long its operations took, it is not tried again for so many times that: who looks for quicker links with a
-/// message is late with it.
+/// A link is tried again at the earliest after its latency times this number: each message that tries a slow link arrives
+/// late.
 const PATIENCE: u64 = 64;
 
-/// Bytes a second in units of 2^10 a second, roughly bytes a microsecond: one megabit is 122 of them.
+/// Bytes per second in units of 2^10 per second, roughly bytes per microsecond: one megabit per second is 122 units.
 const UNITS_A_MEGABIT: u64 = 122;
 
-/// Nanoseconds of a byte at one unit.
+/// Nanoseconds per byte at one unit.
 const UNIT_NANOS: u64 = 1_000_000_000 / 1024;
 
-/// What is known of one link.
+/// The measurements of one link.
 #[derive(Clone, Copy, Debug, Default)]
 struct LinkLoad {
     up: bool,
-    /// Bytes posted that have not completed, each operation counted as one more.
+    /// Posted bytes that have not completed; each operation counts as one byte more.
     outstanding: u64,
-    /// Speed, in 1024 bytes a second; never 0.
+    /// Speed, in 1024 bytes per second; never 0.
     speed: u64,
-    /// The bytes and nanoseconds it is the quotient of: of all measurements, each of which counts less with each later
-    /// one. A mean of speeds instead would take a burst of news for a fast link.
+    /// The bytes and nanoseconds whose quotient is the speed: sums over all measurements, each of which counts less with each later
+    /// one. A mean of speeds instead would rate a link as fast when its completions are reported in bursts.
     measured: (u64, u64),
-    /// What the NIC says it can do.
+    /// The speed that the NIC reports.
     nominal: u64,
-    /// Nanoseconds of an operation that finds it idle.
+    /// Nanoseconds of an operation that finds the link idle.
     latency: u64,
-    /// Since when it has had something to do, or when it last had.
+    /// The time since which it has outstanding operations, or at which it became idle.
     since: u64,
-    /// Bytes completed since then.
+    /// Bytes completed since that time.
     done: u64,
-    /// Most that was outstanding since then.
+    /// The most bytes outstanding since that time.
     most: u64,
 }
 
@@ -54,13 +54,13 @@ pub struct LinkBalancer {
 }
 
 impl LinkBalancer {
-    /// No link is up yet.
+    /// Returns a balancer without links that are up.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A link is up, with what its NICs say of it: megabits a second (0: unknown) and nanoseconds.
+    /// Records that a link is up, with the speed that its NICs report in megabits per second (0: unknown), and their latency in nanoseconds.
     pub fn mark_up(&mut self, link: usize, speed_mbps: u64, latency: u64, now: Instant) {
         let nominal = speed_mbps.max(1).saturating_mul(UNITS_A_MEGABIT);
         let load =
@@ -70,27 +70,26 @@ impl LinkBalancer {
         }
     }
 
-    /// A link is up no more; what was outstanding there is outstanding no more.
+    /// Records that a link is not up any more; its outstanding operations are forgotten.
     pub fn mark_down(&mut self, link: usize) {
         if let Some(load) = self.loads.get_mut(link) {
             *load = LinkLoad::default();
         }
     }
 
-    /// How many pieces a message of `len` bytes is cut into, where pieces are to have at least `least` and at most
-    /// `most` bytes; and the bytes of each but the last, which are whole lines. A piece is the bytes that one operation carries, 0
-    /// bytes for none.
+    /// Returns the number of pieces of a message of `len` bytes, and the bytes of each piece except the last. A piece is the bytes that one
+    /// operation carries. Pieces have at least `least` and at most `most` bytes, in whole lines. A message of 0 bytes is one piece.
     #[must_use]
     pub fn plan_pieces(&self, len: u64, least: u64, most: u64) -> (u64, u64) {
         let up = self.loads.iter().filter(|load| load.up).count() as u64;
-        // Several for each link, so that slower ones can have fewer.
+        // Several pieces per link, so that slower links can carry fewer of them.
         let wanted = if up > 1 { (up * 4).min(STRIPES_MAX as u64) } else { 1 };
         let piece = len.div_ceil(wanted).max(least.min(len)).max(1);
         let piece = piece.checked_next_multiple_of(LINE_BYTES).unwrap_or(u64::MAX).min(whole_lines(most));
         (len.div_ceil(piece).max(1), piece)
     }
 
-    /// The link over which `len` more bytes are done first, of those that `may` take an operation now.
+    /// Returns the link that completes `len` more bytes first, among those for which `may` allows an operation now.
     #[must_use]
     pub fn best_link(&self, len: u64, now: Instant, mut may: impl FnMut(usize) -> bool) -> Option<usize> {
         let mut best = None;
@@ -106,7 +105,7 @@ impl LinkBalancer {
         best.map(|(_, link)| link)
     }
 
-    /// An operation of `len` bytes was posted.
+    /// Records that an operation of `len` bytes was posted.
     pub fn on_posted(&mut self, link: usize, len: u64, now: Instant) {
         let Some(load) = self.loads.get_mut(link) else { return };
         if load.outstanding == 0 {
@@ -116,7 +115,7 @@ impl LinkBalancer {
         load.most = load.most.max(load.outstanding);
     }
 
-    /// An operation of `len` bytes, posted at `posted`, has completed.
+    /// Records that an operation of `len` bytes, posted at `posted`, has completed.
     pub fn on_done(&mut self, link: usize, len: u64, posted: Instant, now: Instant) {
         let Some(load) = self.loads.get_mut(link).filter(|load| load.up) else { return };
         load.outstanding = load.outstanding.saturating_sub(len + 1);
@@ -126,7 +125,7 @@ impl LinkBalancer {
             load.record_speed(took);
             (load.since, load.done, load.most) = (now.0, 0, load.outstanding);
         } else if load.outstanding == 0 && posted.0 == load.since {
-            // It was alone.
+            // The operation found the link idle, and no other is outstanding.
             let whole = now.0.saturating_sub(posted.0);
             load.latency = (load.latency * 3 + whole.saturating_sub(load.transfer_nanos(len))) / 4;
         }
@@ -135,7 +134,7 @@ impl LinkBalancer {
         }
     }
 
-    /// What is thought of a link, for those who look: whether it is up, megabits a second, nanoseconds.
+    /// Returns the estimate for a link, for tests and diagnostics: whether it is up, megabits per second, nanoseconds of latency.
     #[must_use]
     pub fn link_estimate(&self, link: usize) -> (bool, u64, u64) {
         let load = self.loads.get(link).copied().unwrap_or_default();
@@ -144,25 +143,25 @@ impl LinkBalancer {
 }
 
 impl LinkLoad {
-    /// So many nanoseconds were needed for what is done.
+    /// Adds a measurement: the bytes in `done` took `took` nanoseconds.
     fn record_speed(&mut self, took: u64) {
         let (bytes, nanos) = self.measured;
         let fewer = |sum: u64| sum - sum.div_ceil(MEMORY);
         let bytes = fewer(bytes).saturating_add(self.done);
         let nanos = fewer(nanos).saturating_add(took);
         let speed = (bytes.saturating_mul(UNIT_NANOS) / nanos.max(1)).max(1);
-        // A few small messages under way at once leave a link idle most of the time.
+        // With a few small messages in flight the link is idle most of the time, so a low speed is no measure of the link.
         if self.most >= SAMPLE_BYTES || speed > self.speed {
             (self.measured, self.speed) = ((bytes, nanos), speed);
         }
     }
 
-    /// Nanoseconds for so many bytes.
+    /// Nanoseconds to transfer `bytes`.
     fn transfer_nanos(&self, bytes: u64) -> u64 {
         bytes.saturating_mul(UNIT_NANOS) / self.speed.max(1)
     }
 
-    /// When `len` more bytes are done, in nanoseconds from now.
+    /// Nanoseconds from now until `len` more bytes complete.
     fn completion_nanos(&self, len: u64, now: Instant) -> u64 {
         let rest = if self.outstanding == 0 { now.0.saturating_sub(self.since) } else { 0 };
         let speed = if rest > FORGET { self.speed.max(self.nominal) } else { self.speed };
@@ -181,11 +180,11 @@ mod tests {
 
     use super::*;
 
-    /// A link that carries so many bytes a microsecond, with so many nanoseconds of latency.
+    /// A link that carries the given bytes per microsecond, with the given latency in nanoseconds.
     struct Pipe {
         speed: u64,
         latency: u64,
-        /// What has arrived is told this often only, one operation shortly after another.
+        /// Completions are reported only at this interval, in a burst.
         burst: u64,
         told: u64,
         free_at: u64,
@@ -207,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Sends messages one after another with a window of them, and returns the nanoseconds it took.
+    /// Sends messages one after another, `window` of them in flight. Returns the nanoseconds until all are complete.
     fn drive(spread: &mut LinkBalancer, pipes: &mut [Pipe], messages: u64, len: u64, window: u64) -> u64 {
         let mut now = 0;
         let mut begun = 0;
@@ -242,7 +241,7 @@ mod tests {
         spread
     }
 
-    /// Even if the NICs say that all are alike.
+    /// Speeds are measured even if the NICs report equal ones.
     #[test]
     fn unequal_links_are_used_in_proportion() {
         for speeds in [&[100, 400][..], &[1_000, 1_000], &[50, 100, 400, 1_000], &[1_000, 10]] {
@@ -261,7 +260,7 @@ mod tests {
         }
     }
 
-    /// As a network with pauses, or a caller that seldom polls, does.
+    /// A network with pauses, or a caller that seldom polls, causes such bursts.
     #[test]
     fn bursts_of_news_do_not_make_a_link_look_fast() {
         for bursts in [[20, 1], [1, 20], [20, 20], [5, 20]] {
@@ -274,7 +273,7 @@ mod tests {
         }
     }
 
-    /// Small messages, of which a few are under way at once, say little about how fast a link is.
+    /// The throughput of small messages, with few in flight, gives little information about the speed of a link.
     #[test]
     fn small_messages_do_not_make_a_link_look_slow() {
         let mut pipes = [Pipe::new(1_000, 200_000), Pipe::new(1_000, 200_000)];
@@ -294,7 +293,7 @@ mod tests {
         assert!(pipes[1].carried > 900 * 64, "{} of {}", pipes[1].carried, 1_000 * 64);
     }
 
-    /// Also when they come so seldom that every link has had nothing to do before each.
+    /// Also if messages are so rare that every link was idle before each.
     #[test]
     fn seldom_messages_take_the_quickest_link() {
         for latencies in [[40_000_000, 2_000_000], [500_000, 10_000]] {
@@ -316,7 +315,7 @@ mod tests {
         }
     }
 
-    /// One bad moment is not remembered for ever.
+    /// One period of slowness is forgotten in time.
     #[test]
     fn a_link_that_was_late_once_is_tried_again() {
         let mut spread = LinkBalancer::new();
@@ -339,7 +338,7 @@ mod tests {
         let mut spread = LinkBalancer::new();
         spread.mark_up(0, 1_000, 1_000, Instant(0));
         spread.mark_up(1, 1_000, 1_000, Instant(0));
-        // A bad moment: each 64 KiB take 50 ms.
+        // A slow period: each 64 KiB take 50 ms.
         for at in 0..20 {
             let posted = Instant(at * 50_000_000);
             let done = Instant((at + 1) * 50_000_000);
@@ -382,7 +381,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// So no line of NCCL's LL128 protocol is cut, whose flag could arrive before its data by another link.
+        /// So no line of NCCL's LL128 protocol is split; its flag could arrive before its data over another link.
         #[test]
         fn pieces_start_at_multiples_of_a_line(
             len in prop_oneof![0..1_u64 << 20, 0..=u64::MAX],

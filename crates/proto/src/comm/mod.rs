@@ -1,8 +1,9 @@
-//! Two-sided messages: what happens for each send and each receive, as plain functions over fixed-size state.
+//! Two-sided messages: the decisions for each send and each receive, as plain functions over fixed-size state. The engine calls them;
+//! nothing here posts an operation or copies a byte.
 //!
-//! Both sides pair sends with receive buffers by the same rule: the k-th send of a tag belongs to the k-th buffer of
-//! that tag, in receive order. The sender knows the buffers from its mailbox; what it must send earlier goes eagerly,
-//! and the receiver repeats the sender's reasoning (docs/wire.md, "Eager header").
+//! Both sides pair sends with receive buffers by the same rule: the k-th send of a tag belongs to the k-th buffer of that
+//! tag, in receive order. The sender knows the buffers from its mailbox. It sends a message without a known buffer eagerly, and the
+//! receiver repeats the sender's pairing (docs/wire.md, "Eager header").
 
 pub mod eager_window;
 pub mod link_balancer;
@@ -17,7 +18,7 @@ use crate::wire::fin::FinError;
 /// The peer broke the protocol; its link cannot be used any more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum MessageFault {
-    /// More receives are open than there can be.
+    /// More receives are open than the limit allows.
     #[error("the peer posted more than {} receives", crate::limits::RECVS_MAX)]
     TooManyReceives,
     /// A message does not fit its buffer.
@@ -31,10 +32,10 @@ pub enum MessageFault {
     /// The immediate is of an unknown kind.
     #[error("immediate {0:#x} is of an unknown kind")]
     Immediate(u32),
-    /// The same stripe or fin came twice, or contradicts what came before.
+    /// The same stripe or fin arrived twice, or contradicts an earlier one.
     #[error("a message was announced twice")]
     Twice,
-    /// An eager message's number is outside the window, or came twice.
+    /// The number of an eager message is outside the window, or arrived before.
     #[error("eager message number {0} is out of place")]
     EagerNumber(u32),
     /// An eager header could not be read.
@@ -43,7 +44,7 @@ pub enum MessageFault {
     /// A fin record could not be read.
     #[error("fin record: {0}")]
     Fin(#[from] FinError),
-    /// A receiver that left a link does not say what it has.
+    /// The receiver left a link without a delivery report.
     #[error("a link was left without a word on what has arrived")]
     Standing,
 }

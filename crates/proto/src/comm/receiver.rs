@@ -1,5 +1,5 @@
-//! The receiving side of a comm: pairs what arrives with the buffers of outstanding receives. Called by the engine
-//! in irecv and when completions arrive; never touches memory itself.
+//! The receiving side of a comm: pairs arrivals with the buffers of outstanding receives. The engine calls it in irecv and when
+//! completions arrive; it never accesses memory of a message.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -14,32 +14,32 @@ use crate::wire::eager::EagerHeader;
 use crate::wire::fin::FinRecord;
 use crate::wire::imm::{BufferToken, WriteImmediate};
 
-/// Eager messages that may have arrived and wait, or be overtaken by others.
+/// Window of eager messages: those that have arrived without a buffer, and those that they may have overtaken.
 const WINDOW: usize = MAILBOX_SLOTS;
 
-/// One outstanding receive, by its place: its number modulo those there may be.
+/// One outstanding receive, by its place: its number modulo the most receives that may be outstanding.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RecvId(pub usize);
 
-/// What an arrival did.
+/// The effect of an arrival.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ArrivalOutcome {
-    /// More must come for its buffer.
+    /// The message of its buffer is not complete.
     Partial,
-    /// Its buffer is full, others of the receive are not.
+    /// Its buffer is full; other buffers of the receive are not.
     Filled,
     /// All buffers of this receive are full.
     Done(RecvId),
-    /// It named a buffer that is not waiting; dropped.
+    /// It named a buffer that does not wait; it was dropped.
     Stale,
 }
 
-/// An eager message and its buffer: copy it, then tell [`MessageReceiver::complete_delivery`].
+/// An eager message and its buffer: copy the message, then call [`MessageReceiver::complete_delivery`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct EagerDelivery {
-    /// The bounce buffer it lies in.
+    /// The bounce buffer that contains it.
     pub bounce: u32,
-    /// Where it belongs.
+    /// The token of its receive buffer.
     pub token: BufferToken,
     /// Payload bytes.
     pub len: u32,
@@ -58,13 +58,13 @@ pub struct MessageReceiver {
     /// No eager message below this number waits for a buffer.
     lowest: u32,
     waiting: u32,
-    /// Buffers for which nothing has come.
+    /// Buffers for which nothing has arrived.
     empty: u32,
     /// Receives that may be outstanding: a power of two, at most [`RECVS_MAX`].
     recvs: usize,
-    /// The first use of each token.
+    /// The first generation of each token.
     generation: u16,
-    /// Of a member of a group: where its records go.
+    /// For a member of a group: the places of its clear-to-send records.
     ring: Option<Box<CtsRing>>,
 }
 
@@ -72,7 +72,7 @@ pub struct MessageReceiver {
 struct OutstandingReceive {
     number: u32,
     count: u8,
-    /// Buffers that are not full; 0: the place is free.
+    /// Buffers that are not full; 0: the receive is done or its place is free.
     missing: u8,
     outstanding: bool,
 }
@@ -81,7 +81,7 @@ struct OutstandingReceive {
 struct ReceiveBuffer {
     token: BufferToken,
     tag: u32,
-    /// Its room; the length of its message once that is known.
+    /// Its room; the length of its message once the length is known.
     len: u64,
     state: BufferPhase,
 }
@@ -94,13 +94,13 @@ impl ReceiveBuffer {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum BufferPhase {
-    /// Not waiting for anything.
+    /// The buffer waits for nothing.
     Idle,
-    /// Nothing has come.
+    /// Nothing has arrived.
     Empty,
-    /// Given to an eager message that is being copied.
+    /// Assigned to an eager message that is being copied.
     Taken,
-    /// Some stripes have come, by bitmap; `fin` once their number is known.
+    /// Some stripes have arrived, by bitmap; `fin` is their number once it is known.
     Striped { bitmap: u16, fin: Option<u8> },
     /// Full.
     Full,
@@ -120,7 +120,7 @@ impl Default for MessageReceiver {
 }
 
 impl MessageReceiver {
-    /// A new receiving side.
+    /// Returns the receiving side of a new comm.
     #[must_use]
     pub fn new() -> Self {
         Self::starting_at(1)
@@ -144,8 +144,8 @@ impl MessageReceiver {
         }
     }
 
-    /// The same for a member of a group: with fewer receives, which are announced in so many lines each, and tokens from
-    /// that use on.
+    /// Makes this the receiving side of a member of a group: with fewer receives, with records of `lines` lines each, and with tokens that
+    /// start at `generation`.
     #[must_use]
     pub fn in_range(self, generation: u16, lines: RecordLines) -> Self {
         let buffers = BufferTable::new(|slot| ReceiveBuffer::new_idle(slot, generation));
@@ -153,8 +153,8 @@ impl MessageReceiver {
         Self { recvs: RANGE_RECVS, generation, buffers, ring, ..self }
     }
 
-    /// Starts a receive of 1 to 8 buffers, given as tag and length; `None` while its place is in use, a member's sender may
-    /// still read the places of its records, or the number of buffers is out of range.
+    /// Starts a receive of 1 to 8 buffers, given as tag and length. `None` if the number of buffers is out of range, or if the receive has
+    /// to wait: its place is in use, or a member's sender may still read the places of its records.
     #[inline(always)]
     pub fn on_irecv(&mut self, buffers: impl ExactSizeIterator<Item = (u32, u64)>) -> Option<RecvId> {
         let id = RecvId(self.next as usize & (self.recvs - 1));
@@ -181,7 +181,7 @@ impl MessageReceiver {
         Some(id)
     }
 
-    /// Whether there is room for the records of a member's next receive, which they have then.
+    /// Reserves the places for the records of a member's next receive. Returns whether there was room.
     #[inline]
     fn reserve_places(&mut self, count: usize) -> bool {
         let of = |number: u32| &self.receives[number as usize % RANGE_RECVS];
@@ -189,7 +189,7 @@ impl MessageReceiver {
         self.ring.as_mut().is_none_or(|ring| ring.reserve_places(self.next, count, outstanding))
     }
 
-    /// The number, the token of buffer `index`, and the number of buffers of a receive, for its clear-to-send record.
+    /// The fields of a receive's clear-to-send record: the receive's number, the token of buffer `index`, and the number of buffers.
     #[inline]
     #[must_use]
     pub fn cts_fields(&self, id: RecvId, index: usize) -> (u32, BufferToken, u8) {
@@ -197,14 +197,14 @@ impl MessageReceiver {
         (receive.number, self.buffers[table::slot_of_buffer(id.0, index)].token, receive.count)
     }
 
-    /// Of a member of a group: where its records go.
+    /// For a member of a group: the places of its clear-to-send records.
     #[inline]
     #[must_use]
     pub fn cts_ring(&self) -> Option<&CtsRing> {
         self.ring.as_deref()
     }
 
-    /// The tag of the buffer with a slot, and its room; once the length of its message is known, that instead.
+    /// The tag and the room of a slot's buffer; once the length of its message is known, the length in place of the room.
     #[inline]
     #[must_use]
     pub fn tag_and_room(&self, slot: usize) -> (u32, u64) {
@@ -212,10 +212,10 @@ impl MessageReceiver {
         (tag, len)
     }
 
-    /// Takes note of an eager message that lies in bounce buffer `bounce`.
+    /// Records the arrival of an eager message in bounce buffer `bounce`.
     ///
     /// # Errors
-    /// [`MessageFault::EagerNumber`] if its number is outside the window or was seen.
+    /// [`MessageFault::EagerNumber`] if its number is outside the window or arrived before.
     pub fn on_eager(&mut self, header: EagerHeader, bounce: u32) -> Result<(), MessageFault> {
         let ahead = header.number.wrapping_sub(self.lowest) as usize;
         let place = &mut self.parked[header.number as usize % WINDOW];
@@ -233,22 +233,22 @@ impl MessageReceiver {
         Ok(())
     }
 
-    /// The bounce buffers of eager messages that have no buffer yet.
+    /// The bounce buffers of eager messages without a receive buffer.
     pub fn bounces_held(&self) -> impl Iterator<Item = u32> {
         self.parked.iter().flatten().map(|parked| parked.bounce)
     }
 
-    /// Whether eager messages are here that have no buffer yet.
+    /// Whether eager messages without a receive buffer have arrived.
     #[inline]
     #[must_use]
     pub fn holds_eager(&self) -> bool {
         self.waiting > 0
     }
 
-    /// The next eager message whose buffer is known. Ask until `None` after each irecv and each eager arrival.
+    /// Returns the next eager message whose buffer is known. Call it until `None` after each irecv and each eager arrival.
     ///
     /// # Errors
-    /// [`MessageFault::TooLong`] if it does not fit.
+    /// [`MessageFault::TooLong`] if the message does not fit.
     #[inline]
     pub fn next_delivery(&mut self) -> Result<Option<EagerDelivery>, MessageFault> {
         if self.waiting == 0 || self.empty == 0 { Ok(None) } else { self.find_delivery() }
@@ -284,7 +284,7 @@ impl MessageReceiver {
         }
     }
 
-    /// The buffer of an eager message: the first that has its tag, belongs to receive `base` or later and is empty.
+    /// Returns the buffer of an eager message: the first empty one that has its tag and belongs to receive `base` or later.
     fn buffer_for(&self, header: &EagerHeader) -> Option<usize> {
         let outstanding = self.next.wrapping_sub(header.base);
         let span = if outstanding > u32::MAX / 2 { 0 } else { outstanding.min(self.recvs as u32) };
@@ -306,15 +306,15 @@ impl MessageReceiver {
         None
     }
 
-    /// An eager message was copied into its buffer.
+    /// Records that an eager message was copied into its buffer.
     pub fn complete_delivery(&mut self, delivery: &EagerDelivery) -> ArrivalOutcome {
         self.fill_buffer(delivery.token.slot(), u64::from(delivery.len))
     }
 
-    /// An immediate arrived with a write of `len` bytes (looked at only for [`WriteImmediate::Whole`]).
+    /// Handles an immediate that arrived with a write of `len` bytes; `len` is used only for [`WriteImmediate::Whole`].
     ///
     /// # Errors
-    /// [`MessageFault`] if it contradicts what is known. [`WriteImmediate::Fin`] is not for here.
+    /// [`MessageFault`] if it contradicts an earlier arrival. [`WriteImmediate::Fin`] must be passed to [`MessageReceiver::on_fin`] instead.
     #[inline]
     pub fn on_imm(&mut self, imm: WriteImmediate, len: u64) -> Result<ArrivalOutcome, MessageFault> {
         let Some(slot) = self.current_slot(imm.buffer_token()) else { return Ok(ArrivalOutcome::Stale) };
@@ -351,10 +351,10 @@ impl MessageReceiver {
         }
     }
 
-    /// A fin record arrived with an immediate for the token it lies under.
+    /// Handles a fin record that arrived with an immediate; `token` is the token of the record's place.
     ///
     /// # Errors
-    /// [`MessageFault`] if it contradicts what is known.
+    /// [`MessageFault`] if it contradicts an earlier arrival.
     pub fn on_fin(&mut self, token: BufferToken, fin: FinRecord) -> Result<ArrivalOutcome, MessageFault> {
         let Some(slot) = self.current_slot(token) else { return Ok(ArrivalOutcome::Stale) };
         let buffer = &mut self.buffers[slot];
@@ -392,7 +392,7 @@ impl MessageReceiver {
         }
     }
 
-    /// What has arrived so far, for a sender that lost a link.
+    /// Returns the report of all arrivals so far, for a sender that lost a link.
     #[must_use]
     pub fn delivery_report(&self) -> DeliveryReport {
         let mut waiting = Vec::new();
@@ -416,14 +416,14 @@ impl MessageReceiver {
         DeliveryReport { next: self.next, frontier: self.frontier, ahead, waiting }
     }
 
-    /// The number the next receive will have.
+    /// The number of the next receive.
     #[inline]
     #[must_use]
     pub fn next_number(&self) -> u32 {
         self.next
     }
 
-    /// The receive of that number, if it is not done.
+    /// The receive with that number, if it is not done.
     #[inline]
     #[must_use]
     pub fn outstanding_receive(&self, number: u32) -> Option<RecvId> {
@@ -447,7 +447,7 @@ impl MessageReceiver {
         self.count_filled(slot)
     }
 
-    /// A buffer is full.
+    /// Counts a buffer as full.
     #[inline(always)]
     fn count_filled(&mut self, slot: usize) -> ArrivalOutcome {
         let id = RecvId(table::receive_of_slot(slot));
@@ -456,8 +456,8 @@ impl MessageReceiver {
         if receive.missing == 0 { ArrivalOutcome::Done(id) } else { ArrivalOutcome::Filled }
     }
 
-    /// Ends a receive of one buffer, which is full: the length of its message, and its place is free. `None` if it has
-    /// several.
+    /// Ends a receive of one buffer, which is full, and frees its place. Returns the length of its message, or `None` if the receive has
+    /// several buffers.
     #[inline]
     pub fn finish_one(&mut self, id: RecvId) -> Option<u64> {
         if self.receives[id.0].count != 1 {
@@ -467,7 +467,7 @@ impl MessageReceiver {
         Some(self.empty_buffer(table::slot_of_buffer(id.0, 0)))
     }
 
-    /// The length of the message in a full buffer, which waits for nothing from then on.
+    /// Ends a full buffer, which waits for nothing afterwards. Returns the length of its message.
     #[inline]
     fn empty_buffer(&mut self, slot: usize) -> u64 {
         let buffer = &mut self.buffers[slot];

@@ -1,5 +1,5 @@
-//! The sending side of a comm: reads clear-to-send records, decides how each message goes. Called by the engine in
-//! isend; never posts anything itself.
+//! The sending side of a comm: reads clear-to-send records, and decides how to send each message. The engine calls it in isend; it
+//! never posts an operation.
 
 use alloc::boxed::Box;
 
@@ -10,59 +10,59 @@ use crate::wire::cts::{self, CtsRecord, CtsSecondLine, RecordLines};
 use crate::wire::eager::EagerHeader;
 use crate::wire::layout::MailboxLayout;
 
-/// The sender's mailbox, where the receiver's NIC writes.
+/// The sender's mailbox, into which the receiver's NIC writes.
 pub trait SenderMailbox {
-    /// The word at a byte offset in it, with acquire ordering.
+    /// Loads the word at a byte offset, with acquire ordering.
     fn load_word(&self, offset: u64) -> u64;
 
-    /// The words of the line at such an offset, each with acquire ordering.
+    /// Loads the words of the line at a byte offset, each with acquire ordering.
     #[inline]
     fn load_line(&self, offset: u64) -> [u64; cts::WORDS] {
         core::array::from_fn(|i| self.load_word(offset + 8 * i as u64))
     }
 }
 
-/// What to do with a message.
+/// How to send a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SendDecision {
-    /// Nothing yet; ask again.
+    /// Not now; call again.
     NotYet,
-    /// Write it to where this record says.
+    /// Write it to the address in this record.
     Direct(CtsRecord),
-    /// Send it with this header.
+    /// Send it eagerly with this header.
     Eager(EagerHeader),
 }
 
 /// The state of a comm's sending side.
 #[derive(Debug)]
 pub struct MessageSender {
-    /// The first receive number that was not read yet.
+    /// The number of the first receive whose records were not read.
     next: u32,
-    /// Where its first record is to come.
+    /// The mailbox offset of that receive's first record.
     at: u32,
-    /// Receives that were read and have buffers left, in order.
+    /// Receives whose records were read and that have free buffers, in order.
     open: [OpenReceive; RECVS_MAX],
     open_len: usize,
-    /// Eager messages whose buffer is not known yet, in order.
+    /// Eager messages whose buffer is unknown, in order.
     unmatched: [UnmatchedEager; EAGER_CREDITS_MAX],
     unmatched_len: usize,
     eager_number: u32,
-    /// Eager messages that may be under way, where they overtake each other.
+    /// Eager messages that may be in flight, where messages overtake each other.
     window: Option<Box<EagerWindow>>,
     eager_credits: usize,
     eager_max: u64,
     lines: RecordLines,
     layout: MailboxLayout,
-    /// Where the record that was read last is; kept where records have two lines.
+    /// The mailbox offset of the record that was read last; kept if records have two lines.
     last: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct OpenReceive {
     number: u32,
-    /// Where its first record is.
+    /// The mailbox offset of its first record.
     at: u32,
-    /// Bit i: buffer i is not taken.
+    /// Bit i: buffer i is free.
     free: u8,
 }
 
@@ -73,7 +73,7 @@ struct UnmatchedEager {
 }
 
 impl MessageSender {
-    /// A new sending side; the peer takes eager payloads up to `eager_max` bytes, `eager_credits` at a time.
+    /// Returns the sending side of a new comm. The peer accepts eager payloads up to `eager_max` bytes, `eager_credits` at a time.
     #[must_use]
     pub fn new(eager_max: u32, eager_credits: u32) -> Self {
         Self::starting_at(1, eager_max, eager_credits)
@@ -100,20 +100,20 @@ impl MessageSender {
         }
     }
 
-    /// The same for a comm with that many links.
+    /// Makes this the sending side of a comm with that many links.
     #[must_use]
     pub fn with_links(self, links: usize) -> Self {
         let lines = RecordLines::for_links(links);
         Self { lines, ..self }.laid_out(MailboxLayout::for_single_comm(lines))
     }
 
-    /// The same where messages may overtake each other.
+    /// Makes this the sending side of a comm whose messages may overtake each other.
     #[must_use]
     pub fn without_order(self) -> Self {
         Self { window: Some(Box::new(EagerWindow::new(self.eager_number))), ..self }
     }
 
-    /// The same for a member of a group, before anything has come.
+    /// Makes this the sending side of a member of a group. Call it before a record has arrived.
     #[must_use]
     pub fn in_group(self) -> Self {
         let layout = MailboxLayout::for_member(self.lines);
@@ -124,8 +124,8 @@ impl MessageSender {
         Self { at: layout.first_offset(self.next), layout, ..self }
     }
 
-    /// Where the buffer of the record that was given out last lies for the links after the first; `None` where a comm has
-    /// one.
+    /// Returns the address of the last returned record's buffer for the links after the first; `None` if the comm has one
+    /// link.
     #[must_use]
     pub fn other_links(&self, mailbox: &impl SenderMailbox, record: &CtsRecord) -> Option<CtsSecondLine> {
         match self.lines {
@@ -139,10 +139,10 @@ impl MessageSender {
         CtsSecondLine::from_words(&line, record.number, record.index)
     }
 
-    /// Decides how a message of `len` bytes with `tag` goes. Whatever but [`SendDecision::NotYet`] it returns must be done.
+    /// Decides how to send a message of `len` bytes with `tag`. The caller must carry out every decision except [`SendDecision::NotYet`].
     ///
     /// # Errors
-    /// [`MessageFault::TooLong`] if the buffer it belongs to is smaller; [`MessageFault::TooManyReceives`].
+    /// [`MessageFault::TooLong`] if the message's buffer is smaller; [`MessageFault::TooManyReceives`] if the peer posted too many receives.
     #[inline]
     pub fn on_isend(
         &mut self,
@@ -165,28 +165,28 @@ impl MessageSender {
         self.on_isend_slow(mailbox, tag, len)
     }
 
-    /// Reads what records have come, while there is time. Optional: [`MessageSender::on_isend`] does it too.
+    /// Reads the records that have arrived, so that isend finds less to do. Optional: [`MessageSender::on_isend`] reads them too.
     ///
     /// # Errors
-    /// [`MessageFault::TooManyReceives`].
+    /// [`MessageFault::TooManyReceives`] if the peer posted too many receives.
     pub fn on_records(&mut self, mailbox: &impl SenderMailbox) -> Result<(), MessageFault> {
         if self.unmatched_len > 0 { self.read_records(mailbox) } else { Ok(()) }
     }
 
-    /// The first receive whose record was not read yet.
+    /// The number of the first receive whose records were not read.
     #[must_use]
     pub fn next_number(&self) -> u32 {
         self.next
     }
 
-    /// Eager messages whose buffer is not known yet.
+    /// Number of eager messages whose buffer is unknown.
     #[inline]
     #[must_use]
     pub fn unmatched_count(&self) -> usize {
         self.unmatched_len
     }
 
-    /// So many eager messages may be unmatched from now on: what this one of several members of a group has credit for.
+    /// Sets how many eager messages may be unmatched: the credits of this member of a group.
     #[inline]
     pub fn set_credits(&mut self, credits: usize) {
         self.eager_credits = credits.min(EAGER_CREDITS_MAX);
@@ -225,12 +225,12 @@ impl MessageSender {
         self.unmatched[self.unmatched_len] = UnmatchedEager { number, tag };
         self.unmatched_len += 1;
         self.eager_number = number.wrapping_add(1);
-        // Checked above: len <= eager_max, which is a u32.
+        // `len` fits, because it is at most `eager_max`, which was a u32.
         SendDecision::Eager(EagerHeader { number, base: self.next, tag, len: len as u32 })
     }
 
-    /// The oldest eager message that the receiver may still have to place, or else the number of the next one. In order, that is
-    /// the oldest without a buffer: all before it have arrived, if this one does.
+    /// The oldest eager message that the receiver may still have to place, or else the number of the next one. If messages arrive in
+    /// order, that is the oldest without a buffer: once it has arrived, all before it have.
     #[inline]
     fn oldest_unplaced(&self) -> u32 {
         match &self.window {
@@ -244,7 +244,7 @@ impl MessageSender {
         self.unmatched[..self.unmatched_len].first().map_or(self.eager_number, |eager| eager.number)
     }
 
-    /// Reads every receive whose records are all there, and gives its buffers to eager messages first.
+    /// Reads every receive whose records have all arrived, and assigns its buffers to eager messages first.
     fn read_records(&mut self, mailbox: &impl SenderMailbox) -> Result<(), MessageFault> {
         for _ in 0..MAILBOX_SLOTS {
             let place = u64::from(self.at);
@@ -271,7 +271,7 @@ impl MessageSender {
         Ok(())
     }
 
-    /// The next receive, which has so many buffers, has been read.
+    /// Advances past the receive that was read, which has `count` buffers.
     #[inline]
     fn advance_receive(&mut self, count: usize) {
         let oldest = self.oldest_unmatched();
@@ -282,7 +282,7 @@ impl MessageSender {
         self.at = self.layout.next(self.at, count);
     }
 
-    /// Gives each buffer to the oldest unmatched eager message with its tag; returns the bits of the buffers left.
+    /// Assigns each buffer to the oldest unmatched eager message with its tag. Returns the bits of the free buffers.
     fn match_eager(&mut self, tags: &[u32]) -> u8 {
         let mut free = 0;
         for (index, &tag) in tags.iter().enumerate() {
@@ -315,7 +315,7 @@ impl MessageSender {
         number: u32,
         index: u8,
     ) -> Option<CtsRecord> {
-        // Most looks find nothing new.
+        // Most polls find no new record, and then read one word only.
         if cts::head_number(mailbox.load_word(start)) != number {
             return None;
         }

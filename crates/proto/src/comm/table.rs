@@ -1,6 +1,6 @@
-//! A table with a place for each buffer that may be outstanding, by the slot that its token names. The places of first
-//! buffers come first: most comms never have others, and make no room for them. Used by the receiving side here and by
-//! the engine for what it knows of each buffer.
+//! A table with a place for each buffer that may be outstanding, by the slot of its token. The first places are those of first buffers:
+//! most comms never have other buffers, and allocate no room for them. The receiving side uses it here, and the engine uses it for its
+//! own state of each buffer.
 
 use alloc::vec::Vec;
 
@@ -13,7 +13,7 @@ pub const fn slot_of_buffer(receive: usize, index: usize) -> usize {
     index * RECVS_MAX + receive
 }
 
-/// From the slot of a buffer to that of the next one of its receive.
+/// The distance from the slot of a buffer to that of the next buffer of its receive.
 pub const STEP: usize = RECVS_MAX;
 
 /// The place of the receive that a slot belongs to.
@@ -23,25 +23,25 @@ pub const fn receive_of_slot(slot: usize) -> usize {
     slot % RECVS_MAX
 }
 
-/// Which buffer of its receive a slot is for.
+/// The index of a slot's buffer in its receive.
 #[inline]
 #[must_use]
 pub const fn index(slot: usize) -> usize {
     slot / RECVS_MAX
 }
 
-/// The table.
+/// A table with one value per slot.
 #[derive(Debug)]
 pub struct BufferTable<T>(Vec<T>);
 
 impl<T> BufferTable<T> {
-    /// With room for first buffers; `make` gives what is in a slot at first.
+    /// Returns a table with room for first buffers; `make` returns the initial value of a slot.
     #[must_use]
     pub fn new(make: impl FnMut(usize) -> T) -> Self {
         Self((0..RECVS_MAX).map(make).collect())
     }
 
-    /// Makes room for receives of `count` buffers.
+    /// Makes room for receives of `count` buffers. Allocates only for the first receive of several buffers.
     #[inline]
     pub fn make_room(&mut self, count: usize, make: impl FnMut(usize) -> T) {
         if count > 1 && self.0.len() < TOKENS_MAX {
@@ -55,14 +55,14 @@ impl<T> BufferTable<T> {
         self.0.extend((self.0.len()..TOKENS_MAX).map(make));
     }
 
-    /// What is in a slot; `None` if there was never a receive of so many buffers.
+    /// The value of a slot; `None` if the slot is of a further buffer and no receive had several.
     #[inline]
     #[must_use]
     pub fn get(&self, slot: usize) -> Option<&T> {
         self.0.get(slot)
     }
 
-    /// All there is, by slot.
+    /// All values, by slot.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter()
     }

@@ -1,17 +1,18 @@
-//! The answering side of a connection.
+//! The replying end of a connection. The engine keeps one `AcceptHandshake` per accepted connection and sends the frames that it
+//! orders; nothing here sends a frame.
 //!
 //! ```text
 //! Answered --READY--> Ready
 //! ```
-//! RESULT is repeated while Answered, and sent again for each OPEN that comes again.
+//! RESULT is repeated while Answered, and is sent again for each repeated OPEN.
 
 use crate::control::RepeatTimer;
 use crate::time::Instant;
 
-/// What to do now.
+/// The action that is due.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AcceptStep {
-    /// Nothing.
+    /// No action.
     Wait,
     /// Send RESULT again.
     SendResult,
@@ -19,7 +20,7 @@ pub enum AcceptStep {
     Ready,
 }
 
-/// One accepted connection, from its first RESULT on.
+/// The handshake of one accepted connection, from its first RESULT on.
 #[derive(Debug)]
 pub struct AcceptHandshake {
     repeat: RepeatTimer,
@@ -27,13 +28,13 @@ pub struct AcceptHandshake {
 }
 
 impl AcceptHandshake {
-    /// A connection whose first RESULT is sent now.
+    /// Begins a handshake whose first RESULT is sent now.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self { repeat: RepeatTimer::start_at(now), ready: false }
     }
 
-    /// Call whenever the front end asks.
+    /// Returns the action that is due at `now`. The engine calls it in each accept call of the front end.
     pub fn on_time(&mut self, now: Instant) -> AcceptStep {
         match self.ready {
             true => AcceptStep::Ready,
@@ -42,12 +43,12 @@ impl AcceptHandshake {
         }
     }
 
-    /// Call when the same OPEN comes again.
+    /// Handles a repetition of the connection's OPEN.
     pub fn on_open(&mut self) -> AcceptStep {
         AcceptStep::SendResult
     }
 
-    /// Call when READY comes.
+    /// Handles READY.
     pub fn on_ready(&mut self) {
         self.ready = true;
     }

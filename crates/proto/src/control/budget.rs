@@ -1,27 +1,27 @@
-//! How much work is done for processes that have proved nothing, or for one peer that asks for more than others: a number of units that grows
-//! back with time. Asked by those who accept and read control streams; it reads no clock.
+//! Limits the work for unproven processes, or for one peer that requests more than others: a number of units that grows back with time. The
+//! code that accepts and reads control streams calls it; it reads no clock.
 
 use crate::limits::{DIALS_BURST, DIALS_PERIOD, STRANGER_BURST, STRANGER_PERIOD};
 use crate::time::{Duration, Instant};
 
-/// A number of units of work: at most its burst at once, and one per period in the long run.
+/// A budget of work: at most its burst at once, and one unit per period in the long run.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkBudget {
     room: u32,
     burst: u32,
     period: Duration,
-    /// Since when `room` has not grown.
+    /// Time up to which elapsed periods have been added to `room`.
     since: Instant,
 }
 
 impl WorkBudget {
-    /// The work of one listener for all streams that have shown nothing: a unit per stream that is accepted, and per frame that is read from one.
+    /// Returns the budget of one listener for all unproven streams: a unit per accepted stream, and per frame that is read from one.
     #[must_use]
     pub const fn for_strangers() -> Self {
         Self::new(STRANGER_BURST, STRANGER_PERIOD)
     }
 
-    /// The work for one member that asks for links: a unit per link.
+    /// Returns the budget for one member that requests links: a unit per link.
     #[must_use]
     pub const fn for_dials() -> Self {
         Self::new(DIALS_BURST, DIALS_PERIOD)
@@ -31,7 +31,7 @@ impl WorkBudget {
         Self { room: burst, burst, period, since: Instant(0) }
     }
 
-    /// Whether a unit may be spent at `now`.
+    /// Adds the units of elapsed periods, then returns whether a unit remains at `now`.
     pub fn check_room(&mut self, now: Instant) -> bool {
         let periods = (now - self.since).0 / self.period.0;
         if periods > 0 {
@@ -41,12 +41,12 @@ impl WorkBudget {
         self.room > 0
     }
 
-    /// Spends units; the last of them may be more than there is room for.
+    /// Spends units. The cost may exceed the remaining units; none remain then.
     pub fn spend_units(&mut self, units: u32) {
         self.room = self.room.saturating_sub(units);
     }
 
-    /// Gives units back: a stream has shown that it is of an invited peer, so its cost is no stranger's.
+    /// Returns units to the budget: a stream has proved that its peer is invited, so its cost is refunded.
     pub fn refund_units(&mut self, units: u32) {
         self.room = self.room.saturating_add(units).min(self.burst);
     }

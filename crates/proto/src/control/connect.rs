@@ -1,26 +1,27 @@
-//! The asking side of a connection.
+//! The requesting end of a connection. The engine keeps one `ConnectHandshake` per connection attempt and sends the frames that it
+//! orders; nothing here sends a frame.
 //!
 //! ```text
 //! Asking --RESULT accepted--> Connected        Asking --RESULT otherwise--> Refused
 //! ```
-//! OPEN is repeated while Asking; READY is sent again for each RESULT that comes again.
+//! OPEN is repeated while Asking; READY is sent again for each repeated RESULT.
 
 use crate::control::RepeatTimer;
 use crate::time::Instant;
 use crate::wire::frame::OpenAnswer;
 
-/// What to do now.
+/// The action that is due.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConnectStep {
-    /// Nothing.
+    /// No action.
     Wait,
-    /// Send OPEN (again).
+    /// Send OPEN, possibly again.
     SendOpen,
-    /// Connect the link with what RESULT says, then send READY; the comm is usable.
+    /// Connect the link to the address in RESULT, then send READY; the comm is usable.
     Connect,
     /// Send READY again.
     SendReady,
-    /// Give up: this is why.
+    /// Abandon the attempt, for this reason.
     Refused(OpenAnswer),
 }
 
@@ -39,13 +40,13 @@ enum ConnectPhase {
 }
 
 impl ConnectHandshake {
-    /// An attempt whose first OPEN is sent now.
+    /// Begins an attempt whose first OPEN is sent now.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self { repeat: RepeatTimer::start_at(now), state: ConnectPhase::Asking }
     }
 
-    /// Call whenever the front end asks.
+    /// Returns the action that is due at `now`. The engine calls it in each connect call of the front end.
     pub fn on_time(&mut self, now: Instant) -> ConnectStep {
         if self.state == ConnectPhase::Asking && self.repeat.poll_due(now) {
             ConnectStep::SendOpen
@@ -54,7 +55,7 @@ impl ConnectHandshake {
         }
     }
 
-    /// Call for each RESULT of this attempt.
+    /// Handles a RESULT of this attempt.
     pub fn on_result(&mut self, answer: OpenAnswer) -> ConnectStep {
         match (self.state, answer) {
             (ConnectPhase::Asking, OpenAnswer::Accepted) => {

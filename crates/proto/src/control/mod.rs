@@ -1,5 +1,5 @@
-//! Connect and accept, and the life of a control stream over several connections, as machines: what to send when, and what
-//! each answer means. Driven by the engine from the calls of a front end; never opens a stream or a link.
+//! State machines for connect, accept, and a control stream that outlives its connections: which frame to send when, and the effect
+//! of each reply. The engine drives them from the calls of a front end. They never open a stream or a link.
 
 mod accept;
 mod budget;
@@ -23,7 +23,7 @@ pub const REPEAT_FIRST: Duration = Duration::from_millis(100);
 /// Longest wait before a frame is repeated.
 pub const REPEAT_MAX: Duration = Duration::from_secs(2);
 
-/// When to repeat a frame that has not been answered. Silence is no error: it repeats for ever.
+/// The times at which an unanswered frame is repeated. Silence is not an error: the timer never stops.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RepeatTimer {
     next: crate::time::Instant,

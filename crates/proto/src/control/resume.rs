@@ -1,67 +1,67 @@
-//! What one end of a control stream keeps so that the stream outlives the connections that carry it: frames are
-//! numbered, kept until the other end has taken them, and taken once each, in order. Driven by the host's streams; knows
-//! no socket.
+//! The send and receive window of one end of a control stream, by which the stream outlives the connections that carry it.
+//! Frames are numbered, kept until the other end has acknowledged them, and accepted once each, in order. The host's streams
+//! call it; it never uses a socket.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Bytes of frames that the other end has not taken; beyond, it counts as not reading.
+/// Most bytes of unacknowledged frames; with more, the other end counts as not reading.
 pub const KEPT_MAX: usize = 1 << 20;
 
-/// Frames taken that no record has told, from which on one is due for that alone.
+/// Accepted frames without an acknowledgement, from which on a record is due for the acknowledgement alone.
 pub const TAKEN_DUE: u64 = 16;
 
-/// One end.
+/// The window of one end.
 #[derive(Debug)]
 pub struct ResumeWindow {
-    /// Frames that the other end has not taken, as far as it told.
+    /// Frames that the other end has not acknowledged.
     kept: VecDeque<Vec<u8>>,
     kept_bytes: usize,
-    /// Number of the first of them.
+    /// Number of the first kept frame.
     first: u64,
-    /// Frames taken from the other end.
+    /// Frames accepted from the other end.
     received: u64,
 }
 
-/// More is kept than may be.
+/// The kept frames would exceed [`KEPT_MAX`] bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("the peer does not read its control stream")]
 pub struct ResumeFull;
 
-/// Whether a frame that came is to be used.
+/// Whether an arrived frame is to be processed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FrameArrival {
-    /// It is the next one.
+    /// The next frame: process it.
     New,
-    /// It came before, on this or another connection.
+    /// A frame that arrived before, on this or another connection: drop it.
     Known,
 }
 
-/// What the other end cannot mean.
+/// An acknowledgement or frame number that is invalid for this stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ResumeError {
-    /// Frames between are missing.
+    /// Frames before this one are missing.
     #[error("frame {came} came where {expected} was expected")]
     Gap {
-        /// Its number.
+        /// Number of the frame.
         came: u64,
-        /// The next one's.
+        /// Number of the expected frame.
         expected: u64,
     },
-    /// It has taken what was not sent.
+    /// The other end acknowledges frames that were not sent.
     #[error("{received} frames taken of {sent} sent")]
     Unsent {
-        /// Frames it says it has taken.
+        /// Frames that it acknowledges.
         received: u64,
-        /// Frames there were.
+        /// Frames sent.
         sent: u64,
     },
-    /// It needs what it had said it has.
+    /// The other end requests frames that it has acknowledged before.
     #[error("goes on from frame {from}, those before {first} were taken")]
     Forgotten {
-        /// Frames it says it has taken.
+        /// Frames that it acknowledges now.
         from: u64,
-        /// The first that is kept.
+        /// Number of the first kept frame.
         first: u64,
     },
 }
@@ -73,34 +73,34 @@ impl Default for ResumeWindow {
 }
 
 impl ResumeWindow {
-    /// A new stream.
+    /// Returns the window of a new stream.
     #[must_use]
     pub fn new() -> Self {
         Self { kept: VecDeque::new(), kept_bytes: 0, first: 0, received: 0 }
     }
 
-    /// Number of the first frame that is kept.
+    /// Number of the first kept frame.
     #[must_use]
     pub fn first_kept(&self) -> u64 {
         self.first
     }
 
-    /// Frames sent so far: the number of the next one.
+    /// Frames sent so far, which is the number of the next one.
     #[must_use]
     pub fn frames_sent(&self) -> u64 {
         self.first + self.kept.len() as u64
     }
 
-    /// Frames taken so far.
+    /// Frames accepted so far.
     #[must_use]
     pub fn frames_received(&self) -> u64 {
         self.received
     }
 
-    /// Keeps a frame to be sent.
+    /// Keeps a frame for sending, until it is acknowledged.
     ///
     /// # Errors
-    /// [`ResumeFull`] if that would be more than [`KEPT_MAX`] bytes; it is not kept then.
+    /// [`ResumeFull`] if more than [`KEPT_MAX`] bytes would be kept; the frame is not kept then.
     pub fn keep_frame(&mut self, frame: Vec<u8>) -> Result<(), ResumeFull> {
         if self.kept_bytes + frame.len() > KEPT_MAX {
             return Err(ResumeFull);
@@ -110,8 +110,8 @@ impl ResumeWindow {
         Ok(())
     }
 
-    /// A frame, and its number, for a connection that has brought all before `from`: the first from there on that the
-    /// other end may lack. `None` if there is none.
+    /// Returns the next frame for a connection that has carried all frames before `from`, and the frame's number. Acknowledged
+    /// frames are skipped. `None` if no frame is left to send.
     #[must_use]
     pub fn next_from(&self, from: u64) -> Option<(u64, &[u8])> {
         let number = from.max(self.first);
@@ -119,10 +119,10 @@ impl ResumeWindow {
         self.kept.get(at).map(|frame| (number, frame.as_slice()))
     }
 
-    /// A new connection says how much of the stream has been taken; what comes after is sent over it.
+    /// Handles the acknowledgement by which a new connection joins. Later frames are sent over that connection.
     ///
     /// # Errors
-    /// When the two ends cannot go on with this stream.
+    /// [`ResumeError::Forgotten`] or [`ResumeError::Unsent`] if the two ends cannot continue this stream.
     pub fn on_join(&mut self, received: u64) -> Result<(), ResumeError> {
         if received < self.first {
             return Err(ResumeError::Forgotten { from: received, first: self.first });
@@ -130,10 +130,10 @@ impl ResumeWindow {
         self.on_received(received)
     }
 
-    /// The other end has taken so many frames. An older record, of a slower connection, tells less.
+    /// Handles an acknowledgement of `received` frames. One that a slower connection delivers late changes nothing.
     ///
     /// # Errors
-    /// [`ResumeError::Unsent`] if there were fewer.
+    /// [`ResumeError::Unsent`] if fewer frames were sent.
     pub fn on_received(&mut self, received: u64) -> Result<(), ResumeError> {
         let sent = self.frames_sent();
         if received > sent {
@@ -148,10 +148,10 @@ impl ResumeWindow {
         Ok(())
     }
 
-    /// A frame of that number came.
+    /// Handles an arrived frame with that number.
     ///
     /// # Errors
-    /// [`ResumeError::Gap`] if it is none of those sent so far, nor the next.
+    /// [`ResumeError::Gap`] if frames before it are missing.
     pub fn on_frame(&mut self, number: u64) -> Result<FrameArrival, ResumeError> {
         let expected = self.received;
         if number > expected {
@@ -164,7 +164,7 @@ impl ResumeWindow {
         Ok(FrameArrival::New)
     }
 
-    /// Whether a record is due on a connection that last told so many frames taken.
+    /// Whether a record is due on a connection whose last acknowledgement was `told` frames.
     #[must_use]
     pub fn taken_due(&self, told: u64) -> bool {
         self.received - told >= TAKEN_DUE
@@ -179,20 +179,20 @@ mod tests {
 
     use super::*;
 
-    /// What happens to two ends.
+    /// An event of the two ends.
     #[derive(Clone, Debug)]
     enum Step {
         /// An end sends a frame.
         Send(usize),
-        /// A connection takes the next frame of an end, if it has one.
+        /// A connection accepts the next frame of an end, if there is one.
         Carry(usize, usize),
-        /// What an end put into a connection first comes out.
+        /// The oldest frame of an end inside a connection arrives.
         Arrive(usize, usize),
-        /// A connection ends, with all that is in it, and another one begins.
+        /// A connection ends, with all frames inside it, and another one begins.
         Cut(usize),
     }
 
-    /// One connection: by end, the frame it carries next, and what is in it: number, received, content.
+    /// One connection. By end: the number of its next frame, and the frames inside it with number, acknowledgement and content.
     #[derive(Clone, Default)]
     struct Connection {
         next: [u64; 2],
@@ -260,7 +260,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever connections end when, every frame is taken once, in order.
+        /// Every frame is accepted once and in order, for any order of lost connections.
         #[test]
         fn every_frame_is_taken_once_in_order(steps in steps()) {
             let end = || ResumeWindow::new();
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(end.on_frame(1), Err(ResumeError::Gap { came: 1, expected: 0 }));
         assert_eq!(end.on_frame(0), Ok(FrameArrival::New));
         assert_eq!(end.on_frame(0), Ok(FrameArrival::Known));
-        // An older record changes nothing.
+        // An older acknowledgement changes nothing.
         end.on_received(0).unwrap();
         assert_eq!(end.first_kept(), 2);
     }

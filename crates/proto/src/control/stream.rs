@@ -1,5 +1,5 @@
-//! The life of a control stream that is carried by several connections, its strands: which strand is dialled when, what the
-//! end of one means, and how long a stream without any lasts. Driven by the host's streams; knows no socket.
+//! The life of a control stream that several connections carry, its strands: when to dial which slot, the effect of a strand's end, and how
+//! long a stream without strands lasts. The host's streams drive it; it never uses a socket.
 //!
 //! ```text
 //!                 the first JOIN             the last joined strand falls silent
@@ -9,70 +9,70 @@
 //!         |                        | the last joined strand is ended                | nothing answers, or a refusal
 //!         +------------------------+----------------> Over <------------------------+
 //! ```
-//! A strand of a dead process is ended or refused by that process's kernel: the stream is over at once. A strand that falls
-//! silent shows a broken path: the stream waits for another path, dialled by the end that began it.
+//! The kernel of a dead process ends or refuses its strands: the stream is over at once, unless an attempt was answered and has not joined.
+//! A strand that falls silent indicates a broken path: the stream waits for another path, which the end that began the stream dials.
 
 use crate::time::{Duration, Instant};
 use crate::wire::strand::STRANDS_MAX;
 
-/// Longest time between two attempts of a slot that no strand carries.
+/// Longest time between two attempts of a slot without a strand.
 const REDIAL: Duration = Duration::from_millis(500);
 
-/// The same of a slot that never carried anything, once it was dialled for [`HOPE`] while another slot carries.
+/// Longest time between two attempts of a slot that never carried, once it was dialled for [`HOPE`] while another slot carries.
 const REDIAL_LATER: Duration = Duration::from_secs(2);
 
-/// How long a slot that never carried anything is dialled as often as others.
+/// How long a slot that never carried is dialled as often as the others.
 const HOPE: Duration = Duration::from_secs(60);
 
-/// A change of the network starts no attempt of a slot sooner than this after the one before.
+/// Shortest time from the last attempt of a slot to one that a change of the network causes.
 const REDIAL_SOON: Duration = Duration::from_millis(100);
 
-/// Attempts of one slot that nothing has answered: a new one takes the place of the oldest. Each is a descriptor, and an answer
-/// may take so many times [`REDIAL`].
+/// Unanswered attempts of one slot; a further one replaces the oldest. Each is a descriptor. An answer may take this number times
+/// [`REDIAL`].
 const DIALLED_MAX: usize = 2;
 
-/// Attempts of one slot that were answered and have not joined. A stopped process answers by its kernel, which queues them.
+/// Attempts of one slot that were answered and have not joined. The kernel of a stopped process accepts connections and queues them.
 const ANSWERED_MAX: usize = 2;
 
-/// Longest time that a stream without joined strands waits for the answer to an attempt.
+/// Longest time that a stream without joined strands waits for an answer to an attempt.
 const LINGER_MAX: Duration = Duration::from_secs(2);
 
-/// Shortest peer time: kernels count whole seconds.
+/// Shortest peer time, because kernels count whole seconds.
 const SILENCE_MIN: Duration = Duration::from_secs(1);
 
-/// Looks at a stream without joined strands before it is over: a process that was stopped meanwhile has yet to hear.
+/// Checks of a stream without joined strands before it is over: a process that was stopped meanwhile first reads the frames that have arrived.
 const LOOKS: u64 = 8;
 
-/// How far a strand has come.
+/// The progress of a strand.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum StrandPhase {
-    /// Nothing has answered.
+    /// No answer has arrived.
     Dialled,
     /// The other host has answered; the process has not.
     Answered,
-    /// Both ends have said which stream it belongs to.
+    /// Both ends know which stream the strand belongs to.
     Joined,
 }
 
 /// Why a strand ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum StrandEnd {
-    /// Nothing came for too long, or no route leads to the other host.
+    /// No packet arrived for too long, or no route leads to the other host.
     Silence,
-    /// The other host said so: it closed, reset or refused the connection.
+    /// The other host closed, reset or refused the connection.
     Refusal,
 }
 
 /// An attempt that is due.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DialStep {
-    /// Which slot to dial.
+    /// The slot to dial.
     pub slot: usize,
-    /// The oldest attempt of the slot that nothing has answered is to be dropped first.
+    /// Whether to drop the oldest unanswered attempt of the slot first.
     pub drops_oldest: bool,
 }
 
-/// One stream, at one end.
+/// The life of one stream at one end.
 #[derive(Clone, Debug)]
 pub struct StreamLife {
     state: StreamPhase,
@@ -80,7 +80,7 @@ pub struct StreamLife {
     slots: [DialSlot; STRANDS_MAX],
     /// Slots that this end dials.
     dials: usize,
-    /// Strands that have joined so far.
+    /// Strands that have joined since the stream began.
     ever_joined: u64,
 }
 
@@ -92,24 +92,24 @@ enum StreamPhase {
     Over,
 }
 
-/// Strands of one slot. At the end that accepts them, all are of the first slot.
+/// The strands of one slot. At the accepting end, all strands belong to the first slot.
 #[derive(Clone, Copy, Debug)]
 struct DialSlot {
     dialled: usize,
     answered: usize,
     joined: usize,
-    /// A strand of it has joined before: its address is the other process's.
+    /// A strand of this slot has joined before, so its address leads to the other process.
     proven: bool,
-    /// Since when it is dialled with that hope.
+    /// Start of the time that [`HOPE`] limits.
     since: Instant,
-    /// The last attempt.
+    /// Time of the last attempt.
     begun: Option<Instant>,
-    /// The next attempt; `None`: never.
+    /// Time of the next attempt; `None`: never.
     due: Option<Instant>,
 }
 
 impl StreamLife {
-    /// A stream that this end begins, over so many slots; nothing may come from the other host for `silence`.
+    /// Begins a stream that this end dials over `slots` slots. `silence` is the peer time: the longest time without a packet from the other host.
     #[must_use]
     pub fn new_dialling(slots: usize, silence: Duration, now: Instant) -> Self {
         let slot = DialSlot {
@@ -130,7 +130,7 @@ impl StreamLife {
         }
     }
 
-    /// A stream that this end accepted, by one strand that has not named its stream.
+    /// Begins a stream that this end accepted, with one strand that has not named its stream.
     #[must_use]
     pub fn new_accepted(silence: Duration, now: Instant) -> Self {
         let mut life = Self::new_dialling(0, silence, now);
@@ -138,13 +138,13 @@ impl StreamLife {
         life
     }
 
-    /// Strands that both ends have joined.
+    /// Strands that both ends have joined and that have not ended.
     #[must_use]
     pub fn joined_count(&self) -> usize {
         self.slots.iter().map(|slot| slot.joined).sum()
     }
 
-    /// All strands that have joined so far.
+    /// Strands that have joined since the stream began.
     #[must_use]
     pub fn ever_joined(&self) -> u64 {
         self.ever_joined
@@ -156,18 +156,18 @@ impl StreamLife {
         self.slots.get(slot).is_some_and(|slot| slot.joined > 0)
     }
 
-    /// Whether nothing can be sent any more.
+    /// Whether the stream is over, so that nothing can be sent.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.state == StreamPhase::Over
     }
 
-    /// The end that dials has learned of more addresses: it dials so many slots from now on.
+    /// Sets the number of slots that this end dials, after it has learned more addresses.
     pub fn set_slots(&mut self, slots: usize) {
         self.dials = slots.min(STRANDS_MAX);
     }
 
-    /// Longest time between two attempts of a slot that has carried, or of any slot of a stream that nothing carries.
+    /// Longest time between two attempts of a slot that has carried, or of any slot of a stream without strands.
     fn redial_interval(&self) -> Duration {
         Duration(self.silence.0 / 4).min(REDIAL)
     }
@@ -177,7 +177,7 @@ impl StreamLife {
         Duration(self.silence.0 / 2).min(LINGER_MAX)
     }
 
-    /// The next attempt that is due: it counts as begun. One that cannot begin has [ended](Self::on_ended).
+    /// Returns the next attempt that is due, which counts as begun. If the attempt cannot begin, call [`on_ended`](Self::on_ended).
     pub fn next_dial(&mut self, now: Instant) -> Option<DialStep> {
         let at = (0..self.dials).find(|&at| self.dial_time(at).is_some_and(|due| due <= now))?;
         let pace = self.dial_interval(at, now);
@@ -189,7 +189,7 @@ impl StreamLife {
         Some(DialStep { slot: at, drops_oldest })
     }
 
-    /// When [`StreamLife::next_dial`] or [`StreamLife::check_over`] has something to say next; `None`: not by time alone.
+    /// The time of the next result by [`StreamLife::next_dial`] or [`StreamLife::check_over`]; `None` if time alone causes none.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let dials = (0..self.dials).filter_map(|at| self.dial_time(at)).min();
@@ -201,10 +201,10 @@ impl StreamLife {
         dials.into_iter().chain(ends).min()
     }
 
-    /// When a slot is to be dialled.
+    /// The time at which a slot is to be dialled.
     fn dial_time(&self, at: usize) -> Option<Instant> {
         let slot = &self.slots[at];
-        // Before anything has carried, an attempt that was answered waits for a process that is yet to accept.
+        // Until the stream is carried, an answered attempt waits for a process that has yet to accept; a second one would wait for it too.
         let answered = if matches!(self.state, StreamPhase::Opening { .. }) { 1 } else { ANSWERED_MAX };
         let waits = slot.joined > 0 || slot.answered >= answered || self.state == StreamPhase::Over;
         slot.due.filter(|_| !waits)
@@ -216,7 +216,7 @@ impl StreamLife {
         if hopeless { REDIAL_LATER } else { self.redial_interval() }
     }
 
-    /// The network has changed: all slots without a strand are dialled soon.
+    /// Makes all slots without a strand due soon, because the network has changed.
     fn expedite_dials(&mut self, now: Instant) {
         for slot in &mut self.slots {
             slot.since = now;
@@ -225,14 +225,14 @@ impl StreamLife {
         }
     }
 
-    /// The other host has answered an attempt.
+    /// Records that the other host has answered an attempt.
     pub fn on_answered(&mut self, slot: usize) {
         let slot = &mut self.slots[slot];
         slot.dialled = slot.dialled.saturating_sub(1);
         slot.answered += 1;
     }
 
-    /// A strand has joined. At the end that dials, all other attempts of its slot are to be dropped.
+    /// Records that a strand has joined. At the dialling end, the caller drops all other attempts of its slot.
     pub fn on_joined(&mut self, at: usize, now: Instant) {
         let slot = &mut self.slots[at];
         (slot.dialled, slot.answered, slot.proven) = (0, 0, true);
@@ -244,7 +244,7 @@ impl StreamLife {
         }
     }
 
-    /// A strand has ended.
+    /// Records that a strand has ended.
     pub fn on_ended(&mut self, at: usize, phase: StrandPhase, end: StrandEnd, now: Instant) {
         let slot = &mut self.slots[at];
         let count = match phase {
@@ -263,23 +263,23 @@ impl StreamLife {
             && proven
             && end == StrandEnd::Refusal
         {
-            // The host is there, the process is not.
+            // The host refuses at an address that was the process's: the host runs, and the process has ended.
             *waited = Duration(u64::MAX);
         }
     }
 
     fn on_last_ended(&mut self, end: StrandEnd, now: Instant) {
-        // An attempt that was answered shows by itself whether the process lives.
+        // After a refusal the stream is over at the next check. It stays while an attempt is answered: that one shows whether the process lives.
         let waited = if end == StrandEnd::Silence { Duration(0) } else { Duration(u64::MAX) };
         self.state = StreamPhase::Adrift { waited, looked: now };
     }
 
-    /// The other end has said that the stream is over.
+    /// Ends the stream, because the other end has ended it.
     pub fn mark_over(&mut self) {
         self.state = StreamPhase::Over;
     }
 
-    /// Whether the stream is over. Ask after all strands were read and written.
+    /// Returns whether the stream is over. Call it after all strands were read and written.
     pub fn check_over(&mut self, now: Instant) -> bool {
         let answered = self.slots.iter().any(|slot| slot.answered > 0);
         let silence = self.silence;
@@ -293,7 +293,7 @@ impl StreamLife {
             StreamPhase::Carried => false,
             StreamPhase::Adrift { .. } if answered => false,
             StreamPhase::Adrift { waited, looked } => {
-                // A look counts for one step at the most, however long the process was stopped before.
+                // A check counts for one step at most, however long the process was stopped before it.
                 waited.0 = waited.0.saturating_add((now - *looked).min(step).0);
                 *looked = now;
                 *waited >= linger

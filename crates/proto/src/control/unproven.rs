@@ -1,5 +1,5 @@
-//! Control streams that others have opened and that have shown nothing yet: any process that finds the listener can open one. Asked by those who
-//! accept streams; it ends none itself.
+//! Control streams that peers have opened and not authenticated yet: any process that finds the listener can open one. The list determines
+//! which streams the accepting code reads and ends; it reads or ends no stream itself.
 
 use alloc::collections::VecDeque;
 
@@ -7,26 +7,26 @@ use crate::limits::{UNPROVEN_READS_MAX, UNPROVEN_STREAMS_MAX, UNPROVEN_TIME};
 use crate::slots::SlotId;
 use crate::time::Instant;
 
-/// The streams of one listener, oldest first.
+/// The unproven streams of one listener, oldest first.
 ///
-/// A stream leaves when it has shown something that only an invited peer knows, when it ends, when it has been here for
-/// [`UNPROVEN_TIME`], or as the oldest when there are more than [`UNPROVEN_STREAMS_MAX`]. An invited peer shows that with its second frame,
-/// so a flood has to be faster than the peer's first round trip to keep it out.
+/// A stream is removed when it has shown a secret that only an invited peer has, when it ends, or after [`UNPROVEN_TIME`]. The oldest one is
+/// also removed when there are more than [`UNPROVEN_STREAMS_MAX`]. An invited peer shows the secret with its second frame, so a flood keeps it
+/// out only if it is faster than the peer's first round trip.
 #[derive(Debug, Default)]
 pub struct UnprovenStreams {
     streams: VecDeque<(SlotId, Instant)>,
-    /// Whose turn it is to be read.
+    /// Index of the first stream of the next reads.
     turn: usize,
 }
 
 impl UnprovenStreams {
-    /// None.
+    /// Returns an empty list.
     #[must_use]
     pub const fn new() -> Self {
         Self { streams: VecDeque::new(), turn: 0 }
     }
 
-    /// Adds a stream that was accepted at `now`, which never goes back. Returns the one to end for it, if there are too many.
+    /// Adds a stream that was accepted at `now`; successive times never decrease. Returns the stream to end if there are too many.
     pub fn add_stream(&mut self, stream: SlotId, now: Instant) -> Option<SlotId> {
         self.streams.push_back((stream, now));
         if self.streams.len() <= UNPROVEN_STREAMS_MAX {
@@ -35,15 +35,15 @@ impl UnprovenStreams {
         self.streams.pop_front().map(|(oldest, _)| oldest)
     }
 
-    /// Forgets a stream that has ended, or has proved itself.
+    /// Removes a stream that has ended or has proved itself.
     pub fn remove(&mut self, stream: SlotId) {
         if let Some(at) = self.streams.iter().position(|(unproven, _)| *unproven == stream) {
             self.streams.remove(at);
         }
     }
 
-    /// The streams to read next, at most [`UNPROVEN_READS_MAX`] of them by turns: each read is a system call, and streams that show nothing must not
-    /// take the time of those that do.
+    /// Returns the streams to read next, at most [`UNPROVEN_READS_MAX`] of them in rotation. Each read is a system call, and silent streams must not
+    /// use the time of proven ones.
     pub fn next_reads(&mut self) -> impl Iterator<Item = SlotId> {
         let count = self.streams.len();
         let first = self.turn;
@@ -53,12 +53,12 @@ impl UnprovenStreams {
         (0..reads).filter_map(stream)
     }
 
-    /// The last streams that were added, at most `count`: an invited peer has often sent its proof already.
+    /// Returns the latest streams, at most `count`: an invited peer has often sent its proof already.
     pub fn newest_streams(&self, count: usize) -> impl Iterator<Item = SlotId> {
         self.streams.iter().rev().take(count).map(|(stream, _)| *stream)
     }
 
-    /// The streams whose time is over at `now`: they are to be read once more before they end.
+    /// Returns the streams that are older than [`UNPROVEN_TIME`] at `now`: the caller reads them once more before it ends them.
     pub fn expired_streams(&self, now: Instant) -> impl Iterator<Item = SlotId> {
         self.streams
             .iter()
@@ -66,7 +66,7 @@ impl UnprovenStreams {
             .map(|(stream, _)| *stream)
     }
 
-    /// Takes a stream whose time is over.
+    /// Removes and returns a stream that is older than [`UNPROVEN_TIME`] at `now`.
     pub fn take_expired(&mut self, now: Instant) -> Option<SlotId> {
         let is_expired = self.streams.front().is_some_and(|(_, since)| now - *since > UNPROVEN_TIME);
         if !is_expired {
@@ -75,13 +75,13 @@ impl UnprovenStreams {
         self.streams.pop_front().map(|(stream, _)| stream)
     }
 
-    /// How many there are.
+    /// Number of unproven streams.
     #[must_use]
     pub fn len(&self) -> usize {
         self.streams.len()
     }
 
-    /// Whether there is none.
+    /// Whether the list is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty()

@@ -1,27 +1,27 @@
-//! Inputs that are lists of actions: the reader that stateful targets share, and the random lists of their tests. What an action means is the
-//! target's own.
+//! Inputs that are lists of actions: the reader that stateful targets share, and the random lists of their tests. Each target defines the meaning of
+//! its actions.
 
 use alloc::vec::Vec;
 
 use super::RandomNumbers;
 
-/// Bytes of an action.
+/// Size of an action in bytes.
 const ACTION_BYTES: usize = 4;
 
 /// One action.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct FuzzAction {
-    /// What happens.
+    /// The kind of action.
     pub what: u8,
-    /// At which of two ends.
+    /// The end, of two.
     pub at: usize,
     /// A number.
     pub one: u8,
-    /// Another one.
+    /// Another number.
     pub two: u8,
 }
 
-/// Reads an input: its first byte, which says how the world is made, and at most `most` actions of four bytes each. `None` for an empty input.
+/// Reads an input: its first byte, which configures the world, and at most `most` actions of four bytes each. `None` for an empty input.
 pub fn read_actions(bytes: &[u8], most: usize) -> Option<(u8, impl Iterator<Item = FuzzAction> + '_)> {
     let (&how, rest) = bytes.split_first()?;
     let actions = rest.as_chunks::<ACTION_BYTES>().0.iter().take(most);
@@ -30,7 +30,7 @@ pub fn read_actions(bytes: &[u8], most: usize) -> Option<(u8, impl Iterator<Item
     Some((how, actions.map(action)))
 }
 
-/// The input that says `how`, and then does that.
+/// Returns the input with configuration `how` and these actions.
 #[must_use]
 pub fn write_script(how: u8, actions: &[[u8; ACTION_BYTES]]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1 + actions.len() * ACTION_BYTES);
@@ -39,7 +39,7 @@ pub fn write_script(how: u8, actions: &[[u8; ACTION_BYTES]]) -> Vec<u8> {
     bytes
 }
 
-/// An input of fewer than `most` random actions.
+/// Returns an input of fewer than `most` random actions.
 pub fn random_script(numbers: &mut RandomNumbers, most: usize) -> Vec<u8> {
     let len = 1 + ACTION_BYTES * numbers.next_below(most);
     (0..len).map(|_| numbers.next_u64() as u8).collect()

@@ -1,4 +1,4 @@
-//! Device queues: what a device may have left in memory.
+//! Fuzzing of device queues: words that a device may have left in memory.
 
 use alloc::vec::Vec;
 
@@ -20,7 +20,7 @@ const SHAPE: QueueShape = match QueueShape::new(8, 3, 0, 0) {
     Err(_) => panic!("8 is a depth"),
 };
 
-/// The words of the input, zeros where it is too short.
+/// Returns the words of the input, with zeros where it is too short.
 fn pad_to_words<const N: usize>(bytes: &[u8]) -> [u64; N] {
     let mut words = [0; N];
     for (into, from) in words.iter_mut().zip(bytes.chunks(8)) {
@@ -29,7 +29,7 @@ fn pad_to_words<const N: usize>(bytes: &[u8]) -> [u64; N] {
     words
 }
 
-/// An index, whether entries carry a check, and words that are taken for everything that they can be.
+/// Input: an index, whether entries carry a check, and words that are parsed as every kind of word.
 pub(super) fn words_of_a_queue(bytes: &[u8]) {
     let (head, rest) = bytes.split_at(bytes.len().min(9));
     let index = pad_to_words::<1>(head)[0];
@@ -45,7 +45,7 @@ pub(super) fn words_of_a_queue(bytes: &[u8]) {
             );
         }
     }
-    // What is read in a short way is what it is by the long one.
+    // Both parsers must return the same: the short one and the one field by field.
     let wait = |entry: QueueEntry| match entry {
         QueueEntry {
             work: EntryWork::Wait { queue, index },
@@ -141,7 +141,7 @@ pub(super) fn queue_seeds() -> Vec<Vec<u8>> {
     make_variants(&all)
 }
 
-/// What a process hands to another one of its host.
+/// The card that a process gives to another process of its host.
 pub(super) fn guest_card(bytes: &[u8]) {
     let Ok(card) = GuestChannelCard::from_bytes(bytes) else { return };
     assert_eq!(card.to_bytes(), bytes);
@@ -185,7 +185,7 @@ pub(super) fn guest_card_seeds() -> Vec<Vec<u8>> {
     make_variants(&all)
 }
 
-/// What another rank tells of its part of a window: how many bytes it is to have, and the card.
+/// The card of another rank's part of a window. Input: the expected length in bytes, and the card.
 pub(super) fn window_card(bytes: &[u8]) {
     let (len, rest) = bytes.split_at(bytes.len().min(8));
     let ([len], words) = (pad_to_words(len), pad_to_words(rest));
@@ -261,7 +261,7 @@ pub(super) fn window_card_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Words of a post box: the number that is expected, a rank, whether the last word is what it should be behind the others, and a request or reply.
+/// Words of a post box. Input: the expected number, a rank, whether the last word is replaced by the right check, and a request or reply.
 pub(super) fn post_box(bytes: &[u8]) {
     let (head, rest) = bytes.split_at(bytes.len().min(13));
     let [number, rank] = pad_to_words::<2>(head);
@@ -270,7 +270,7 @@ pub(super) fn post_box(bytes: &[u8]) {
     let mut request = pad_to_words::<8>(rest);
     let mut reply = pad_to_words::<4>(rest);
     if is_mended {
-        // Nobody who guesses gets behind the check.
+        // Random input never passes the check, so the check is computed here.
         request[7] = PostRequest::request_check(&request);
         reply[3] = PostReply::reply_check(&reply);
     }
@@ -306,7 +306,7 @@ pub(super) fn post_box(bytes: &[u8]) {
     }
 }
 
-/// Words of which one is not written yet: that they say something else is not to be taken for what they will say.
+/// Words of which one is not written yet must not parse as the complete ones.
 fn check_torn<const N: usize>(whole: &[u64; N], is_read: impl Fn(&[u64; N]) -> bool) {
     for at in 0..N {
         let mut words = *whole;

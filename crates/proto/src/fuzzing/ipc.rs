@@ -1,4 +1,4 @@
-//! Memory shared inside a node: the messages, and an importer and an exporter that are told anything.
+//! Fuzzing of memory shared inside a node: the messages, and an importer and an exporter with hostile peers.
 
 use alloc::vec::Vec;
 
@@ -20,7 +20,7 @@ use crate::wire::ipc::{
 };
 use crate::wire::window::{AccessKind, PartCard, WindowAccess, WindowPart};
 
-/// What is read is what would have been written.
+/// A parsed message encodes to the same bytes.
 pub(super) fn check_messages(bytes: &[u8]) {
     let Ok(parsed) = IpcMessage::from_bytes(bytes) else { return };
     assert!(bytes.len() <= MESSAGE_MAX);
@@ -60,7 +60,7 @@ pub(super) fn message_seeds() -> Vec<Vec<u8>> {
     make_variants(&all.map(|message| message.to_bytes()))
 }
 
-/// What is said of windows: what is read is what would have been written.
+/// A parsed message about a window encodes to the same bytes.
 pub(super) fn check_windows(bytes: &[u8]) {
     if let Ok(card) = PartCard::from_bytes(bytes) {
         assert_eq!(card.to_bytes(), bytes);
@@ -88,10 +88,10 @@ pub(super) fn window_seeds() -> Vec<Vec<u8>> {
     make_variants(&[&cards[..], &accesses.map(|access| access.to_bytes().to_vec())].concat())
 }
 
-/// Time does not go by below.
+/// Time stands still in these targets.
 const NOW: Instant = Instant(0);
 
-/// Four bytes a step: what is said or done, to which slot, in which generation, and a number.
+/// Four bytes per step: the message or action, the slot, the generation, and a number.
 pub(super) fn check_hostile(bytes: &[u8]) {
     let (Some(mut importing), Some(mut exporting)) = (FuzzImporter::new(), FuzzExporter::new()) else {
         return;
@@ -123,7 +123,7 @@ pub(super) fn hostile_seeds() -> Vec<Vec<u8>> {
     make_variants(&scripts.map(<[[u8; 4]]>::concat))
 }
 
-/// An importer whose exporter says anything.
+/// An importer with a hostile exporter.
 struct FuzzImporter {
     importer: MemoryImporter,
     source: SourceId,
@@ -206,7 +206,7 @@ impl FuzzImporter {
     }
 }
 
-/// An exporter whose peer says anything.
+/// An exporter with a hostile peer.
 struct FuzzExporter {
     exporter: MemoryExporter,
     peer: ImportingPeerId,

@@ -1,4 +1,4 @@
-//! Work entries and completions of NVIDIA's NICs.
+//! Fuzzing of work entries and completions of NVIDIA's NICs.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -9,7 +9,7 @@ use crate::wire::mlx5::{
     RemoteSegment,
 };
 
-/// An entry, then a completion: what is read is written as it was, but for what the NIC does not read.
+/// Input: an entry, then a completion. A parsed value encodes to the same bytes, except those that the NIC does not read.
 pub(super) fn check_queues(bytes: &[u8]) {
     let both = pad_input::<{ 2 * BYTES }>(bytes);
     let half = |at: usize| core::array::from_fn(|n| both[at + n]);

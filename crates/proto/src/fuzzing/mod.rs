@@ -1,5 +1,5 @@
-//! What each fuzz target does with its input, and the inputs it begins with. The targets in `testing/fuzz/` and the ordinary
-//! test that replays `testing/fuzz/corpus/` call the same functions; nothing of this is in the product.
+//! The fuzz targets of this crate: a check and seed inputs for each. The targets in `testing/fuzz/` and the test that replays `testing/fuzz/corpus/`
+//! call the same functions. No product code calls them.
 
 mod actions;
 mod device_queue;
@@ -21,9 +21,9 @@ pub use actions::{FuzzAction, random_script, read_actions, write_script};
 pub struct FuzzTarget {
     /// Its name: the file in `testing/fuzz/fuzz_targets/` and the folder in `testing/fuzz/corpus/`.
     pub name: &'static str,
-    /// Takes any bytes; panics when the code under test is wrong.
+    /// Accepts any bytes; panics if the code under test is wrong.
     pub check: fn(&[u8]),
-    /// The inputs that `cargo xtask corpus` writes, the same each time.
+    /// Returns the inputs that `cargo xtask corpus` writes, the same each time.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -68,18 +68,18 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "hostile", check: pair::check_hostile, seeds: pair::script_seeds },
 ];
 
-/// Runs the target of that name of this crate.
+/// Runs the target of this crate with that name.
 ///
 /// # Panics
-/// When there is none, or when the code under test is wrong.
+/// If no target has the name, or the code under test is wrong.
 pub fn run(name: &str, bytes: &[u8]) {
     run_of(TARGETS, name, bytes);
 }
 
-/// Runs the target of that name among those of a crate.
+/// Runs the target with that name among those of a crate.
 ///
 /// # Panics
-/// When there is none in `targets`, or when the code under test is wrong.
+/// If no target of `targets` has the name, or the code under test is wrong.
 pub fn run_of(targets: &[FuzzTarget], name: &str, bytes: &[u8]) {
     let target = targets.iter().find(|target| target.name == name);
     assert!(target.is_some(), "no fuzz target {name}");
@@ -93,13 +93,13 @@ pub fn run_of(targets: &[FuzzTarget], name: &str, bytes: &[u8]) {
 pub struct RandomNumbers(u64);
 
 impl RandomNumbers {
-    /// A sequence of its own for each seed.
+    /// Creates a sequence that depends on the seed only.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed ^ 0x9e37_79b9_7f4a_7c15)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -107,13 +107,13 @@ impl RandomNumbers {
         self.0
     }
 
-    /// The next number below `end`, which is not 0.
+    /// Returns the next number below `end`, which is not 0.
     pub fn next_below(&mut self, end: usize) -> usize {
         (self.next_u64() % end as u64) as usize
     }
 }
 
-/// Encodings that are right, and for each some that are cut, lengthened or have a flipped bit.
+/// Returns valid encodings, and for each some that are cut, lengthened or have a flipped bit.
 #[must_use]
 pub fn make_variants(valid: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut out = valid.to_vec();

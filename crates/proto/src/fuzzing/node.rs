@@ -13,7 +13,7 @@ use crate::wire::status::node::{
 pub(super) fn check_page(bytes: &[u8]) {
     let Ok(parsed) = SharedMemoryPage::from_bytes(bytes) else { return };
     assert!(parsed.neighbours.len() <= NEIGHBOURS && parsed.exports.len() <= EXPORTS);
-    // Whoever holds an export can be looked up.
+    // Every holder of an export has a record.
     for export in &parsed.exports {
         assert!(export.holder_records().all(|at| at < parsed.neighbours.len()));
     }

@@ -1,5 +1,5 @@
-//! Sender and receiver of one comm, driven by a list of operations that is read from the input. Among friends the
-//! k-th send of a tag must fill that tag's k-th buffer and nothing may be stuck; a hostile peer may cause faults only.
+//! Sender and receiver of one comm, driven by a list of operations from the input. If both ends keep the protocol, the k-th send of a tag fills the
+//! k-th buffer of that tag, and every operation ends. A hostile peer may cause faults only.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -15,11 +15,11 @@ use crate::wire::eager::EagerHeader;
 use crate::wire::fin::FinRecord;
 use crate::wire::imm::{BufferToken, WriteImmediate};
 
-/// Bytes of every buffer, and of the longest message.
+/// Size in bytes of every buffer, and of the longest message.
 const ROOM: u64 = 64;
 /// Most receives of one input.
 const GROUPS_MAX: usize = 150;
-/// Enough rounds, each of which tries every kind of step, for any input to come to its end.
+/// Enough rounds, each of which tries every kind of step, to end any input.
 const ROUNDS_MAX: usize = 20_000;
 
 struct MailboxWords(Vec<u64>);
@@ -47,18 +47,18 @@ enum FlyingMessage {
     Direct(BufferToken, usize),
 }
 
-/// One comm: messages and buffers are known by their position in the order of their calls.
+/// One comm: messages and buffers are identified by the order of their calls.
 struct CommPair {
     sender: MessageSender,
     receiver: MessageReceiver,
     mailbox: MailboxWords,
     records: VecDeque<CtsRecord>,
     wire: VecDeque<FlyingMessage>,
-    /// For each bounce buffer the message in it.
+    /// The message in each bounce buffer.
     bounced: Vec<usize>,
     /// Buffer number by token slot.
     buffers: Vec<usize>,
-    /// (message, buffer) pairs that happened.
+    /// Pairs of message and buffer that were matched.
     pairs: Vec<(usize, usize)>,
     to_post: VecDeque<Vec<u32>>,
     to_send: VecDeque<(usize, u32)>,
@@ -67,7 +67,7 @@ struct CommPair {
 }
 
 impl CommPair {
-    /// Sends are those of the groups, backwards within each.
+    /// The sends are those of the groups, in reverse order within each group.
     fn new(start: u32, groups: &[Vec<u32>]) -> Self {
         let tags = groups.iter().flat_map(|group| group.iter().rev().copied());
         Self {
@@ -128,7 +128,7 @@ impl CommPair {
         self.deliver_bounced()
     }
 
-    /// Any of the next few sends may be tried, as interleaved callers do; a refused one is tried again.
+    /// Tries one of the next few sends, as interleaved callers do; a refused send is tried again.
     fn try_isend(&mut self, byte: u8) -> Result<(), MessageFault> {
         let which = usize::from(byte >> 3) % self.to_send.len().clamp(1, 4);
         let Some(&(message, tag)) = self.to_send.get(which) else { return Ok(()) };
@@ -183,7 +183,7 @@ impl CommPair {
     }
 }
 
-/// The plan at the front of the input: groups of tags, two bytes for the tags of each group.
+/// Reads the plan at the front of the input: groups of tags, two bytes for the tags of each group.
 fn read_groups(bytes: &mut &[u8]) -> Vec<Vec<u32>> {
     let mut take = || {
         let (first, rest) = bytes.split_first().unwrap_or((&0, &[]));
@@ -195,7 +195,7 @@ fn read_groups(bytes: &mut &[u8]) -> Vec<Vec<u32>> {
     (0..count).map(|_| group(take(), u16::from_le_bytes([take(), take()]))).collect()
 }
 
-/// Both ends keep to the protocol; the wire reorders as the input says.
+/// Both ends keep the protocol; the network reorders according to the input.
 pub(super) fn check_friends(bytes: &[u8]) {
     let mut rest = bytes;
     let flags = rest.first().copied().unwrap_or(0);
@@ -203,7 +203,7 @@ pub(super) fn check_friends(bytes: &[u8]) {
     let ordered = flags & 0x40 != 0;
     let groups = read_groups(&mut rest);
     let mut pair = CommPair::new(start, &groups);
-    // The script, then every kind of step in turns until all is done.
+    // The script, then every kind of step in turn until all work is done.
     let turns = (0..ROUNDS_MAX).flat_map(|round| [0, 6, 9, 18, 27, 3, 4].map(|step| (round, step)));
     let turns = turns.map(|(round, step)| if step == 4 { (round % 50 * 5 + 4) as u8 } else { step });
     for byte in rest.iter().copied().chain(turns) {
@@ -225,7 +225,7 @@ pub(super) fn check_friends(bytes: &[u8]) {
     }
 }
 
-/// The peer of each end sends whatever the input says, near what is right so that it gets far.
+/// The peer of each end sends messages of the input, which are nearly valid so that they pass many checks.
 pub(super) fn check_hostile(bytes: &[u8]) {
     let mut receiver = MessageReceiver::new();
     let mut sender = MessageSender::new(ROOM as u32, 8);
@@ -247,7 +247,7 @@ pub(super) fn check_hostile(bytes: &[u8]) {
                 imm.map_or(Ok(ArrivalOutcome::Stale), |imm| receiver.on_imm(imm, u64::from(c)))
             }
             2 => {
-                // What the parser refuses never gets as far as the receiver.
+                // Records that the parser rejects never reach the receiver.
                 let fin = FinRecord { len: u64::from(c), stripes: b >> 3, token };
                 FinRecord::from_bytes(&fin.to_bytes())
                     .map_err(MessageFault::Fin)
@@ -289,7 +289,7 @@ fn check_arrival(receiver: &mut MessageReceiver, open: &mut usize, arrival: Arri
     }
 }
 
-/// Scripts of several lengths, each a plan and its steps.
+/// Returns scripts of several lengths, each a plan and its steps.
 pub(super) fn script_seeds() -> Vec<Vec<u8>> {
     let mut out = vec![Vec::new(), vec![0], vec![0xff; 16]];
     for (seed, len) in

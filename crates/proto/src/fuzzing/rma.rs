@@ -1,4 +1,4 @@
-//! One-sided communication: the messages, and both ends of a stream that are told anything by a peer.
+//! Fuzzing of one-sided communication: the messages, and both ends of a stream with a hostile peer.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -34,7 +34,7 @@ pub(super) fn check_words(bytes: &[u8]) {
     }
 }
 
-/// What a process keeps for one peer.
+/// The state of a process for one peer.
 struct StreamEnds {
     inbox: StreamInbox,
     out: OutgoingStream,
@@ -44,7 +44,7 @@ struct StreamEnds {
     shape: EpochShape,
 }
 
-/// A byte that says what happens, and up to 32 that say more; until the peer has broken the protocol.
+/// Per step, a byte for the action and up to 32 bytes of arguments, until the peer has broken the protocol.
 pub(super) fn check_hostile(bytes: &[u8]) {
     let (Some(shape), Some(stream)) = (EpochShape::new(4, 8, 2), RmaStream::new(0)) else { return };
     let order = SignalOrdering::Counted { revert_after: 3 };

@@ -1,4 +1,4 @@
-//! Sharing: the words, and a pool that is asked by somebody who says anything.
+//! Fuzzing of sharing: the wire formats, and a pool with a hostile peer.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -21,7 +21,7 @@ use crate::wire::share::{
     ShareRequest,
 };
 
-/// A byte that says what follows, and that.
+/// Input: a byte that selects the format, and its bytes.
 pub(super) fn check_words(bytes: &[u8]) {
     let Some((what, rest)) = bytes.split_first() else { return };
     match what % 4 {
@@ -77,10 +77,10 @@ pub(super) fn word_seeds() -> Vec<Vec<u8>> {
     ])
 }
 
-/// Queue pairs that the pool below may have.
+/// Number of queue pairs that the pool below may use.
 const BUDGET: u32 = 12;
 
-/// Four bytes a step: what happens, to which connection, and two numbers.
+/// Four bytes per step: the action, the connection, and two numbers.
 pub(super) fn check_pool(bytes: &[u8]) {
     let Ok(config) = PoolConfig::new(SharingMode::On, 2, 1) else { return };
     let mut pool = GroupPool::new(config, 7);
@@ -180,7 +180,7 @@ fn ask_pool(
 }
 
 pub(super) fn pool_seeds() -> Vec<Vec<u8>> {
-    // Wire, make ready, break and leave what was created, joined or alone; proofs as the steps wire them.
+    // Connect, mark ready, fail and leave groups that were created or joined, and links of a single comm, with proofs as the steps connect them.
     let create = |which, epoch| [1 << 5 | 1 << 3 | 5, which, epoch, 0];
     let join = |which, epoch, proof| [1 << 5 | 2 << 3 | 5, which, epoch, proof];
     let alone = |which| [2 << 5 | 5, which, 0, 0];

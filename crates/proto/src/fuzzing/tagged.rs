@@ -1,4 +1,4 @@
-//! Tagged messages inside a node: introductions, and the cells of both rings.
+//! Fuzzing of tagged messages inside a node: introductions, and the cells of both rings.
 
 use alloc::vec::Vec;
 
@@ -27,7 +27,7 @@ pub(super) fn introduction_seeds() -> Vec<Vec<u8>> {
     make_variants(&[introduction(0, [0; 16]), introduction(u32::MAX, [0xa5; 16])])
 }
 
-/// What is read is what would have been written; a cell is of one ring.
+/// A parsed cell encodes to the same words, and is valid in one ring only.
 pub(super) fn check_cells(bytes: &[u8]) {
     let Some(words) = cell_words(bytes) else { return };
     let message = TaggedMessage::from_words(&words);

@@ -1,4 +1,4 @@
-//! The parsers: whatever parses must print to what parses to the same.
+//! Fuzzing of the parsers: a parsed value must encode to bytes that parse to the same value.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -36,7 +36,7 @@ use crate::wire::status::{
 };
 use crate::wire::strand::{self, StrandJoin, StrandRecordKind};
 
-/// The input's first bytes, zeros where it is too short.
+/// Returns the input's first bytes, with zeros where it is too short.
 pub(super) fn pad_input<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut out = [0; N];
     let used = bytes.len().min(N);
@@ -166,7 +166,7 @@ pub(super) fn frame_seeds() -> Vec<Vec<u8>> {
     make_variants(&frames.map(|frame| frame.to_bytes()))
 }
 
-/// 65 bytes: the line, then the index that is asked for.
+/// Input of 65 bytes: the line, then the expected index.
 pub(super) fn check_cts(bytes: &[u8]) {
     let input = pad_input::<{ cts::BYTES + 1 }>(bytes);
     let mut words = [0; cts::WORDS];
@@ -183,7 +183,7 @@ pub(super) fn check_cts(bytes: &[u8]) {
     if let Some(parsed) = CtsSecondLine::from_words(&words, number, index) {
         assert_eq!(parsed.to_words(), words);
     }
-    // What a record says survives, also where random words fail its check.
+    // The fields of a record survive, also those of random words that fail its check.
     let said = CtsRecord::from_unchecked_words(&words, number, index & 7);
     let back = CtsRecord::from_words(&said.to_words(), number, index & 7);
     assert_eq!(back, (said.index < said.count).then_some(said));
@@ -262,7 +262,7 @@ pub(super) fn fin_seeds() -> Vec<Vec<u8>> {
     make_variants(&[record(0, 0), record(u64::MAX, 16), record(1 << 32, 1), record(90, 17)])
 }
 
-/// Memory that NVSHMEM registered.
+/// The handle of memory that NVSHMEM registered.
 pub(super) fn memory_handle(bytes: &[u8]) {
     let bytes = pad_input(bytes);
     let Ok(parsed) = MemoryHandle::from_bytes(&bytes) else { return };
@@ -278,7 +278,7 @@ pub(super) fn memory_handle_seeds() -> Vec<Vec<u8>> {
     make_variants(&[handle(0), handle(7), handle(255)].map(|handle| handle.to_bytes()[..128].to_vec()))
 }
 
-/// A process with symmetric memory.
+/// The record of a process with symmetric memory.
 pub(super) fn check_pe(bytes: &[u8]) {
     let Ok(parsed) = PeRecord::from_bytes(bytes) else { return };
     assert_eq!(PeRecord::from_bytes(&parsed.to_bytes()), Ok(parsed));
@@ -294,7 +294,7 @@ pub(super) fn pe_seeds() -> Vec<Vec<u8>> {
     make_variants(&[pe(0), pe(7), pe(u64::MAX >> 13)].map(|pe| pe.to_bytes().to_vec()))
 }
 
-/// A card, and a word about the links of one-sided work.
+/// A card, and a message about the links of a context.
 pub(super) fn check_dial(bytes: &[u8]) {
     if let Ok(card) = ProcessCard::from_bytes(&pad_input(bytes)) {
         assert_eq!(ProcessCard::from_bytes(&card.to_bytes()), Ok(card));
@@ -381,7 +381,7 @@ pub(super) fn check_status(bytes: &[u8]) {
     let Ok(parsed) = StatusSnapshot::from_bytes(bytes) else { return };
     assert!(parsed.rows.len() <= parsed.head.rows as usize);
     assert_eq!(StatusSnapshot::from_bytes(&parsed.to_bytes()).as_ref(), Ok(&parsed));
-    // Whatever the words are, adding them up ends well.
+    // The counters of any rows can be added without a panic.
     let _ = (parsed.process_counters(), parsed.rows.iter().map(StatusRow::comm_counts).count());
 }
 

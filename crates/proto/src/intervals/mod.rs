@@ -1,10 +1,10 @@
-//! An index of spans, in groups: which of them contains a span, or overlaps it. Spans of one group may nest and overlap as
-//! they like. For caches of registrations and of mappings; it knows neither, counts nothing and evicts nothing.
+//! An index of byte spans in groups: finds the spans of a group that contain a given span, or overlap it. Spans of one group may
+//! nest and overlap in any way. The registration cache, the memory exporter and the importer use it; it counts nothing and evicts nothing.
 //!
-//! One balanced tree (AVL), ordered by group, then by where spans begin, then by where they end, the farthest first. Each
-//! node knows how far any span below it reaches. So the last of a group that begins early enough and reaches far enough is
-//! found by going down once, at most twice more where the group begins. No look-up allocates; nodes that were removed are
-//! used again.
+//! It is one balanced tree (AVL), ordered by group, then by the beginning of spans, then by their end, the farthest first. Each
+//! node has the greatest end of all spans below it. So one descent finds the last span of a group that begins early enough and
+//! reaches far enough; where the group begins, two more descents may be necessary. No search allocates, and removed nodes are
+//! reused.
 
 mod span;
 #[cfg(test)]
@@ -25,7 +25,7 @@ const NONE: u32 = u32::MAX;
 pub struct IntervalTree<G, V> {
     nodes: Vec<IntervalNode<G, V>>,
     root: u32,
-    /// The first of the nodes that are not in the tree; the next is to the left of each.
+    /// The first node of the list of unused nodes; each one's `left` is the next.
     free: u32,
     len: usize,
 }
@@ -37,13 +37,13 @@ struct IntervalNode<G, V> {
     value: V,
     left: u32,
     right: u32,
-    /// Nodes on the longest way down from here, this one included: at most 1.44 times the logarithm of all.
+    /// Nodes on the longest path down from this node, including it: at most 1.44 times log2 of the number of nodes.
     height: u8,
-    /// The greatest end of any span from here down, of whichever group.
+    /// The greatest end of any span from this node down, of any group.
     reach: u64,
 }
 
-/// What is looked for: the last span of a group that begins at `start` or before and ends at `end` or behind.
+/// The object of a search: the last span of a group that begins at `start` or before and ends at `end` or after.
 struct SpanQuery<'a, G> {
     group: &'a G,
     start: u64,
@@ -57,13 +57,13 @@ impl<G: Copy + Ord, V: Copy> Default for IntervalTree<G, V> {
 }
 
 impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
-    /// None.
+    /// Returns an empty index.
     #[must_use]
     pub const fn new() -> Self {
         Self { nodes: Vec::new(), root: NONE, free: NONE, len: 0 }
     }
 
-    /// Allocates what so many spans take, so that until there are more nothing is allocated.
+    /// Allocates the memory for `spans` spans, so that no insertion allocates until there are more.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -72,40 +72,40 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
         try_grow(&mut self.nodes, more)
     }
 
-    /// Spans that nothing has to be allocated for.
+    /// Number of spans for which no further allocation is necessary.
     #[cfg(test)]
     pub(crate) const fn room(&self) -> usize {
         self.nodes.capacity()
     }
 
-    /// How many there are.
+    /// Number of spans.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the index is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Of the spans of a group that contain all of `span`, the one that begins last, and of several that begin there the
-    /// shortest. Where spans nest, that is the smallest of all.
+    /// Returns the span of a group that contains all of `span` and begins last; of several with that beginning, the shortest. Where
+    /// spans nest, that is the smallest of all.
     #[must_use]
     pub fn find_containing(&self, group: &G, span: ByteSpan) -> Option<(ByteSpan, V)> {
         self.find_last(&SpanQuery { group, start: span.start(), end: span.end() }, &mut 0)
     }
 
-    /// Of the spans of a group that have a byte of `span`, the one that begins last, and of several that begin there the
+    /// Returns the span of a group that overlaps `span` and begins last; of several with that beginning, the
     /// shortest.
     #[must_use]
     pub fn find_overlapping(&self, group: &G, span: ByteSpan) -> Option<(ByteSpan, V)> {
         self.find_last(&SpanQuery { group, start: span.end() - 1, end: span.start() + 1 }, &mut 0)
     }
 
-    /// Of the spans of a group that begin at `start` or before, the one that begins last, and of several that begin there the
-    /// shortest. Where no spans of the group overlap, no other can have that byte; and it is found in fewer steps than by
+    /// Returns the span of a group that begins last at `start` or before; of several with that beginning, the shortest. Where no spans
+    /// of the group overlap, no other span can contain the byte at `start`. It is found in fewer steps than by
     /// [`IntervalTree::find_containing`].
     #[inline]
     #[must_use]
@@ -124,7 +124,7 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
         (node.group == *group).then_some((node.span, node.value))
     }
 
-    /// The first span of that group, or of the first group behind it that has any.
+    /// The first span of that group, or of the next group that has any.
     #[must_use]
     pub fn first_from(&self, group: &G) -> Option<(G, ByteSpan, V)> {
         let mut at = self.root;
@@ -140,7 +140,7 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
         first
     }
 
-    /// Puts a span in; `false`, and nothing is changed, if the group has just that one.
+    /// Inserts a span. Returns `false`, without a change, if the group contains exactly that span.
     #[must_use]
     pub fn insert(&mut self, group: G, span: ByteSpan, value: V) -> bool {
         if self.has_span(&group, span) {
@@ -153,7 +153,7 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
         true
     }
 
-    /// Takes a span out; `false` if it was not there.
+    /// Removes a span. Returns `false` if the index does not contain it.
     pub fn remove(&mut self, group: &G, span: ByteSpan) -> bool {
         if !self.has_span(group, span) {
             return false;
@@ -163,12 +163,12 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
         true
     }
 
-    /// Goes down to the last span that begins early enough, and remembers the last place on the way that reaches far
-    /// enough. `steps` counts the nodes looked at.
+    /// Descends to the last span that begins early enough, and keeps the last node on the path that reaches far enough. `steps` counts
+    /// the visited nodes.
     fn find_last(&self, wanted: &SpanQuery<'_, G>, steps: &mut u32) -> Option<(ByteSpan, V)> {
         let mut at = self.root;
         let mut best = NONE;
-        // The first node of the group on the way: whatever is behind it on the way is of the group, too.
+        // The first node of the group on the path: all later nodes of the path up to the wanted beginning belong to the group too.
         let mut top = NONE;
         while let Some(node) = self.nodes.get(at as usize) {
             *steps += 1;
@@ -195,7 +195,7 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
         }
     }
 
-    /// The last of this node and those to its left, all of the group and one of them long enough.
+    /// The last long enough span of this node and its left side. All are of the group, and one is long enough.
     fn last_at(&self, at: u32, wanted: &SpanQuery<'_, G>, steps: &mut u32) -> Option<(ByteSpan, V)> {
         let node = self.nodes.get(at as usize)?;
         if node.span.end() >= wanted.end {
@@ -204,7 +204,7 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
         self.last_below(node.left, wanted, steps)
     }
 
-    /// The last below here, where all are of the group and one is long enough.
+    /// The last long enough span from this node down, where all spans are of the group and one is long enough.
     fn last_below(&self, mut at: u32, wanted: &SpanQuery<'_, G>, steps: &mut u32) -> Option<(ByteSpan, V)> {
         loop {
             *steps += 1;
@@ -219,7 +219,7 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
         }
     }
 
-    /// The last below here, where all begin early enough and the first are of other groups.
+    /// The last long enough span from this node down, where all spans begin early enough and the first may be of other groups.
     fn last_before(&self, mut at: u32, wanted: &SpanQuery<'_, G>, steps: &mut u32) -> Option<(ByteSpan, V)> {
         loop {
             *steps += 1;
@@ -294,7 +294,7 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
         self.balance_node(at)
     }
 
-    /// One tree of two that were the sides of a node.
+    /// Joins the two sides of a removed node into one tree.
     fn join_subtrees(&mut self, left: u32, right: u32) -> u32 {
         if right == NONE {
             return left;
@@ -305,7 +305,7 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
         self.balance_node(first)
     }
 
-    /// The first node below here, which is at least one, and what is left without it.
+    /// Removes the first node from this node down, which exists. Returns it, and the remaining tree.
     fn take_first(&mut self, at: u32) -> (u32, u32) {
         let IntervalNode { left, right, .. } = self.nodes[at as usize];
         if left == NONE {
@@ -316,7 +316,7 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
         (first, self.balance_node(at))
     }
 
-    /// What stands here once the two sides, whose heights differ by two at most, differ by one at most.
+    /// Balances a node whose sides differ in height by two at most, so that they differ by one at most. Returns the top node.
     fn balance_node(&mut self, at: u32) -> u32 {
         let IntervalNode { left, right, .. } = self.nodes[at as usize];
         let to_left = self.node_height(left);
@@ -359,7 +359,7 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
         up
     }
 
-    /// Writes down height and reach, from those of the two sides.
+    /// Updates height and reach from those of the two sides.
     fn sum_up(&mut self, at: u32) {
         let IntervalNode { left, right, span, .. } = self.nodes[at as usize];
         let height = self.node_height(left).max(self.node_height(right)) + 1;
@@ -377,7 +377,7 @@ impl<G: Copy + Ord, V: Copy> IntervalTree<G, V> {
     }
 }
 
-/// Where a span of a group belongs, as seen from a node.
+/// Compares the position of a group's span with that of a node.
 fn compare_span<G: Ord, V>(group: &G, span: ByteSpan, node: &IntervalNode<G, V>) -> Ordering {
     let places = (span.start(), Reverse(span.end())).cmp(&(node.span.start(), Reverse(node.span.end())));
     group.cmp(&node.group).then(places)

@@ -1,10 +1,10 @@
-//! A range of bytes. A value; says nothing of whose bytes they are.
+//! A range of bytes. It is a value, and does not contain the owner of the bytes.
 
-/// The end that no span goes beyond: 64 KiB below the last address, so that an end rounded up to a page of any kernel does not
+/// The greatest end of a span: 64 KiB below the last address, so that an end that is rounded up to a page of any kernel does not
 /// overflow.
 pub const END_MAX: u64 = !0xffff;
 
-/// At least one byte, from an address or an offset on. Exact: nothing rounds it unasked.
+/// At least one byte, from an address or an offset on. Exact: it is never rounded implicitly.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct ByteSpan {
     start: u64,
@@ -12,7 +12,7 @@ pub struct ByteSpan {
 }
 
 impl ByteSpan {
-    /// `len` bytes from `start` on; `None` without a byte, or if they go beyond [`END_MAX`].
+    /// Returns the span of `len` bytes from `start` on; `None` if it is empty or ends beyond [`END_MAX`].
     #[must_use]
     pub const fn new(start: u64, len: u64) -> Option<Self> {
         match start.checked_add(len) {
@@ -27,26 +27,26 @@ impl ByteSpan {
         self.start
     }
 
-    /// The first byte behind it.
+    /// The first byte after the span.
     #[must_use]
     pub const fn end(self) -> u64 {
         self.end
     }
 
-    /// Bytes; never 0.
+    /// Number of bytes; never 0.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no span is empty")]
     pub const fn len(self) -> u64 {
         self.end - self.start
     }
 
-    /// Whether all bytes of `other` are in it.
+    /// Whether the span contains all bytes of `other`.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.start <= other.start && other.end <= self.end
     }
 
-    /// Whether any byte of `other` is in it.
+    /// Whether the span contains any byte of `other`.
     #[must_use]
     pub const fn overlaps(self, other: Self) -> bool {
         self.start < other.end && other.start < self.end

@@ -1,4 +1,4 @@
-//! The index against a list, and how many steps a look-up takes.
+//! The index against a list, and the steps of a search.
 
 use std::collections::BTreeSet;
 use std::vec::Vec;
@@ -11,12 +11,12 @@ fn span(start: u64, len: u64) -> ByteSpan {
     ByteSpan::new(start, len).unwrap()
 }
 
-/// The one that the index is to find: begins last, then ends first.
+/// The span that the index must find: it begins last, then ends first.
 fn last<'a>(spans: impl Iterator<Item = &'a (u8, u64, u64)>) -> Option<&'a (u8, u64, u64)> {
     spans.max_by_key(|(_, start, end)| (*start, Reverse(*end)))
 }
 
-/// Heights, reaches and the order are what they are said to be.
+/// Checks heights, reaches and order.
 fn check<V: Copy>(all: &IntervalTree<u8, V>, at: u32) -> (u8, u64, usize) {
     let Some(node) = all.nodes.get(at as usize) else { return (0, 0, 0) };
     let (left, right) = (check(all, node.left), check(all, node.right));
@@ -34,7 +34,7 @@ fn check<V: Copy>(all: &IntervalTree<u8, V>, at: u32) -> (u8, u64, usize) {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 
-    /// Whatever is put in and taken out, the same is found as in a list.
+    /// After any insertions and removals, each search has the same result as in a list.
     #[test]
     fn finds_what_a_list_would(
         steps in prop::collection::vec((0..3_u8, 0..40_u64, 1..24_u64, 0..3_u8), 1..200),
@@ -69,7 +69,7 @@ proptest! {
     }
 }
 
-/// Ten thousand spans that lie apart, nest and overlap, most of them in one group of three.
+/// Ten thousand spans that are apart, nested and overlapping, most of them in one of three groups.
 #[test]
 fn ten_thousand_spans_take_a_few_dozen_steps() {
     const N: u64 = 10_000;
@@ -82,7 +82,7 @@ fn ten_thousand_spans_take_a_few_dozen_steps() {
         [("apart", apart), ("nested", nested), ("overlapping", overlapping), ("mixed", mixed)]
     {
         let mut all = IntervalTree::new();
-        // In no order: 7919 has no divisor of N.
+        // A shuffled order: 7919 and N have no common divisor.
         for n in (0..N).map(|n| n * 7919 % N) {
             let group = match n % 100 {
                 0 => 0,
@@ -105,12 +105,12 @@ fn ten_thousand_spans_take_a_few_dozen_steps() {
             3 * N
         );
         assert!(found > 0 && found < 3 * N as u32);
-        // Down once, and at most twice more where the group begins: each not more than 1.44 times log2 of the number.
+        // One descent, and at most two more where the group begins. Each has at most 1.44 times log2 of the number of nodes.
         assert!(most <= 3 * 20, "{name}: {most} steps");
     }
 }
 
-/// Nodes are used again.
+/// Removed nodes are reused.
 #[test]
 fn what_was_removed_leaves_its_place() {
     let mut all = IntervalTree::new();

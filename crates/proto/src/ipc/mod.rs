@@ -1,19 +1,19 @@
-//! Memory of devices that processes of one node share: what is exported, who has it mapped, and when that ends.
+//! Device memory that processes of one node share: which allocations are exported, which peers have them mapped, and when each export and mapping
+//! ends.
 //!
-//! For whoever moves messages inside a node, one [`exporter::MemoryExporter`] and one [`importer::MemoryImporter`] a process, behind a lock of
-//! the caller's that is held for a call and never while a driver works. Nothing here exports, maps, sends, waits or reads a clock:
-//! what is to be done comes back as a value, is carried out without the lock, and is then told. The messages are
-//! [`crate::wire::ipc`]; handles, descriptors and addresses of drivers stay with the caller, beside the names.
+//! The code that moves messages inside a node has one [`exporter::MemoryExporter`] and one [`importer::MemoryImporter`] per process, behind a lock.
+//! The lock is held for one call, and never during a call of a driver. This module exports, maps, sends and waits for nothing, and reads no clock. It
+//! returns each action as a value; the caller executes it without the lock and then reports the result. The messages are those of
+//! [`crate::wire::ipc`]. The caller keeps the handles, descriptors and addresses of drivers, by name.
 //!
-//! - The exporter alone decides. It knows which of its allocations are exported, by address and by the driver's id of the
-//!   allocation, and which peers were told of each. It keeps what peers have mapped as far as a budget allows, pins what a message
-//!   uses, and ends the rest.
-//! - The importer obeys. It knows what each exporter announced, has it mapped on first use, once for each device and way, pins what it
-//!   uses, and says that something is unmapped only when it is.
-//! - A message says (slot, generation) and never an address. It may do so from the second one on, mapped or not, so a burst
-//!   costs one export and one mapping.
+//! - The exporter decides. It knows which allocations are exported, by address and by the driver's id, and to which peers each was announced. It
+//!   keeps exports within a budget, pins those that a message uses, and retires the others.
+//! - The importer follows the exporter. It knows each exporter's announcements, maps on first use, once per device and kind of mapping, and pins the
+//!   bytes of operations. It sends RETIRED only after everything of a name is unmapped.
+//! - A message contains a slot and a generation, never an address. Messages after the first one need no announcement, mapped or not, so a burst costs
+//!   one export and one mapping.
 //!
-//! The rules of both ends together are checked in `tests`: whatever happens in whatever order, and everything in a few steps.
+//! `tests` checks the rules of both ends together: random events in random order, and all events of small worlds.
 
 pub mod exporter;
 pub mod importer;

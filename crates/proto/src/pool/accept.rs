@@ -1,4 +1,5 @@
-//! The receiving end: whether what the other end asks can be, and when a group of its is up.
+//! The receiving end of sharing: decides about the other end's requests, and when a group is up. The engine calls it for OPEN
+//! and READY; it makes no links and sends nothing.
 
 use super::config::GroupPreference;
 use super::connect::{PlacementError, fits_links};
@@ -10,32 +11,32 @@ use crate::limits::{GROUPS_OF_KEY_MAX, MEMBERS_OF_GROUP_MAX};
 use crate::wire::proof::{GroupEpoch, GroupProof};
 use crate::wire::share::{ShareMode, ShareRequest};
 
-/// What to do for a comm that is to be accepted. What comes again gets the same verdict, and no second seat.
+/// The action for a comm that is to be accepted. A repeated request gets the same result, and no second member.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AcceptPlan {
-    /// Make links for the new group, connect them, say [`GroupPool::on_wired`] and answer with the proof.
+    /// Make links for the new group, connect them, call [`GroupPool::on_wired`] and reply with the proof.
     Created(GroupPlace),
-    /// It is in the group.
+    /// The comm is a member of the group.
     Joined(GroupPlace),
-    /// Make links for it alone: that was asked, or this end does not share.
+    /// Make links for this comm alone, because the request states so or this end does not share.
     Alone(GroupPlace),
-    /// There is no such group, or it is not wired to the other end's.
+    /// The group does not exist here, or is not wired to the other end's.
     Retry,
-    /// There are no queue pairs to spare for another group, or for itself: it shall share.
+    /// No queue pairs are free for a further group or for a comm alone: the comm has to share.
     Full,
-    /// There is no room for it.
+    /// A resource for it is exhausted.
     NoResources(PoolLimit),
-    /// Not now, and no answer is due: the queue pairs that it needs are still being destroyed with another group. What
-    /// was asked is asked again.
+    /// Send no reply now: the required queue pairs are still being destroyed with another group. The peer repeats its
+    /// request.
     Later,
-    /// The other end has given up what it asked for earlier: [`GroupPool::remove_member`] that seat, then ask the pool again.
+    /// The other end has abandoned its earlier request: call [`GroupPool::remove_member`] for this member, then call the pool again.
     Stale(PoolMemberId),
-    /// It asks what it has since asked anew; no answer is due.
+    /// The request is older than one that was handled; send no reply.
     Late,
 }
 
 impl GroupPool {
-    /// An OPEN came, for connection `conn` of the other process, from a comm with `links` links.
+    /// Handles an OPEN for connection `conn` of the other process, from a comm with `links` links.
     ///
     /// # Errors
     /// [`PlacementError::Misuse`] only.
@@ -59,7 +60,7 @@ impl GroupPool {
             ShareMode::Create(epoch) if shares => {
                 self.accept_create(key, conn, wish, epoch, self.joinable_groups(key).count())
             }
-            // What is here is for other NICs of that process, which OPEN does not name.
+            // The groups of this key here may belong to other NICs of that process, which OPEN does not name: none of them counts.
             ShareMode::First(epoch) if shares => self.accept_create(key, conn, wish, epoch, 0),
             ShareMode::Rather if shares && self.budgets.are_short(&key.local, links) => AcceptPlan::Full,
             ShareMode::Create(_) | ShareMode::First(_) | ShareMode::Rather | ShareMode::Alone => {
@@ -68,7 +69,7 @@ impl GroupPool {
         })
     }
 
-    /// What was said to a connection that has a seat.
+    /// Returns the earlier result for a connection that has a member.
     fn repeat_answer(&self, id: PoolMemberId, turn: u32) -> AcceptPlan {
         let Some(seat) = self.seats.get(id.0) else { return AcceptPlan::Retry };
         if turn != seat.wish.turn {
@@ -98,7 +99,8 @@ impl GroupPool {
         if !proven || !open || group.seats.len() >= MEMBERS_OF_GROUP_MAX {
             return AcceptPlan::Retry;
         }
-        // Who can prove the wiring has heard the answer to its creator, and joins only what is up there: as good as READY.
+        // A peer that can prove the wiring has received the reply to the group's creator, and joins only a group that is up at its end.
+        // So its request implies READY.
         group.advance_to(GroupPhase::Up);
         match self.add_member(id, JoiningMember { how: MemberOrigin::Joined, wish, conn: Some(conn) }) {
             Ok(place) => AcceptPlan::Joined(place),
@@ -106,7 +108,7 @@ impl GroupPool {
         }
     }
 
-    /// `existing`: groups that the asking end could have this comm share.
+    /// Handles a request for a new group. `existing`: groups that the requesting end could have this comm share.
     fn accept_create(
         &mut self,
         key: &GroupKey,
@@ -116,7 +118,7 @@ impl GroupPool {
         existing: usize,
     ) -> AcceptPlan {
         if self.of_epoch(key, epoch).is_some() {
-            // Two connections cannot both begin one group.
+            // Two connections cannot both create one group.
             return AcceptPlan::Retry;
         }
         match self.check_budget(key, wish.links, existing) {
@@ -151,16 +153,16 @@ impl GroupPool {
         if self.comes_back(limit) { AcceptPlan::Later } else { AcceptPlan::NoResources(limit) }
     }
 
-    /// The group of that epoch, wherever it stands.
+    /// The group of that epoch, in any phase.
     fn of_epoch(&self, key: &GroupKey, epoch: GroupEpoch) -> Option<GroupId> {
         let of_epoch = |id: &GroupId| self.groups.get(id.0).is_some_and(|group| group.epoch == Some(epoch));
         self.of_key(key).find(of_epoch)
     }
 
-    /// READY came for that seat: the other end is wired too. A group that waited for it is up. Where the group stands.
+    /// Handles READY for a member: the other end is wired too, so a group that waited for it is up. Returns the group's phase.
     ///
     /// # Errors
-    /// [`UnknownMember`] if the comm has left.
+    /// [`UnknownMember`] if the comm was removed.
     pub fn on_ready(&mut self, id: PoolMemberId) -> Result<GroupPhase, UnknownMember> {
         let seat = self.seats.get_mut(id.0).ok_or(UnknownMember)?;
         let group = self.groups.get_mut(seat.group.0).ok_or(UnknownMember)?;

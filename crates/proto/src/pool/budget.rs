@@ -1,9 +1,9 @@
-//! Queue pairs that each NIC has to give. Counted by the pool when a group is made and when it is gone.
+//! The queue pairs that each NIC can have. The pool updates the counts when it makes a group and when a group is destroyed.
 //!
-//! The policy: the more groups a key has, the emptier the NIC must be for another one. The first may take the last queue
-//! pair; one more than `n` groups is begun only as long as a part of `1 / (n + 1)` of the NIC's queue pairs is in use with
-//! it. So comms share more as the limit comes nearer, and at least half of it is left for those that cannot: the first of
-//! their key, or comms with a peer that does not share.
+//! The policy: the more groups a key has, the emptier the NIC must be for a further one. The first group of a key may use the last
+//! queue pair. A key that has `n` groups gets a further one only if at most `1 / (n + 1)` of the NIC's queue pairs is then in use.
+//! So comms share more as the limit approaches. At least half of it is left for comms that cannot share: the first of their
+//! key, or comms with a peer that does not share.
 
 use alloc::vec::Vec;
 
@@ -25,20 +25,20 @@ impl NicBudget {
         Self { nic, limit: u32::MAX, in_use: 0 }
     }
 
-    /// Queue pairs that may be in use with one more group of a key that has so many.
+    /// Queue pairs that may be in use after a further group, for a key that has `groups` of them.
     fn limit_for_groups(&self, groups: usize) -> u32 {
         self.limit / (groups as u32).saturating_add(1)
     }
 }
 
-/// A NIC has none left.
+/// A NIC has too few queue pairs left.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct NicShortage {
     pub(super) nic: u16,
     pub(super) limit: u32,
 }
 
-/// The queue pairs of all NICs that were named: a handful.
+/// The budgets of all NICs that were named: a handful.
 #[derive(Debug, Default)]
 pub(super) struct NicBudgets(Vec<NicBudget>);
 
@@ -59,7 +59,7 @@ impl NicBudgets {
         &mut self.0[at]
     }
 
-    /// Whether a group of `links` over these NICs may be made, for a key that has so many groups.
+    /// Checks whether a group of `links` over these NICs may be made, for a key that has `groups` groups.
     pub(super) fn check_fit(&self, nics: &NicList, links: u8, groups: usize) -> Result<(), NicShortage> {
         for (nic, need) in links_per_nic(nics, links) {
             let budget = self.0.iter().find(|budget| budget.nic == nic);
@@ -88,7 +88,7 @@ impl NicBudgets {
     }
 }
 
-/// How many of the links of a group are on each NIC: link `k` is on NIC `k mod n` of the list.
+/// The number of a group's links on each NIC: link `k` is on NIC `k mod n` of the list.
 fn links_per_nic(nics: &NicList, links: u8) -> impl Iterator<Item = (u16, u32)> {
     let count = u32::from(nics.len());
     let links = u32::from(links);

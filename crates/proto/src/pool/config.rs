@@ -1,4 +1,5 @@
-//! What users ask of sharing, and what one comm wishes. Read once, passed as values; decides nothing.
+//! The sharing parameters of a process, and the preferences of one comm. The engine reads them once and passes them as values; nothing
+//! here decides.
 
 use crate::limits::{GROUPS_ASKED_MAX, GROUPS_OF_KEY_MAX};
 use crate::wire::share::ShareOffer;
@@ -6,16 +7,16 @@ use crate::wire::share::ShareOffer;
 /// Whether comms share queue pairs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SharingMode {
-    /// Never: each comm has its own.
+    /// Never: each comm has queue pairs of its own.
     Off,
-    /// From the first comm of a key beyond the number of groups on.
+    /// Each comm of a key beyond the number of groups shares.
     On,
-    /// As `On` while more than half of a NIC's queue pairs are in use; before that each comm begins a group of its own,
-    /// which others may join later.
+    /// Like `On` while more than half of a NIC's queue pairs are in use. Before that, each comm begins a group of its own, which other
+    /// comms may join later.
     Auto,
 }
 
-/// How this process shares.
+/// The sharing parameters of this process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PoolConfig {
     sharing: SharingMode,
@@ -23,26 +24,26 @@ pub struct PoolConfig {
     depth_multiplier: u8,
 }
 
-/// A parameter is out of its range.
+/// A parameter is out of range.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum PoolConfigError {
     /// The number of groups.
     #[error("{0} groups; 1 to {GROUPS_ASKED_MAX} are possible")]
     Groups(u8),
-    /// What depths are multiplied by.
+    /// The depth multiplier.
     #[error("a depth multiplier of 0")]
     Depth,
 }
 
 impl PoolConfig {
-    /// Nobody shares.
+    /// The parameters of a process that shares nothing.
     pub const OFF: Self = Self { sharing: SharingMode::Off, groups: 1, depth_multiplier: 1 };
 
-    /// Comms towards one peer on `groups` groups, 1 to [`GROUPS_ASKED_MAX`], whose queues are `depth_multiplier` times as
+    /// Parameters for comms towards one peer on `groups` groups, 1 to [`GROUPS_ASKED_MAX`]. Their queues are `depth_multiplier` times as
     /// deep as those of one comm, 1 to 255.
     ///
     /// # Errors
-    /// [`PoolConfigError`] names what is out of range.
+    /// [`PoolConfigError`] names the parameter that is out of range.
     pub const fn new(
         sharing: SharingMode,
         groups: u8,
@@ -57,7 +58,7 @@ impl PoolConfig {
         Ok(Self { sharing, groups, depth_multiplier })
     }
 
-    /// What HELLO tells the other process.
+    /// Returns the offer that HELLO carries to the other process.
     #[must_use]
     pub const fn sharing_offer(&self) -> ShareOffer {
         match self.sharing {
@@ -67,7 +68,7 @@ impl PoolConfig {
         }
     }
 
-    /// Groups a key may have, if queue pairs are or are not short.
+    /// Groups that a key may have; `short` states whether queue pairs are short.
     #[must_use]
     pub(super) const fn group_limit(&self, short: bool) -> u8 {
         match (self.sharing, short) {
@@ -77,8 +78,8 @@ impl PoolConfig {
         }
     }
 
-    /// Depth of a queue of a group, in entries: `of_one`, what one comm alone needs, times the multiplier, but no more
-    /// than the device has.
+    /// Depth of a queue of a group, in entries: `of_one` (the need of one comm alone) times the multiplier, but at most
+    /// `device_max`.
     #[must_use]
     pub const fn queue_depth(&self, of_one: u32, device_max: u32) -> u32 {
         let wanted = of_one.saturating_mul(self.depth_multiplier as u32);
@@ -86,46 +87,46 @@ impl PoolConfig {
     }
 }
 
-/// What a caller knows of the traffic that a comm is part of; 0 where it knows nothing.
+/// A caller's estimate of the traffic that a comm is part of; 0 in unknown fields.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TrafficHint {
-    /// Peers that its like send to at one time, at most.
+    /// Most peers to which such comms send at one time.
     pub peers: u32,
-    /// Comms that are at work towards one of these at one time, at most.
+    /// Most comms that are active towards one of these peers at one time.
     pub flows: u32,
-    /// The class of traffic that networks are to treat it as; the first of those that share queue pairs decides.
+    /// The traffic class for the network; where comms share queue pairs, the first one's class applies.
     pub class: Option<u8>,
 }
 
-/// How much a comm counts for that has all of a process's traffic to itself.
+/// The weight of a comm that carries all of a process's traffic alone.
 const WEIGHT_MAX: u32 = 16;
 
-/// What one comm wishes of the pool.
+/// The preferences of one comm for the pool.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct GroupPreference {
-    /// Links it has, 1 to 4.
+    /// Number of its links, 1 to 4.
     pub links: u8,
-    /// It would rather not share. A hint: where more than half of the queue pairs are in use it shares all the same.
+    /// Prefers links of its own. This is a hint: the comm shares anyway where more than half of the queue pairs are in use.
     pub alone: bool,
     /// How many ordinary comms it counts for when groups are compared; 0 counts as 1.
     pub weight: u8,
-    /// Groups of its key that it may begin, at most; 0: it must not share.
+    /// Most groups of its key that it may begin; 0: it must not share.
     pub groups_at_most: u8,
-    /// Which ask of one attempt to connect this is, from 0: answers to earlier ones are of no use.
+    /// The number of this request in one connection attempt, from 0. Replies to earlier requests are ignored.
     pub turn: u32,
     /// The traffic class of links that are made for it.
     pub class: Option<u8>,
 }
 
 impl GroupPreference {
-    /// The ordinary wish of a comm with that many links.
+    /// Returns the default preferences of a comm with that many links.
     #[must_use]
     pub const fn new(links: u8) -> Self {
         Self { links, alone: false, weight: 1, groups_at_most: u8::MAX, turn: 0, class: None }
     }
 
-    /// The wish of a comm that is part of such traffic: it counts for as much as it will carry, so that those which carry
-    /// most do not meet. Whoever shares the traffic with fifteen others or more, or says nothing, counts for 1.
+    /// Adds the traffic that the comm is part of. The comm's weight is its share of that traffic, so that heavy comms are placed in
+    /// different groups. A comm without an estimate has weight 1, and so has one that shares its traffic with eight or more others.
     #[must_use]
     pub const fn with_traffic(self, traffic: TrafficHint) -> Self {
         let class = traffic.class;
@@ -137,13 +138,13 @@ impl GroupPreference {
         Self { weight: if weight == 0 { 1 } else { weight as u8 }, class, ..self }
     }
 
-    /// The wish, as far as the other process goes along.
+    /// Limits the groups to the other process's offer.
     #[must_use]
     pub fn with_offer(self, offer: ShareOffer) -> Self {
         Self { groups_at_most: self.groups_at_most.min(offer.groups), ..self }
     }
 
-    /// The same wish, asked anew.
+    /// Returns the same preferences for the next request of the attempt.
     pub(super) const fn next_turn(self) -> Self {
         Self { turn: self.turn.saturating_add(1), ..self }
     }

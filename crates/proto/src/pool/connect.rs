@@ -1,4 +1,5 @@
-//! The sending end: which group a comm goes to, and what the other end's answer makes of it.
+//! The sending end of sharing: assigns a connecting comm to a group, and applies the other end's reply. The engine calls it
+//! in connect; it makes no links and sends nothing.
 
 use super::config::GroupPreference;
 use super::group::{GroupId, GroupPhase, PoolGroup};
@@ -9,26 +10,26 @@ use crate::limits::{GROUPS_OF_KEY_MAX, LINKS_MAX, MEMBERS_OF_GROUP_MAX, TURNS_MA
 use crate::wire::proof::{GroupEpoch, GroupProof};
 use crate::wire::share::{ShareAnswer, ShareMode, ShareOutcome, ShareRequest};
 
-/// What to do for a comm that connects.
+/// The action for a comm that connects.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConnectPlan {
-    /// Make links for it alone, as this process or the peer does not share.
+    /// Make links for this comm alone, because this process or the peer does not share.
     Alone(GroupPlace),
-    /// Make links for it alone, as it wished.
+    /// Make links for this comm alone, as its preferences state.
     Rather(GroupPlace),
-    /// Make links for one more group, and ask the other end to.
+    /// Make links for a further group, and request the group from the other end.
     Create(GroupPlace, GroupEpoch),
-    /// The same for the first group of its key.
+    /// Make links for the first group of its key, and request the group from the other end.
     First(GroupPlace, GroupEpoch),
-    /// Ask the other end to let it into this group, which is up.
+    /// Request from the other end that the comm joins this group, which is up.
     Join(GroupPlace, GroupEpoch, GroupProof),
-    /// Ask again later: the group that it fits best is still being made, or the queue pairs that it needs are still being
-    /// destroyed with another. Nothing is kept for it meanwhile; if the making fails, whoever asks first makes the next one.
+    /// Call again later: the best group is still being made, or the required queue pairs are still being destroyed with another
+    /// group. Nothing is reserved for the comm meanwhile. If the making fails, the next caller makes the next group.
     Wait,
 }
 
 impl ConnectPlan {
-    /// What OPEN says, of that turn; nothing while it waits.
+    /// Returns the request that OPEN carries in that turn; `None` for `Wait`.
     #[must_use]
     pub const fn to_request(&self, turn: u32) -> Option<ShareRequest> {
         let mode = match *self {
@@ -43,52 +44,53 @@ impl ConnectPlan {
     }
 }
 
-/// A comm cannot be placed.
+/// A comm cannot be assigned to a group.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum PlacementError {
-    /// There is no room for it, nor in any group that exists.
+    /// Neither a new group nor any existing group has room for it.
     #[error("no room for another comm: {0}")]
     Exhausted(PoolLimit),
-    /// A comm has 1 to 4 links, over at least one NIC, and this end asks or answers, not both.
+    /// The arguments are not those of a comm of this end. A comm has 1 to 4 links over at least one NIC, and one end either requests
+    /// or replies.
     #[error("not a comm of this end")]
     Misuse,
 }
 
-/// What the other end's answer means.
+/// The effect of the other end's reply.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AnswerStep {
-    /// Connect the links that were made, then say [`GroupPool::on_wired`].
+    /// Connect the links that were made, then call [`GroupPool::on_wired`].
     Wire,
-    /// The comm is in the group, whose links are up.
+    /// The comm is a member of the group, whose links are up.
     Go,
-    /// The seat is of no use: [`GroupPool::remove_member`] it, then ask with this wish.
+    /// The member is unusable: call [`GroupPool::remove_member`], then connect again with these preferences.
     Again(GroupPreference),
     /// The attempt has failed.
     Failed(AnswerFault),
-    /// It answers an ask of an earlier turn, or one that was answered: nothing.
+    /// The reply belongs to an earlier turn, or repeats an earlier reply: no action.
     Known,
 }
 
-/// Why an answer ends an attempt.
+/// Why a reply ends an attempt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AnswerFault {
-    /// It was told to ask anew too often.
+    /// The peer replied with a request to retry too often.
     #[error("the peer wants to be asked anew for ever")]
     Turns,
-    /// It is no answer to what was asked.
+    /// The reply does not match the request.
     #[error("the peer's answer does not fit the request")]
     Nonsense,
 }
 
 impl GroupPool {
-    /// A comm of that key wants links.
+    /// Assigns a comm of that key to a group, or has links made for it.
     ///
-    /// Below the number of groups there may be (of this process, the wish, and the peer's offer within it) and with queue
-    /// pairs to spare, it begins a group; otherwise it goes to the one with the least weight of members, then with the
-    /// least load. Where queue pairs are short it shares also against its wish.
+    /// The comm begins a group while the key has fewer groups than allowed (by this process, the comm's preferences, and the peer's
+    /// offer among them) and queue pairs are free. Otherwise it joins the group with the lowest weight of members, then with the
+    /// lowest load. Where queue pairs are short, it shares also against its preferences.
     ///
     /// # Errors
-    /// [`PlacementError`] names what has run out.
+    /// [`PlacementError`] names the exhausted resource.
     pub fn plan_connect(
         &mut self,
         key: &GroupKey,
@@ -139,7 +141,7 @@ impl GroupPool {
         if self.comes_back(limit) { Ok(ConnectPlan::Wait) } else { Err(PlacementError::Exhausted(limit)) }
     }
 
-    /// The group of a key that a comm fits best.
+    /// The best group of a key for a further comm.
     fn best_group(&self, key: &GroupKey) -> Option<(GroupId, &PoolGroup)> {
         let with_room =
             || self.joinable_groups(key).filter(|(_, group)| group.seats.len() < MEMBERS_OF_GROUP_MAX);
@@ -148,7 +150,7 @@ impl GroupPool {
         })
     }
 
-    /// The other end's RESULT came for that seat.
+    /// Applies the other end's RESULT for a member.
     pub fn on_answer(&mut self, id: PoolMemberId, answer: &ShareAnswer) -> AnswerStep {
         let Some(seat) = self.seats.get_mut(id.0) else { return AnswerStep::Known };
         if seat.stage != HandshakeStage::Asking || answer.turn != seat.wish.turn {
@@ -184,7 +186,7 @@ impl GroupPool {
             (MemberOrigin::Created, ShareOutcome::Full) => {
                 group.advance_to(GroupPhase::Draining);
                 let key = group.key;
-                // What that end has for comms of this kind may be for other NICs of this one: then it is to have its own.
+                // The other end's groups for such comms may belong to other NICs of this end: then the comm gets links of its own.
                 let joins = self.joinable_groups(&key).next().is_some();
                 return retry_with(GroupPreference { groups_at_most: u8::from(joins), ..again });
             }
@@ -195,12 +197,12 @@ impl GroupPool {
     }
 }
 
-/// Asks anew with that wish, unless that was often enough.
+/// Retries with these preferences, unless the attempt has used all its turns.
 const fn retry_with(wish: GroupPreference) -> AnswerStep {
     if wish.turn < TURNS_MAX { AnswerStep::Again(wish) } else { AnswerStep::Failed(AnswerFault::Turns) }
 }
 
-/// Whether a comm of that key can have so many links.
+/// Whether a comm of that key can have `links` links.
 pub(super) fn fits_links(key: &GroupKey, links: u8) -> bool {
     (1..=LINKS_MAX).contains(&usize::from(links)) && !key.local.is_empty()
 }

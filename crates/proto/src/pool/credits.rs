@@ -1,34 +1,35 @@
-//! What the members of a group share by count: eager messages that the peer has room for, slices of long messages on a
-//! link. Held by the group's lane; on the path of each message.
+//! Credits that the members of a group share by count: eager messages that the peer has room for, and slices of long messages on a
+//! link. The group's lane holds them. They are on the path of each message.
 //!
-//! The rule: all hold no more than the total. Who holds less than its part of it, or nothing, gets one as long as any is
-//! free; who holds more gets one only while less than half are out. So one member alone can have half of all, and half
-//! are left for those who have less than their part. Nobody who holds nothing waits for the same member twice.
+//! The rule: the members together hold at most the total. A member that holds less than its part, or nothing, gets a credit while
+//! any is free. Any other member gets one only while less than half of the total are in use. So one of several members can have half of
+//! the total, and the other half is left for members below their part. A member without credits never waits twice for the same
+//! other member.
 
-/// A count that members take from and give back to. What each holds it counts by itself.
+/// A number of credits that members take and return. Each member counts its own credits.
 #[derive(Debug)]
 pub struct GroupCredits {
     total: u32,
     used: u32,
     members: u32,
-    /// Each member's part, at least one.
+    /// The part of each member, at least one.
     part: u32,
 }
 
 impl GroupCredits {
-    /// So many, and no members.
+    /// Returns `total` free credits, without members.
     #[must_use]
     pub const fn new(total: u32) -> Self {
         Self { total, used: 0, members: 0, part: total }
     }
 
-    /// A member comes.
+    /// Adds a member.
     pub fn add_member(&mut self) {
         self.members += 1;
         self.share_out();
     }
 
-    /// A member goes. What it holds stays taken until it is given back.
+    /// Removes a member. Its credits stay in use until they are returned.
     pub fn remove_member(&mut self) {
         self.members = self.members.saturating_sub(1);
         self.share_out();
@@ -38,7 +39,7 @@ impl GroupCredits {
         self.part = (self.total / self.members.max(1)).max(1);
     }
 
-    /// Takes one for a member that holds `held`, which it counts up then; or none: it is to try again later.
+    /// Takes a credit for a member that holds `held`. Returns whether it was taken: then the member counts it, else it tries again later.
     #[inline]
     pub fn try_take(&mut self, held: u32) -> bool {
         let may = self.may_take(held);
@@ -46,7 +47,7 @@ impl GroupCredits {
         may
     }
 
-    /// Whether a member that holds `held` may have one more.
+    /// Whether a member that holds `held` may take a further credit.
     #[inline]
     #[must_use]
     pub fn may_take(&self, held: u32) -> bool {
@@ -55,27 +56,27 @@ impl GroupCredits {
         free && fair
     }
 
-    /// A member that held `held` holds `now`: at most one more, which it might take.
+    /// Records that a member that held `held` credits holds `now`: at most one more, for which [`GroupCredits::may_take`] was true.
     #[inline]
     pub fn update_held(&mut self, held: u32, now: u32) {
         debug_assert!(held <= self.used && now <= held + 1, "{held}, then {now}, of {}", self.used);
         self.used = self.used.wrapping_add(now).wrapping_sub(held);
     }
 
-    /// So many come back.
+    /// Returns `count` credits.
     #[inline]
     pub fn return_credits(&mut self, count: u32) {
         debug_assert!(count <= self.used, "{count} of {}", self.used);
         self.used = self.used.saturating_sub(count);
     }
 
-    /// What members hold.
+    /// Number of credits that members hold.
     #[must_use]
     pub const fn used_credits(&self) -> u32 {
         self.used
     }
 
-    /// All there are.
+    /// Number of all credits.
     #[must_use]
     pub const fn total_credits(&self) -> u32 {
         self.total
@@ -122,7 +123,7 @@ mod tests {
     proptest! {
         #![proptest_config(cases(256))]
 
-        /// Never more than there are; never none for who has none while some are free.
+        /// Never more than the total are in use; a member without credits gets one while any is free.
         #[test]
         fn nobody_starves_and_nothing_is_overrun(
             total in 1..40_u32,

@@ -1,21 +1,21 @@
-//! Numbers of groups that the asking end makes. Never the same twice in a process, so that what was said of an older
-//! group is not taken for the newer one in its place.
+//! The epochs of groups, which the sending end makes. None repeats within a process, so that a frame about an older group never
+//! matches a newer group in its place.
 
 use core::num::NonZeroU64;
 
 use crate::wire::proof::GroupEpoch;
 
-/// Gives epochs, none twice within 2^64 - 1.
+/// Makes epochs; none repeats within 2^64 - 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EpochSource(u64);
 
 impl EpochSource {
-    /// From a random number on, so that those of a process that took the place of another are others.
+    /// Starts at a random number, so that a restarted process has other epochs than its predecessor.
     pub(super) const fn from(base: u64) -> Self {
         Self(base)
     }
 
-    /// The next one.
+    /// Returns the next epoch.
     pub(super) fn next_epoch(&mut self) -> GroupEpoch {
         loop {
             self.0 = self.0.wrapping_add(1);

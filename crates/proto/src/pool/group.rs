@@ -1,5 +1,5 @@
-//! A group: queue pairs and completion queues that several comms use, at one end. Owned by the pool; holds no queue pair
-//! itself, only how many there are, who uses them and where the group stands.
+//! A group at one end: queue pairs and completion queues that several comms use. The pool owns it. It contains no queue pair
+//! itself, only their number, their users and the phase of the group.
 //!
 //! ```text
 //! Creating --both ends wired--> Up --other end has no such group--> Draining
@@ -8,8 +8,8 @@
 //!    |                           |                    |                |
 //!    +---------------------------+-- last one left ---+----------------+--> Leaving --destroyed--> Gone
 //! ```
-//! From Creating a group may also go to Draining: its making was refused. Nobody joins a group that is not Up. There is no
-//! way back, and Gone is no state: the name of a group that is gone names nothing.
+//! A group in Creating may also become Draining, when the other end refuses it. Comms join only a group that is Up. No transition
+//! leads back. Gone is not a state: the id of a destroyed group is unknown.
 
 use alloc::vec::Vec;
 
@@ -19,27 +19,27 @@ use crate::limits::{LINKS_MAX, RAILS_MAX};
 use crate::slots::SlotId;
 use crate::wire::proof::{GroupEpoch, GroupProof};
 
-/// The name of a group at one end.
+/// The id of a group at one end.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct GroupId(pub SlotId);
 
-/// Where a group stands.
+/// The phase of a group.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum GroupPhase {
-    /// The ends are being wired; only the comm that asked for the group is in it.
+    /// The ends are being wired; the only member is the comm that requested the group.
     Creating,
     /// Both ends are wired to each other.
     Up,
-    /// Its members go on; nobody joins.
+    /// Its members continue; no comm joins.
     Draining,
-    /// Its queue pairs are in error; its members have been told.
+    /// Its queue pairs are in error; its members were notified.
     Broken,
     /// Its last member has left, and its queue pairs are being destroyed.
     Leaving,
 }
 
 impl GroupPhase {
-    /// The transitions there are, besides the one out of `Leaving`.
+    /// Whether a transition leads from this phase to `next`. The end of `Leaving` is no transition: the group does not exist after it.
     #[must_use]
     pub const fn leads_to(self, next: Self) -> bool {
         match next {
@@ -56,22 +56,22 @@ impl GroupPhase {
 #[derive(Debug)]
 pub(super) struct PoolGroup {
     pub(super) key: GroupKey,
-    /// None of the comms with links of their own.
+    /// `None` for a comm with links of its own.
     pub(super) epoch: Option<GroupEpoch>,
     /// Its number among those of its key.
     pub(super) index: u8,
     pub(super) state: GroupPhase,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub(super) slots: u8,
-    /// What this end knows its links by.
+    /// The proof of its links at this end.
     pub(super) proof: Option<GroupProof>,
-    /// What the other end says it knows them by.
+    /// The proof in the other end's reply.
     pub(super) told: Option<GroupProof>,
-    /// What the caller says of its load.
+    /// The load that the caller has set.
     pub(super) load: u64,
     /// Sum of its members' weights.
     pub(super) weight: u32,
-    /// Which pipeline of its first NIC its first queue pair is to be on.
+    /// The pipeline of its first NIC for its first queue pair.
     pub(super) pipeline: u32,
     pub(super) seats: Vec<PoolMemberId>,
     queue_pair_users: [u32; LINKS_MAX],
@@ -97,7 +97,7 @@ impl PoolGroup {
         }
     }
 
-    /// Goes on to that state, if a way leads there; whether it did.
+    /// Enters that phase if a transition leads there. Returns whether it did.
     pub(super) fn advance_to(&mut self, next: GroupPhase) -> bool {
         let leads = self.state.leads_to(next);
         if leads {
@@ -106,17 +106,17 @@ impl PoolGroup {
         leads
     }
 
-    /// Whether others may be in it, now or once it is up.
+    /// Whether other comms may be members, now or once it is up.
     pub(super) const fn is_shared(&self) -> bool {
         self.epoch.is_some()
     }
 
-    /// Whether it counts among the groups of its key: it can be joined, or will be.
+    /// Whether it counts among the groups of its key: comms can join it, now or once it is up.
     pub(super) const fn is_joinable(&self) -> bool {
         self.is_shared() && matches!(self.state, GroupPhase::Creating | GroupPhase::Up)
     }
 
-    /// A member with that many links comes: each uses a queue pair and the completion queue of its rail.
+    /// Adds a member with that many links: each uses a queue pair and the completion queue of its rail.
     pub(super) fn add_member(&mut self, seat: PoolMemberId, links: u8, weight: u32) {
         self.seats.push(seat);
         self.weight += weight;
@@ -127,7 +127,7 @@ impl PoolGroup {
         }
     }
 
-    /// A member with that many links goes; whether it was the last one.
+    /// Removes a member with that many links. Returns whether no member remains.
     pub(super) fn remove_member(&mut self, seat: PoolMemberId, links: u8, weight: u32) -> bool {
         self.seats.retain(|&other| other != seat);
         self.weight -= weight;
@@ -145,7 +145,7 @@ impl PoolGroup {
         (slot.into(), (slot % self.key.local.len()).into())
     }
 
-    /// Completion queues: one for each rail that has a queue pair.
+    /// Number of completion queues: one for each rail that has a queue pair.
     pub(super) fn rail_count(&self) -> u8 {
         self.slots.min(self.key.local.len())
     }
@@ -158,24 +158,24 @@ impl PoolGroup {
     }
 }
 
-/// Which queue pair of a group with `slots` of them carries a member's link: the same at both ends, as both number the
-/// links alike.
+/// Returns which queue pair of a group with `slots` of them carries a member's link. Both ends number the links alike, so the
+/// result is the same at both.
 #[must_use]
 pub const fn link_slot(link: u8, slots: u8) -> u8 {
     link % slots
 }
 
-/// Something to destroy.
+/// An object to destroy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TeardownStep {
     /// The queue pair in that slot.
     QueuePair(u8),
-    /// The completion queue of that rail of the group: the how-manieth of its NICs.
+    /// The completion queue of the rail with this index among the group's NICs.
     CompletionQueue(u8),
 }
 
-/// What to destroy when the last member has left, in this order: a completion queue must outlive its queue pairs. An
-/// iterator, so that whoever does it can pause; when all is done the pool is told by `destroyed`.
+/// The objects to destroy after the last member has left, in this order: a completion queue must outlive its queue pairs. It is an
+/// iterator, so that the caller can pause; afterwards the caller calls [`GroupPool::on_destroyed`](super::GroupPool::on_destroyed).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GroupTeardown {
     /// The group.

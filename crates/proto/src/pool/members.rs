@@ -1,4 +1,4 @@
-//! The members of one group, and whose a completion is. Held by the group's lane, where one thread at a time works; on the
+//! The members of one group, and the routing of completions to them. The group's lane holds the table, so one thread uses it at a time. It is on the
 //! path of each message.
 
 use alloc::vec::Vec;
@@ -8,34 +8,34 @@ use crate::limits::{MEMBER_QUARANTINE, MEMBERS_OF_GROUP_MAX};
 use crate::slots::SlotTable;
 use crate::wire::member::MemberId;
 
-/// The members of a group, with what the lane keeps for each.
+/// The members of a group, each with the lane's value for it.
 #[derive(Debug)]
 pub struct GroupMembers<T> {
-    /// What the lane keeps for the member that it had to do with last: as a rule it is the next one, too.
+    /// The value of the member that the lane used last, taken out of the table: usually the next message is for the same one.
     hand: Option<T>,
-    /// The bits of that one's name; 0 with nothing in hand.
+    /// The bits of that member's id; 0 if `hand` is empty.
     in_hand: u32,
     others: OtherMembers<T>,
     dropped: u64,
 }
 
-/// All members of a group but the one in hand.
+/// All members of a group except the one in hand.
 #[derive(Debug)]
 pub struct OtherMembers<T> {
-    /// Nothing where the member is in hand.
+    /// The values; `None` for the member in hand.
     table: SlotTable<Option<T>>,
-    /// The member in each slot: all that routing looks at.
+    /// The member in each slot: routing reads only this.
     names: Vec<Option<MemberId>>,
 }
 
 impl<T> OtherMembers<T> {
-    /// What is kept for the member in that slot, if it is one of the others.
+    /// The value of the member in that slot, if it is one of the others.
     #[inline]
     pub fn at_mut(&mut self, slot: u32) -> Option<&mut T> {
         self.table.entry_at_mut(slot)?.as_mut()
     }
 
-    /// What is kept for each of them.
+    /// The values of all other members.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.table.iter_mut().filter_map(|(_, value)| value.as_mut())
     }
@@ -54,7 +54,7 @@ impl<T> Default for GroupMembers<T> {
 }
 
 impl<T> GroupMembers<T> {
-    /// No members.
+    /// Returns a table without members.
     #[must_use]
     pub fn new() -> Self {
         let table = SlotTable::with_quarantine(MEMBERS_OF_GROUP_MAX + MEMBER_QUARANTINE, MEMBER_QUARANTINE);
@@ -62,11 +62,11 @@ impl<T> GroupMembers<T> {
         Self { hand: None, in_hand: 0, others, dropped: 0 }
     }
 
-    /// A member comes. Its slot was used by nobody before, or at least [`MEMBER_QUARANTINE`] others have come to be free
-    /// since; its name returns after 2^14 - 1 uses of that slot.
+    /// Adds a member. Its slot was unused before, or at least [`MEMBER_QUARANTINE`] other slots were freed since its last use. Its id
+    /// recurs only after 2^14 - 1 uses of that slot.
     ///
     /// # Errors
-    /// The value, when there are [`MEMBERS_OF_GROUP_MAX`] members.
+    /// The value, if there are [`MEMBERS_OF_GROUP_MAX`] members.
     pub fn add_member(&mut self, value: T) -> Result<MemberId, T> {
         let OtherMembers { table, names, .. } = &mut self.others;
         if table.len() >= MEMBERS_OF_GROUP_MAX {
@@ -84,7 +84,7 @@ impl<T> GroupMembers<T> {
         Ok(member)
     }
 
-    /// A member goes; what comes for it afterwards is dropped.
+    /// Removes a member; later completions and messages for it are dropped.
     pub fn remove_member(&mut self, member: MemberId) -> Option<T> {
         let name = self.others.find_member(member.to_bits())?;
         self.put_back();
@@ -93,16 +93,16 @@ impl<T> GroupMembers<T> {
         self.others.table.remove(id)?
     }
 
-    /// Whose operation it was that completed with this `wr_id`, and what the member calls it. Of a member that has left, of
-    /// none, or of nobody's: nothing, and it is counted.
+    /// Returns the member whose operation completed with this `wr_id`, and the member's own id of the operation. `None` if that member has
+    /// left or never existed; that is counted.
     #[inline]
     pub fn route_completion(&mut self, wr_id: u64) -> Option<(MemberId, u64)> {
         let (bits, low) = MemberId::of_wr_id(wr_id);
         Some((self.resolve_member(bits)?, low))
     }
 
-    /// The member that a header or record of the other end names by these bits; nothing, and it is counted, if there is
-    /// none.
+    /// Returns the member with the bits that a header or record of the other end contains. `None` if no member has them; that is
+    /// counted.
     #[inline]
     pub fn resolve_member(&mut self, bits: u32) -> Option<MemberId> {
         let found = self.others.find_member(bits);
@@ -110,7 +110,7 @@ impl<T> GroupMembers<T> {
         found
     }
 
-    /// What the lane keeps for a member.
+    /// The lane's value for a member.
     #[must_use]
     pub fn get(&self, member: MemberId) -> Option<&T> {
         let name = self.others.find_member(member.to_bits())?;
@@ -120,7 +120,7 @@ impl<T> GroupMembers<T> {
         self.others.table.entry_at(name.slot_index() as u32)?.1.as_ref()
     }
 
-    /// What the lane keeps for the member of these bits, which it then has in hand, and all others. Nothing is counted.
+    /// Returns the value of the member with these bits, which is in hand afterwards, and all other members. Counts nothing.
     #[inline]
     pub fn split_member(&mut self, bits: u32) -> Option<(&mut T, &mut OtherMembers<T>)> {
         if self.in_hand != bits {
@@ -133,7 +133,7 @@ impl<T> GroupMembers<T> {
     fn take_in_hand(&mut self, bits: u32) -> Option<()> {
         let name = self.others.find_member(bits)?;
         self.put_back();
-        // What changes places is not dropped, so nothing looks whether it is to be.
+        // A swap drops no value, so that the compiler emits no drop check on this path.
         mem::swap(&mut self.hand, self.others.table.entry_at_mut(name.slot_index() as u32)?);
         self.in_hand = name.to_bits();
         Some(())
@@ -150,24 +150,24 @@ impl<T> GroupMembers<T> {
         self.in_hand = 0;
     }
 
-    /// All members.
+    /// The values of all members.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.others.table.iter().filter_map(|(_, value)| value.as_ref()).chain(&self.hand)
     }
 
-    /// How many.
+    /// Number of members.
     #[must_use]
     pub fn len(&self) -> usize {
         self.others.table.len()
     }
 
-    /// Whether there are none.
+    /// Whether the group has no members.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.others.table.is_empty()
     }
 
-    /// Completions and messages that were nobody's.
+    /// Number of completions and messages that belonged to no member.
     #[must_use]
     pub const fn dropped_count(&self) -> u64 {
         self.dropped
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!((members.remove_member(a), members.get(a)), (None, None));
         assert_eq!(members.split_member(a.to_bits()).map(|(a, _)| *a), None);
         let mut later = Vec::new();
-        // As many come and go as it takes to use the same place again.
+        // As many members join and leave as it takes to reuse a slot.
         while later.last().is_none_or(|last: &MemberId| last.slot_index() != a.slot_index()) {
             later.push(members.add_member('c').unwrap());
             members.remove_member(*later.last().unwrap()).unwrap();

@@ -1,16 +1,19 @@
-//! Groups of shared queue pairs: N comms towards one process ride on a few of them.
+//! Groups of shared queue pairs: N comms towards one process share a few of them.
 //!
-//! For the engine: to ask whenever a comm connects, is accepted, fails or closes, and to do what
-//! the pool says; [`members`], [`ranges`] and [`credits`] are for the lanes of a group, for each message. Nothing here makes
-//! or destroys a queue pair, sends a frame, or knows a clock: what is to be done comes back as a value.
+//! The engine calls the pool when a comm connects, is accepted, fails or closes, and carries out the returned plan. For each message,
+//! the lanes of a group use [`members`], [`ranges`] and [`credits`]. Nothing here makes or destroys a queue pair, sends a frame or
+//! reads a clock.
 //!
-//! The sending end asks and decides ([`GroupPool::plan_connect`], [`GroupPool::on_answer`]), because it alone sees all its comms towards a
-//! process; the receiving end checks and answers ([`GroupPool::on_request`], [`GroupPool::on_ready`]). Both say when their links are wired
-//! ([`GroupPool::on_wired`]), when a group broke ([`GroupPool::on_broken`]), when a comm is gone ([`GroupPool::remove_member`]), and when the last
-//! one's queue pairs are ([`GroupPool::on_destroyed`]). A comm that shares nothing is a group of one that nobody joins, so that
-//! queue pairs are counted in one place.
+//! The sending end requests and decides ([`GroupPool::plan_connect`], [`GroupPool::on_answer`]), because it alone knows all its comms
+//! towards a process. The receiving end checks and replies ([`GroupPool::on_request`], [`GroupPool::on_ready`]). Both ends report:
+//! - that their links are wired: [`GroupPool::on_wired`];
+//! - that a group broke: [`GroupPool::on_broken`];
+//! - that a comm has ended: [`GroupPool::remove_member`];
+//! - that the queue pairs of the last comm are destroyed: [`GroupPool::on_destroyed`].
 //!
-//! docs/wire.md, "Sharing", has the words that the ends exchange.
+//! A comm that shares nothing is a group of one that no other comm joins, so that queue pairs are counted in one place.
+//!
+//! docs/wire.md, "Sharing", defines the frames.
 
 mod accept;
 mod budget;
@@ -48,7 +51,7 @@ use crate::limits::{GROUPS_MAX, MEMBERS_MAX, POOL_QUARANTINE};
 use crate::slots::SlotTable;
 use crate::wire::proof::{GroupEpoch, GroupProof};
 
-/// All groups of a process, of both directions.
+/// All groups of a process, of sending and of receiving comms.
 #[derive(Debug)]
 pub struct GroupPool {
     config: PoolConfig,
@@ -57,32 +60,32 @@ pub struct GroupPool {
     seats: SlotTable<PoolMember>,
     /// The shared groups of each key, until they are destroyed.
     keys: BTreeMap<GroupKey, Vec<GroupId>>,
-    /// The seats given to connections of other processes.
+    /// The members for connections of other processes.
     conns: BTreeMap<(ProcessId, u64), PoolMemberId>,
     budgets: NicBudgets,
 }
 
-/// A place in a group.
+/// A member and its group.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct GroupPlace {
     /// The group.
     pub group: GroupId,
-    /// The seat in it.
+    /// The member.
     pub seat: PoolMemberId,
 }
 
-/// Something has run out.
+/// A resource of the pool is exhausted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum PoolLimit {
     /// Queue pairs of a NIC.
     #[error("NIC {nic} has no queue pairs left of {limit}")]
     QueuePairs {
-        /// Its number.
+        /// Number of the NIC.
         nic: u16,
-        /// How many it has.
+        /// Queue pairs that it may have.
         limit: u32,
     },
-    /// Members of all groups of a key.
+    /// Members: all groups of a key are full.
     #[error("each group has its {0} members")]
     MembersOfGroup(usize),
     /// Members of all groups.
@@ -93,36 +96,36 @@ pub enum PoolLimit {
     Groups(usize),
 }
 
-/// There is no such seat any more.
+/// The member does not exist any more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("no seat of a group has that name")]
 pub struct UnknownMember;
 
-/// Who is left in a group after a member has left.
+/// The members of a group after one has left.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum RemainingMembers {
-    /// Others.
+    /// Other members remain.
     Others,
-    /// Nobody: destroy this, then say [`GroupPool::on_destroyed`].
+    /// None remains: destroy these objects, then call [`GroupPool::on_destroyed`].
     Last(GroupTeardown),
 }
 
-/// A group cannot be wired now.
+/// A group cannot become wired now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum WiredError {
-    /// There is no such group any more, or it is past that.
+    /// The group does not exist any more, or is not in the phase `Creating`.
     #[error("the group is not being created")]
     NotCreating,
-    /// The other end has not answered.
+    /// The other end has not replied.
     #[error("the other end has not answered")]
     Unanswered,
-    /// The ends do not know the links by the same addresses.
+    /// The proofs of the two ends differ: their links are not connected to each other.
     #[error("the two ends of the group are not wired to each other")]
     Proof,
 }
 
 impl GroupPool {
-    /// An empty pool. `base` is a random number, for the epochs.
+    /// Returns an empty pool. `base` is a random number from which the epochs start.
     #[must_use]
     pub fn new(config: PoolConfig, base: u64) -> Self {
         Self {
@@ -136,38 +139,38 @@ impl GroupPool {
         }
     }
 
-    /// How this process shares.
+    /// The sharing parameters of this process.
     #[must_use]
     pub const fn config(&self) -> PoolConfig {
         self.config
     }
 
-    /// How many queue pairs that NIC has to give; without a word it has as many as anybody wants.
+    /// Sets how many queue pairs a NIC may have in use; without this call the number is unlimited.
     pub fn set_budget(&mut self, nic: u16, queue_pairs: u32) {
         self.budgets.set_limit(nic, queue_pairs);
     }
 
-    /// How much a group has to do, in any unit that all groups of its key share (bytes in flight, say): compared where
-    /// groups have equally many members.
+    /// Sets the load of a group, in any unit that all groups of its key share (bytes in flight, for example). The pool compares
+    /// loads where groups have equal weight.
     pub fn set_load(&mut self, group: GroupId, load: u64) {
         if let Some(group) = self.groups.get_mut(group.0) {
             group.load = load;
         }
     }
 
-    /// The groups of a key, in whatever state.
+    /// The groups of a key, in any phase.
     pub fn of_key(&self, key: &GroupKey) -> impl Iterator<Item = GroupId> {
         self.keys.get(key).map_or(&[][..], Vec::as_slice).iter().copied()
     }
 
-    /// Where a group stands; `None` if it is gone.
+    /// The phase of a group; `None` if it does not exist any more.
     #[must_use]
     pub fn group_phase(&self, group: GroupId) -> Option<GroupPhase> {
         self.groups.get(group.0).map(|group| group.state)
     }
 
-    /// Which of the pipelines of its first NIC a new group goes on, by what the other groups of that NIC count for and have to
-    /// do; nothing where there is no choice. Further queue pairs go on the pipelines after it.
+    /// Chooses which pipeline of its first NIC a new group uses, by the weight and then the load of the other groups of that NIC. `None` if
+    /// there is no choice. Further queue pairs use the pipelines after it.
     pub fn place_on_pipeline(&mut self, id: GroupId, pipelines: u32) -> Option<u32> {
         let nic = self.groups.get(id.0)?.key.local.nic_numbers().first().copied()?;
         if pipelines < 2 {
@@ -187,30 +190,30 @@ impl GroupPool {
         Some(pipeline)
     }
 
-    /// The number of a group among those of its key that can be joined, below the number of groups there may be.
+    /// The number of a group among the joinable groups of its key. It is below the limit of groups.
     #[must_use]
     pub fn index(&self, group: GroupId) -> Option<u8> {
         self.groups.get(group.0).map(|group| group.index)
     }
 
-    /// The queue pairs of a group.
+    /// The number of queue pairs of a group.
     #[must_use]
     pub fn queue_pair_count(&self, group: GroupId) -> Option<u8> {
         self.groups.get(group.0).map(|group| group.slots)
     }
 
-    /// The group of a seat.
+    /// The group of a member.
     #[must_use]
     pub fn group_of(&self, seat: PoolMemberId) -> Option<GroupId> {
         self.seats.get(seat.0).map(|seat| seat.group)
     }
 
-    /// All links of a group that is being created are connected at this end. At the sending end, which wires after the
-    /// answer, the group is up then, if the other end knows the links by the same addresses; at the receiving end it waits
-    /// for [`GroupPool::on_ready`], or for a comm that joins and so shows that the other end is up.
+    /// Records that all links of a group in the phase `Creating` are connected at this end. The sending end connects them after the reply, so
+    /// its group is up then if both ends have the same proof. The receiving end's group waits for [`GroupPool::on_ready`], or for a
+    /// comm that joins and thereby shows that the other end is up.
     ///
     /// # Errors
-    /// [`WiredError`]; the group stays as it is, and is of no use if the proofs differ.
+    /// [`WiredError`]; the group keeps its phase. It is unusable if the proofs differ.
     pub fn on_wired(&mut self, id: GroupId, proof: GroupProof) -> Result<GroupPhase, WiredError> {
         let Some(group) = self.groups.get_mut(id.0).filter(|group| group.state == GroupPhase::Creating)
         else {
@@ -233,8 +236,8 @@ impl GroupPool {
         Ok(group.state)
     }
 
-    /// The queue pairs of a group are in error, at this end or as the other one says. Gives each member that there is,
-    /// once, however often and from whomever the news comes.
+    /// Records that the queue pairs of a group are in error, at this end or by a report of the other one. Returns all members once; a
+    /// repeated report returns none.
     pub fn on_broken(&mut self, id: GroupId) -> Vec<PoolMemberId> {
         let Some(group) = self.groups.get_mut(id.0) else { return Vec::new() };
         if group.advance_to(GroupPhase::Broken) {
@@ -243,10 +246,10 @@ impl GroupPool {
         Vec::new()
     }
 
-    /// A comm is gone from its group, or its attempt is: for whatever reason, in any order.
+    /// Removes a member whose comm or connection attempt has ended, for any reason and in any order.
     ///
     /// # Errors
-    /// [`UnknownMember`] if it had left.
+    /// [`UnknownMember`] if it was removed before.
     pub fn remove_member(&mut self, id: PoolMemberId) -> Result<RemainingMembers, UnknownMember> {
         let seat = self.seats.remove(id.0).ok_or(UnknownMember)?;
         let Some(group) = self.groups.get_mut(seat.group.0) else { return Err(UnknownMember) };
@@ -266,8 +269,8 @@ impl GroupPool {
         }))
     }
 
-    /// The queue pairs and completion queues of a group whose last member left are destroyed; only now they are not in use
-    /// any more. Whether there was such a group.
+    /// Records that the queue pairs and completion queues of a group without members are destroyed, so that they count as free.
+    /// Returns whether such a group existed.
     pub fn on_destroyed(&mut self, id: GroupId) -> bool {
         if self.group_phase(id) != Some(GroupPhase::Leaving) {
             return false;
@@ -278,7 +281,7 @@ impl GroupPool {
         true
     }
 
-    /// A group is none of its key any more.
+    /// Removes a group from the groups of its key.
     fn unlist_group(&mut self, key: &GroupKey, id: GroupId) {
         if let Some(of_key) = self.keys.get_mut(key) {
             of_key.retain(|&other| other != id);
@@ -288,14 +291,14 @@ impl GroupPool {
         }
     }
 
-    /// The groups of a key that are joined, or will be.
+    /// The groups of a key that can be joined, now or once they are up.
     fn joinable_groups(&self, key: &GroupKey) -> impl Iterator<Item = (GroupId, &PoolGroup)> {
         self.of_key(key)
             .filter_map(|id| Some((id, self.groups.get(id.0)?)))
             .filter(|(_, group)| group.is_joinable())
     }
 
-    /// Whether a group of a key may be made besides so many others.
+    /// Checks whether the NICs have queue pairs for a further group of a key that has `others` groups.
     fn check_budget(&self, key: &GroupKey, links: u8, others: usize) -> Result<(), PoolLimit> {
         let short = |short: budget::NicShortage| PoolLimit::QueuePairs { nic: short.nic, limit: short.limit };
         self.budgets.check_fit(&key.local, links, others).map_err(short)
@@ -324,7 +327,7 @@ impl GroupPool {
         Ok(place)
     }
 
-    /// Puts a member into a group.
+    /// Adds a member to a group.
     fn add_member(
         &mut self,
         id: GroupId,
@@ -340,7 +343,7 @@ impl GroupPool {
         Ok(GroupPlace { group: id, seat })
     }
 
-    /// Whether what has run out comes back soon: a group that had some of it is being destroyed.
+    /// Whether the exhausted resource becomes free soon: a group that holds some of it is being destroyed.
     fn comes_back(&self, limit: PoolLimit) -> bool {
         let PoolLimit::QueuePairs { nic, .. } = limit else { return false };
         let ends = |group: &PoolGroup| {

@@ -1,49 +1,49 @@
-//! A comm's seat in a group: what the pool knows of a member. Owned by the pool; the member's own state is elsewhere.
+//! The pool's record of one group member. The pool owns it; the state of the member's comm is elsewhere.
 
 use super::config::GroupPreference;
 use super::group::GroupId;
 use crate::slots::SlotId;
 
-/// The name of a seat at one end.
+/// The id of a member at one end.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct PoolMemberId(pub SlotId);
 
-/// How a seat came to be.
+/// How a member began.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum MemberOrigin {
     /// With links of its own.
     Alone,
-    /// With the group.
+    /// As the first member of its group.
     Created,
     /// In a group that was up.
     Joined,
 }
 
-/// How far the handshake is.
+/// The progress of the handshake.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum HandshakeStage {
-    /// The other end was asked.
+    /// The other end has not replied.
     Asking,
     /// Both ends agree.
     Agreed,
 }
 
-/// Who takes a seat.
+/// A member that is about to join.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JoiningMember {
     pub(super) how: MemberOrigin,
     pub(super) wish: GroupPreference,
-    /// The asking side's id of the connection, at the end that was asked.
+    /// At the receiving end: the sending end's id of the connection.
     pub(super) conn: Option<u64>,
 }
 
-/// One seat.
+/// One member.
 #[derive(Debug)]
 pub(super) struct PoolMember {
     pub(super) group: GroupId,
     pub(super) how: MemberOrigin,
     pub(super) stage: HandshakeStage,
     pub(super) wish: GroupPreference,
-    /// The asking side's id of the connection, at the end that was asked.
+    /// At the receiving end: the sending end's id of the connection.
     pub(super) conn: Option<u64>,
 }

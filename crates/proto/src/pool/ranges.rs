@@ -1,9 +1,9 @@
-//! The token slots of a group's receiving end: each member has a range of them to itself, so that an immediate tells whose
-//! it is by its upper bits, and nothing is looked up or taken for a message. Held by the group's lane.
+//! The token slots of a group's receiving end. Each member has a range of them, so that the upper bits of an immediate identify its
+//! member, and no table is searched or locked for a message. The group's lane holds the ranges.
 //!
-//! A range is given to another member only after the peer has said that nothing more comes for the one before (GONE in
-//! docs/wire.md), and after all others that were free for longer. Its tokens then count their uses from half their cycle
-//! further on; so even what should not come names nothing.
+//! A range is reassigned only after the peer has reported that nothing more arrives for the former member (GONE in
+//! docs/wire.md), and after all ranges that have been free for longer. The generations of its tokens then start half a cycle later.
+//! So even an immediate that breaks this rule matches no token.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -19,14 +19,14 @@ pub const SLOTS: usize = RANGE_RECVS * RECV_BUFFERS_MAX;
 const _: () = assert!(SLOTS.is_power_of_two());
 const _: () = assert!(SLOTS * MEMBERS_OF_GROUP_MAX <= GROUP_TOKENS_MAX);
 
-/// By how many uses the tokens of a range are ahead of those of the member before.
+/// By how many generations the tokens of a range are ahead of those of its former member.
 const AHEAD: u16 = 1 << (BufferToken::GENERATION_BITS - 1);
 
-/// A member's range.
+/// The range of one member.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TokenRange {
     number: u16,
-    /// The first use of each of its tokens.
+    /// The first generation of each of its tokens.
     pub generation: u16,
 }
 
@@ -34,7 +34,7 @@ pub struct TokenRange {
 #[derive(Debug)]
 pub struct TokenRanges {
     entries: Vec<RangeEntry>,
-    /// Those of nobody, in the order in which they became so.
+    /// Unassigned ranges, in the order of their release.
     free: VecDeque<u16>,
     dropped: u64,
 }
@@ -46,7 +46,7 @@ struct RangeEntry {
 }
 
 impl TokenRange {
-    /// The token that the peer is told for a member's own.
+    /// Returns the token in the peer's numbering for a member's own token.
     #[inline]
     #[must_use]
     pub const fn to_wire(self, token: BufferToken) -> BufferToken {
@@ -55,14 +55,14 @@ impl TokenRange {
     }
 }
 
-/// The place of a member's token in its range, and of its fin record in the member's fin mailbox.
+/// Returns the place of a member's token in its range, and of its fin record in the member's fin mailbox.
 #[inline]
 #[must_use]
 pub const fn token_place(token: BufferToken) -> usize {
     table::index(token.slot()) * RANGE_RECVS + table::receive_of_slot(token.slot()) % RANGE_RECVS
 }
 
-/// What a member calls a token that the peer was told.
+/// Returns the member's own token for a token in the peer's numbering.
 #[inline]
 #[must_use]
 pub const fn to_member(token: BufferToken) -> BufferToken {
@@ -78,13 +78,13 @@ impl Default for TokenRanges {
 }
 
 impl TokenRanges {
-    /// Nobody has any yet.
+    /// Returns a table without assigned ranges.
     #[must_use]
     pub const fn new() -> Self {
         Self { entries: Vec::new(), free: VecDeque::new(), dropped: 0 }
     }
 
-    /// A member comes; `None` if all ranges are in use.
+    /// Assigns a range to a new member; `None` if all ranges are in use.
     pub fn assign_range(&mut self, member: MemberId) -> Option<TokenRange> {
         let number = if self.entries.len() < MEMBERS_OF_GROUP_MAX {
             self.entries.push(RangeEntry { member: None, generation: 0 });
@@ -97,7 +97,7 @@ impl TokenRanges {
         Some(TokenRange { number, generation: entry.generation })
     }
 
-    /// A member goes, and nothing more can come for it.
+    /// Releases the range of a member that has left and for which nothing more can arrive.
     pub fn release_range(&mut self, range: TokenRange) {
         let Some(entry) = self.entries.get_mut(usize::from(range.number)) else { return };
         entry.member = None;
@@ -105,7 +105,7 @@ impl TokenRanges {
         self.free.push_back(range.number);
     }
 
-    /// Whose token the peer names. Of nobody: nothing, and it is counted.
+    /// Returns the member to which the peer's token belongs. `None` if its range is unassigned; that is counted.
     #[inline]
     pub fn resolve_owner(&mut self, token: BufferToken) -> Option<MemberId> {
         let found = self.entries.get(token.slot() / SLOTS).and_then(|entry| entry.member);
@@ -113,13 +113,13 @@ impl TokenRanges {
         found
     }
 
-    /// Ranges that are somebody's.
+    /// Number of assigned ranges.
     #[must_use]
     pub fn used_ranges(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// Tokens that were nobody's.
+    /// Number of tokens that belonged to no member.
     #[must_use]
     pub const fn dropped_tokens(&self) -> u64 {
         self.dropped

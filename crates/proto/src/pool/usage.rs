@@ -1,4 +1,4 @@
-//! What the pool has in use, for people who look and for tests that compare: after everything has left, all is as it was.
+//! The pool's resources in use. The engine's leak checks and tests read them: after all comms have left, the usage is as before.
 
 use alloc::vec::Vec;
 
@@ -8,14 +8,14 @@ use super::group::{GroupId, GroupPhase};
 use super::key::CommEnd;
 use crate::id::ProcessId;
 
-/// All of it.
+/// The resources in use by all groups.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PoolUsage {
     /// Groups that comms share, whatever their state.
     pub groups: usize,
     /// Comms with links of their own.
     pub alone: usize,
-    /// Members of all groups, those alone included.
+    /// Members of all groups, including comms with links of their own.
     pub members: usize,
     /// Queue pairs that are not destroyed.
     pub queue_pairs: u64,
@@ -23,22 +23,22 @@ pub struct PoolUsage {
     pub completion_queues: u64,
     /// Keys that have shared groups.
     pub keys: usize,
-    /// Connections of other processes that have a seat.
+    /// Connections of other processes that have a member.
     pub conns: usize,
-    /// Of each NIC that was named.
+    /// The budget of each NIC that was named.
     pub budgets: Vec<NicBudget>,
 }
 
-/// One group.
+/// The resources in use by one group.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GroupUsage {
-    /// Its name at this end.
+    /// Its id at this end.
     pub id: GroupId,
     /// The process at the other end.
     pub peer: ProcessId,
     /// Which end this is.
     pub end: CommEnd,
-    /// Where it stands.
+    /// Its phase.
     pub state: GroupPhase,
     /// Whether comms share it.
     pub shared: bool,
@@ -53,7 +53,7 @@ pub struct GroupUsage {
 }
 
 impl GroupPool {
-    /// What is in use.
+    /// Returns the resources in use.
     #[must_use]
     pub fn pool_usage(&self) -> PoolUsage {
         let start = PoolUsage {
@@ -72,7 +72,7 @@ impl GroupPool {
         })
     }
 
-    /// Each group.
+    /// Returns the usage of each group.
     pub fn group_usages(&self) -> impl Iterator<Item = GroupUsage> {
         self.groups.iter().map(|(id, group)| {
             let (queue_pairs, completion_queues) = group.user_counts();
@@ -90,7 +90,7 @@ impl GroupPool {
         })
     }
 
-    /// Places of groups and of seats that were ever used: what the tables take of memory.
+    /// Slots of groups and of members that were ever used: the size of the tables.
     #[must_use]
     pub fn used_places(&self) -> (usize, usize) {
         (self.groups.used_places(), self.seats.used_places())

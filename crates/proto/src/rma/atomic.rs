@@ -1,5 +1,5 @@
-//! Atomics of every type that OpenSHMEM has them for, and what each makes of a word. Pure: who owns the word loads it, asks
-//! here and stores, with nobody in between.
+//! All atomics of the types that OpenSHMEM defines, and their effect on a word. Pure: the owner of the word loads it, calls
+//! [`TypedAtomic::apply_to`], and stores the result, and lets no other access happen in between.
 
 use crate::wire::rma::signal::{SignalUpdate, UpdateOp};
 use crate::wire::rma::word::WordWidth;
@@ -25,7 +25,7 @@ impl AtomicType {
     /// All of them.
     pub const ALL: [Self; 6] = [Self::I32, Self::I64, Self::U32, Self::U64, Self::F32, Self::F64];
 
-    /// How wide.
+    /// Returns its width.
     #[must_use]
     pub const fn word_width(self) -> WordWidth {
         match self {
@@ -34,7 +34,7 @@ impl AtomicType {
         }
     }
 
-    /// The bits of a sum, by those of what is added.
+    /// Returns the bits of a sum, from those of its operands.
     fn sum_bits(self, a: u64, b: u64) -> u64 {
         match self {
             Self::F32 => (f32::from_bits(a as u32) + f32::from_bits(b as u32)).to_bits().into(),
@@ -43,38 +43,38 @@ impl AtomicType {
         }
     }
 
-    /// Whether adding wraps.
+    /// Returns whether adding wraps.
     #[must_use]
     pub const fn is_integer(self) -> bool {
         !matches!(self, Self::F32 | Self::F64)
     }
 }
 
-/// What to do with a word; operands are its bits, with none beyond its width.
+/// The operation on a word. Operands are the bits of a value, with none beyond the width of the type.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum AtomicAction {
     /// Reads it.
     Fetch,
-    /// Replaces it; where it fetches, a swap.
+    /// Replaces it; a swap if the atomic is fetching.
     Set(u64),
-    /// Adds to it: wrapping, or as floating-point numbers do; an increment adds 1.
+    /// Adds to it: wraps for integers, rounds for floating-point numbers. An increment adds 1.
     Add(u64),
-    /// Keeps these bits.
+    /// Keeps the bits that are set in the operand.
     And(u64),
-    /// Sets these bits.
+    /// Sets the bits that are set in the operand.
     Or(u64),
-    /// Turns these bits.
+    /// Inverts the bits that are set in the operand.
     Xor(u64),
     /// Replaces it by `swap` if its bits are those of `expect`.
     CompareSwap {
-        /// What it is compared with.
+        /// The expected bits.
         expect: u64,
-        /// What it becomes.
+        /// The new bits.
         swap: u64,
     },
 }
 
-/// An atomic that there is.
+/// A valid atomic.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct TypedAtomic {
     kind: AtomicType,
@@ -83,8 +83,8 @@ pub struct TypedAtomic {
 }
 
 impl TypedAtomic {
-    /// `None` if there is no such atomic: a floating-point number can only be fetched, set, swapped and added to, a fetch and a
-    /// compare-and-swap always fetch, and no operand is wider than its type.
+    /// Creates an atomic; `None` if it is invalid. A floating-point number can only be fetched, set, swapped and added to. A fetch and a
+    /// compare-and-swap always return the old value. No operand is wider than its type.
     #[must_use]
     pub fn new(kind: AtomicType, action: AtomicAction, fetches: bool) -> Option<Self> {
         let width = kind.word_width();
@@ -101,26 +101,26 @@ impl TypedAtomic {
         exists.then_some(Self { kind, action, fetches })
     }
 
-    /// On what.
+    /// Returns the type of the word.
     #[must_use]
     pub const fn atomic_type(self) -> AtomicType {
         self.kind
     }
 
-    /// What.
+    /// Returns the operation.
     #[must_use]
     pub const fn action(self) -> AtomicAction {
         self.action
     }
 
-    /// Whether the value before is asked for.
+    /// Returns whether the old value is requested.
     #[must_use]
     pub const fn is_fetching(self) -> bool {
         self.fetches
     }
 
-    /// What becomes of a word that is `old`, whose bits beyond its width are not looked at; `None` if it stays as it is, and
-    /// nothing is to be stored. The result has no bits beyond the width.
+    /// Returns the new value of a word that is `old`, of which bits beyond the width are ignored; `None` if the word does not change and nothing is
+    /// to be stored. The result has no bits beyond the width.
     #[inline]
     #[must_use]
     pub fn apply_to(self, old: u64) -> Option<u64> {
@@ -141,7 +141,7 @@ impl TypedAtomic {
 }
 
 impl SignalUpdate {
-    /// What a signal makes of a word that is `old`: as [`TypedAtomic::apply_to`].
+    /// Returns the new value that a signal gives a word that is `old`, as [`TypedAtomic::apply_to`] does.
     #[inline]
     #[must_use]
     pub const fn apply_to(self, old: u64) -> Option<u64> {
@@ -155,7 +155,7 @@ impl SignalUpdate {
         }
     }
 
-    /// Whether the word has to be read for that.
+    /// Returns whether the old value of the word is needed.
     #[must_use]
     pub const fn needs_old_word(self) -> bool {
         !matches!(self.op(), UpdateOp::Set)

@@ -1,11 +1,12 @@
-//! Atomics of one stream that were asked of a peer and not answered yet. A request keeps its slot until its reply has come, and
-//! is sent again as it was when a path is lost that it or its reply may have gone over; the peer executes each use of a slot
-//! once. A slot is used again only when no copy of an earlier use is under way, so that a peer has only the last use to remember.
-//! What has arrived and waits to be taken in is not under way any more: it meets no later use by the 2^15 uses in between, each of
-//! which takes a turn of both ends, while a turn of the engine takes something from every queue.
+//! Atomics of one stream that were requested from a peer and are still without a reply. A request keeps its slot until its reply has arrived. It is
+//! sent again unchanged when a path is lost that the request or its reply may have used; the peer executes each use of a slot once.
 //!
-//! A slot whose request fetches is also kept for whoever wants the value, until that has it or gives it up: others may begin and answers
-//! come at any moment in between.
+//! A slot is used again only when no copy of an earlier use is in flight, so the peer has to remember the last use only. A copy that has arrived and
+//! waits in a receive queue is not in flight any more. It meets no later use with its generation, because 2^15 uses lie between: each use takes one
+//! poll of both ends, and each poll takes messages from every queue.
+//!
+//! The slot of a fetching request is also kept until the caller that wants the value has collected or abandoned it: other requests may begin and
+//! replies may arrive at any moment in between.
 
 use crate::limits::RMA_CALLS_MAX;
 use crate::rma::ProtocolFault;
@@ -17,39 +18,39 @@ use crate::wire::rma::word::SymmetricWord;
 /// Why a request cannot begin.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RequestRefusal {
-    /// [`RMA_CALLS_MAX`] are under way, or have values that nobody has collected.
+    /// [`RMA_CALLS_MAX`] are pending, or have values that no caller has collected.
     Busy,
-    /// The word is not as wide as the type.
+    /// The word does not have the width of the type.
     Width,
 }
 
-/// What a reply has ended.
+/// The effect of a reply.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ReplyEffect {
-    /// This request, for the first time.
+    /// The reply to this request, for the first time.
     First(AtomicRequest, AtomicOutcome),
-    /// One whose reply has come before: nothing is to be done.
+    /// The reply to a request that had its reply before: the caller does nothing.
     Again,
 }
 
-/// The requests of a stream towards one peer.
+/// The pending requests of a stream towards one peer.
 #[derive(Debug)]
 pub struct AtomicRequests {
     stream: RmaStream,
-    /// Free slots, by number.
+    /// Bit i: slot i is free.
     free: u64,
-    /// Those whose value somebody wants, and of these the ones that are kept for nothing else any more.
+    /// `wanted`: slots whose value has not been collected; `kept`: those of them that have their reply and are kept for that reason only.
     wanted: u64,
     kept: u64,
     requests: [Option<AtomicRequest>; RMA_CALLS_MAX],
-    /// The last use of each slot.
+    /// The generation of the last use of each slot.
     generations: [u16; RMA_CALLS_MAX],
-    /// Messages with its request that were sent again and are under way.
+    /// Messages in flight that repeat the request of each slot.
     copies: [u8; RMA_CALLS_MAX],
 }
 
 impl AtomicRequests {
-    /// None so far.
+    /// Creates the state of a stream without requests.
     #[must_use]
     pub const fn new(stream: RmaStream) -> Self {
         let requests = [None; RMA_CALLS_MAX];
@@ -58,10 +59,10 @@ impl AtomicRequests {
         Self { stream, free: u64::MAX, wanted: 0, kept: 0, requests, generations, copies }
     }
 
-    /// A request is about to be sent.
+    /// Begins a request that is about to be sent, and returns it.
     ///
     /// # Errors
-    /// [`RequestRefusal`] says why not.
+    /// [`RequestRefusal`] names the reason.
     pub fn begin_request(
         &mut self,
         word: SymmetricWord,
@@ -82,10 +83,10 @@ impl AtomicRequests {
         Ok(request)
     }
 
-    /// A reply has come.
+    /// Applies a reply.
     ///
     /// # Errors
-    /// [`ProtocolFault`] if nobody asked for it.
+    /// [`ProtocolFault`] if it answers a use of the slot that has not begun, or its value is wider than the word or was not requested.
     pub fn on_reply(&mut self, reply: &AtomicReply) -> Result<ReplyEffect, ProtocolFault> {
         let at = reply.slot.index();
         let generation = reply.slot.generation();
@@ -118,7 +119,7 @@ impl AtomicRequests {
         }
     }
 
-    /// Nobody wants the value of that request any more: it has been collected, or was given up.
+    /// Records that the value of a request was collected or abandoned.
     pub fn release_value(&mut self, slot: ReplySlot) {
         let at = slot.index();
         let bit = 1 << slot.index();
@@ -129,8 +130,8 @@ impl AtomicRequests {
         }
     }
 
-    /// The request in that slot is about to be sent again: because its message has not completed and never will, or has, and the
-    /// reply may be lost. `None` if it is answered, or was sent again too often.
+    /// Returns the request of a slot, which is about to be sent again. Either its message has not completed and never will, or it has completed and
+    /// the reply may be lost. `None` if the request has its reply, or too many copies are in flight.
     pub fn resend_request(&mut self, slot: ReplySlot) -> Option<AtomicRequest> {
         let request = self.requests[slot.index()].filter(|request| request.slot == slot)?;
         let copies = &mut self.copies[slot.index()];
@@ -138,31 +139,31 @@ impl AtomicRequests {
         Some(request)
     }
 
-    /// A message with a request that was sent again has arrived or is lost.
+    /// Records that a repeated message of a request has arrived or is lost.
     pub fn on_copy_gone(&mut self, slot: ReplySlot) {
         let copies = &mut self.copies[slot.index()];
         *copies = copies.saturating_sub(1);
         self.release_slot(slot.index());
     }
 
-    /// The request in that slot, if it is not answered.
+    /// Returns the request of a slot, if it has no reply.
     #[must_use]
     pub fn get(&self, slot: ReplySlot) -> Option<&AtomicRequest> {
         self.requests[slot.index()].as_ref().filter(|request| request.slot == slot)
     }
 
-    /// What has not been answered.
+    /// Iterates over the requests without a reply.
     pub fn iter(&self) -> impl Iterator<Item = &AtomicRequest> {
         self.requests.iter().flatten()
     }
 
-    /// Requests under way.
+    /// Returns the number of slots that are pending: neither free nor only kept for a value.
     #[must_use]
     pub const fn len(&self) -> u32 {
         (self.free | self.kept).count_zeros()
     }
 
-    /// Whether there are none.
+    /// Returns whether no slot is pending.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.free | self.kept == u64::MAX

@@ -1,16 +1,15 @@
-//! Operations under way, named by slot and generation: the name goes with the operation to the NIC and comes back with its
-//! completion. One that comes back twice names nothing the second time. Called for each operation; has room for what it was
-//! grown to and takes no memory by itself.
+//! Pending operations, identified by slot and generation. The id travels with the operation to the NIC and returns with its completion; an id that
+//! returns twice names no operation the second time. The engine calls it for each operation. Only [`InFlightTable::grow_capacity`] allocates.
 
 use alloc::vec::Vec;
 
 use crate::reserve::{OutOfMemory, try_grow};
 use crate::slots::SlotId;
 
-/// The end of the list of free places.
+/// The end of the list of free slots.
 const NONE: u32 = u32::MAX;
 
-/// Operations, each with what is known of it.
+/// Pending operations, each with the caller's note.
 #[derive(Debug)]
 pub struct InFlightTable<T> {
     entries: Vec<InFlightEntry<T>>,
@@ -21,13 +20,13 @@ pub struct InFlightTable<T> {
 #[derive(Debug)]
 struct InFlightEntry<T> {
     generation: u32,
-    /// The free place after this one, while it is free.
+    /// The free slot after this one, while it is free.
     next: u32,
     note: Option<T>,
 }
 
 impl<T> InFlightTable<T> {
-    /// No room yet.
+    /// Creates a table without room.
     #[must_use]
     pub const fn new() -> Self {
         Self { entries: Vec::new(), free: NONE, flying: 0 }
@@ -36,7 +35,7 @@ impl<T> InFlightTable<T> {
     /// Makes room for `more` operations. Allocates.
     ///
     /// # Errors
-    /// [`OutOfMemory`]; there is as much room as before.
+    /// [`OutOfMemory`]; the room is then unchanged.
     pub fn grow_capacity(&mut self, more: u32) -> Result<(), OutOfMemory> {
         let from = self.entries.len() as u32;
         let until = from.saturating_add(more);
@@ -48,16 +47,16 @@ impl<T> InFlightTable<T> {
         Ok(())
     }
 
-    /// Whether there is room for one more.
+    /// Returns whether there is room for one more operation.
     #[must_use]
     pub const fn has_room(&self) -> bool {
         self.free != NONE
     }
 
-    /// An operation begins. Its note comes back if there is no room.
+    /// Begins an operation and returns its id.
     ///
     /// # Errors
-    /// The note, where there is no room.
+    /// The note, if there is no room.
     #[inline]
     pub fn begin_operation(&mut self, note: T) -> Result<SlotId, T> {
         let slot = self.free;
@@ -68,14 +67,14 @@ impl<T> InFlightTable<T> {
         Ok(SlotId { slot, generation: entry.generation })
     }
 
-    /// What is known of an operation under way.
+    /// Returns the note of a pending operation.
     #[must_use]
     pub fn get_mut(&mut self, id: SlotId) -> Option<&mut T> {
         let entry = self.entries.get_mut(id.slot as usize)?;
         if entry.generation == id.generation { entry.note.as_mut() } else { None }
     }
 
-    /// An operation has ended. `None` if none of that name is under way.
+    /// Ends an operation and returns its note; `None` if no operation with that id is pending.
     #[inline]
     pub fn end_operation(&mut self, id: SlotId) -> Option<T> {
         let entry = self.entries.get_mut(id.slot as usize)?;
@@ -90,13 +89,13 @@ impl<T> InFlightTable<T> {
         Some(note)
     }
 
-    /// Places there are.
+    /// Returns the number of slots.
     #[must_use]
     pub fn slot_count(&self) -> u32 {
         self.entries.len() as u32
     }
 
-    /// The name of the operation in that place, if there is one that `is` so.
+    /// Returns the id of the operation in a slot, if there is one and `is` returns true for its note.
     #[must_use]
     pub fn id_at(&self, slot: u32, is: impl Fn(&T) -> bool) -> Option<SlotId> {
         let entry = self.entries.get(slot as usize)?;
@@ -104,7 +103,7 @@ impl<T> InFlightTable<T> {
         entry.note.as_ref().filter(|note| is(note)).map(|_| SlotId { slot, generation })
     }
 
-    /// The operations under way.
+    /// Iterates over the pending operations.
     pub fn iter(&self) -> impl Iterator<Item = (SlotId, &T)> {
         self.entries.iter().enumerate().filter_map(|(slot, entry)| {
             let note = entry.note.as_ref()?;
@@ -112,13 +111,13 @@ impl<T> InFlightTable<T> {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of pending operations.
     #[must_use]
     pub const fn len(&self) -> u32 {
         self.flying
     }
 
-    /// Whether there are none.
+    /// Returns whether no operation is pending.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.flying == 0

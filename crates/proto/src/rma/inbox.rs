@@ -1,5 +1,5 @@
-//! The streams of one peer at their target. Called for each immediate and message that comes from it, and once a turn for what
-//! is to be told it.
+//! The streams of one peer at their target. The engine calls it for each immediate and message from the peer, and once per poll for acknowledgements
+//! that are due.
 
 use alloc::vec::Vec;
 
@@ -12,44 +12,44 @@ use crate::wire::imm::CountedImmediate;
 use crate::wire::rma::RmaStream;
 use crate::wire::rma::signal::{AckRequest, SignalAck, SignalMessage, SignalUpdate};
 
-/// What a write or a message has led to.
+/// The effect of a write or a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ArrivalEffect {
-    /// It is counted. Nothing is to be done.
+    /// It was recorded; the caller does nothing.
     Counted,
-    /// There is a signal to apply: [`StreamInbox::take_signal`] that stream until there is none.
+    /// A signal is ready: the caller calls [`StreamInbox::take_signal`] for that stream until it returns `None`.
     Ready(RmaStream),
-    /// Nothing was taken: [`StreamInbox::add_stream`] for that stream, and tell again.
+    /// The stream is unknown, and nothing was recorded: the caller calls [`StreamInbox::add_stream`] for it and repeats the call.
     Unknown(RmaStream),
 }
 
-/// What has happened.
+/// Event counts.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InboxCounts {
     /// Writes that were counted.
     pub writes: u64,
-    /// Signals that were given out to be applied.
+    /// Signals that were returned to be applied.
     pub signals: u64,
-    /// Signals that came again.
+    /// Signals that arrived again.
     pub repeated: u64,
-    /// Acknowledgements that rode on signals.
+    /// Acknowledgements that were piggybacked on signals.
     pub rode: u64,
-    /// Acknowledgements that were messages.
+    /// Acknowledgements that were messages of their own.
     pub acks: u64,
 }
 
-/// The streams.
+/// All streams of one peer.
 #[derive(Debug)]
 pub struct StreamInbox {
     streams: Vec<Option<IncomingStream>>,
-    /// Of which streams the peer was not told all, by number.
+    /// Bit i: stream i has applied epochs that are not acknowledged.
     owed: u64,
     shape: EpochShape,
     seen: InboxCounts,
 }
 
 impl StreamInbox {
-    /// Of a peer that has sent nothing. Takes no memory.
+    /// Creates the inbox of a peer that has sent nothing. Allocates nothing.
     #[must_use]
     pub const fn new(shape: EpochShape) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl StreamInbox {
         }
     }
 
-    /// Makes room for a stream, if there is none yet. Allocates; at most for [`RMA_STREAMS_MAX`] streams.
+    /// Creates the state of a stream unless it exists. Allocates; at most for [`RMA_STREAMS_MAX`] streams.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -82,10 +82,10 @@ impl StreamInbox {
         self.streams.get_mut(stream.index())?.as_mut()
     }
 
-    /// A write of the peer with that immediate has come over `path`.
+    /// Counts a write of the peer with that immediate, which arrived over `path`.
     ///
     /// # Errors
-    /// [`ProtocolFault`] if it cannot be.
+    /// [`ProtocolFault`] if the immediate or its epoch is invalid.
     #[inline]
     pub fn on_write(&mut self, imm: u32, path: PathId) -> Result<ArrivalEffect, ProtocolFault> {
         let counted = CountedImmediate::from_bits(imm).ok_or(ProtocolFault::Immediate(imm))?;
@@ -97,10 +97,10 @@ impl StreamInbox {
         Ok(if ready { ArrivalEffect::Ready(counted.stream()) } else { ArrivalEffect::Counted })
     }
 
-    /// A signal of the peer has come. What rides on it is not looked at here.
+    /// Records a signal of the peer. The caller handles the acknowledgement that is piggybacked on it.
     ///
     /// # Errors
-    /// [`ProtocolFault`] if it cannot be.
+    /// [`ProtocolFault`] if the signal is invalid ([`IncomingStream::on_signal`]).
     pub fn on_signal(&mut self, signal: &SignalMessage) -> Result<ArrivalEffect, ProtocolFault> {
         let Some(stream) = self.stream_mut(signal.stream) else {
             return Ok(ArrivalEffect::Unknown(signal.stream));
@@ -113,10 +113,10 @@ impl StreamInbox {
         Ok(if ready { ArrivalEffect::Ready(signal.stream) } else { ArrivalEffect::Counted })
     }
 
-    /// The peer asks to be told.
+    /// Records that the peer requests an acknowledgement.
     ///
     /// # Errors
-    /// [`ProtocolFault`] if it asks for what cannot be.
+    /// [`ProtocolFault`] if it names epochs that it cannot have sent.
     pub fn on_ask(&mut self, ask: &AckRequest) -> Result<ArrivalEffect, ProtocolFault> {
         let Some(stream) = self.stream_mut(ask.stream) else {
             return Ok(ArrivalEffect::Unknown(ask.stream));
@@ -127,10 +127,10 @@ impl StreamInbox {
         Ok(ArrivalEffect::Counted)
     }
 
-    /// Writes of a lost path were written again.
+    /// Counts writes of a lost path that were written again.
     ///
     /// # Errors
-    /// [`ProtocolFault`] if that cannot be.
+    /// [`ProtocolFault`] if the message is invalid ([`IncomingStream::make_up`]).
     pub fn make_up(&mut self, lost: &MakeUp) -> Result<ArrivalEffect, ProtocolFault> {
         let Some(stream) = self.stream_mut(lost.stream) else {
             return Ok(ArrivalEffect::Unknown(lost.stream));
@@ -138,7 +138,7 @@ impl StreamInbox {
         Ok(if stream.make_up(lost)? { ArrivalEffect::Ready(lost.stream) } else { ArrivalEffect::Counted })
     }
 
-    /// What the next signal of a stream does, as [`IncomingStream::take_signal`] says.
+    /// Returns the update of the next signal of a stream, as [`IncomingStream::take_signal`] does.
     pub fn take_signal(&mut self, stream: RmaStream) -> Option<SignalUpdate> {
         let update = self.stream_mut(stream)?.take_signal()?;
         self.mark_owed(stream, true);
@@ -151,8 +151,8 @@ impl StreamInbox {
         self.owed |= u64::from(owed) << stream.index();
     }
 
-    /// What a signal to the peer can carry: an acknowledgement of a stream that it was not told all of, due ones first. Only when
-    /// the message is certain to be taken.
+    /// Returns the acknowledgement that the next signal to the peer carries: of a stream that is not fully acknowledged, due ones first. The caller
+    /// must be certain that the message is accepted.
     pub fn piggyback_ack(&mut self) -> Option<SignalAck> {
         if self.owed == 0 {
             return None;
@@ -165,12 +165,12 @@ impl StreamInbox {
         Some(ack)
     }
 
-    /// The next acknowledgement that is due as a message by itself. Only when that is certain to be taken.
+    /// Returns the next acknowledgement that is due as a message of its own. The caller must be certain that the message is accepted.
     pub fn next_ack(&mut self) -> Option<SignalAck> {
         self.next_ack_where(|_| true)
     }
 
-    /// The same, of a stream that can be told now; the others stay due.
+    /// Returns the next due acknowledgement of a stream for which `can` returns true; other streams stay due.
     pub fn next_ack_where(&mut self, can: impl Fn(RmaStream) -> bool) -> Option<SignalAck> {
         if self.owed == 0 {
             return None;
@@ -181,7 +181,7 @@ impl StreamInbox {
         Some(ack)
     }
 
-    /// Whether [`StreamInbox::next_ack`] has one.
+    /// Returns whether [`StreamInbox::next_ack`] would return an acknowledgement.
     #[must_use]
     pub fn has_ack(&self) -> bool {
         self.owed != 0 && self.next(IncomingStream::is_due).is_some()
@@ -210,8 +210,8 @@ impl StreamInbox {
         Some(SignalAck { stream, number })
     }
 
-    /// A path of a stream is lost, and the last of it has come: what was counted there, for the peer. What was acknowledged may be
-    /// lost with it, so all of it becomes due again.
+    /// Returns the writes that were counted on a lost path of a stream, for the peer, after the last arrival was taken in. Acknowledgements may be
+    /// lost with the path, so the last one becomes due again.
     pub fn close_path(&mut self, stream: RmaStream, path: PathId) -> PathDeliveryReport {
         let Some(incoming) = self.stream_mut(stream) else { return PathDeliveryReport::default() };
         let standing = incoming.close_path(path);
@@ -221,7 +221,7 @@ impl StreamInbox {
         standing
     }
 
-    /// The peer is done with a stream: nothing is known of it any more, and its memory is given back.
+    /// Forgets a stream that the peer has finished with, and frees its memory.
     pub fn forget_stream(&mut self, stream: RmaStream) {
         if let Some(known) = self.streams.get_mut(stream.index()) {
             *known = None;
@@ -229,13 +229,13 @@ impl StreamInbox {
         self.owed &= !(1 << stream.index());
     }
 
-    /// What has happened so far.
+    /// Returns the event counts so far.
     #[must_use]
     pub const fn arrival_counts(&self) -> InboxCounts {
         self.seen
     }
 
-    /// Streams that there is room for, and epochs of each: what the peer takes of memory here.
+    /// Returns the number of streams with memory, and of epochs of each: the memory that the peer uses here.
     #[must_use]
     pub fn stream_capacity(&self) -> (usize, u64) {
         (self.streams.iter().flatten().count(), self.shape.epoch_window())

@@ -1,5 +1,5 @@
-//! A stream at its target: counts what arrives, gives signals out in order, and knows what is to be acknowledged. Called for
-//! each arrival. Its memory is that of as many epochs as may be live, whatever arrives.
+//! A stream at its target: counts arrivals, returns signals in order, and knows which acknowledgements are due. The engine calls it for each arrival.
+//! Its memory is bounded by the number of epochs that may be live, whatever arrives.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,47 +11,48 @@ use crate::rma::{PathId, ProtocolFault, extend_number, truncate_number};
 use crate::wire::rma::RmaStream;
 use crate::wire::rma::signal::{AckRequest, SignalMessage, SignalUpdate};
 
-/// What a target has counted on a path that was lost. Of a stream that it does not know, nothing: the default.
+/// A target's report of the writes that it counted on a lost path. The default, without writes, is the report of a stream that the target does not
+/// know.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PathDeliveryReport {
     /// Epochs that were applied; the lowest 48 bits.
     pub applied: u64,
-    /// Of each live epoch that had some: its number on the wire and how many; oldest first.
+    /// Each live epoch with arrivals on the path: its number on the wire and the number of arrivals; oldest first.
     pub seen: Vec<(u16, u32)>,
-    /// Live epochs whose signal has come, over whatever path.
+    /// Live epochs whose signal has arrived, over any path.
     pub signals: Vec<u16>,
 }
 
-/// Writes of a live epoch that came without being counted.
+/// Counted writes of a live epoch that were lost, and have been written again without immediates. The target counts them by this number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MakeUp {
-    /// Of which stream of the sender.
+    /// The sender's stream.
     pub stream: RmaStream,
-    /// Of which epoch: its number on the wire.
+    /// The epoch, by its number on the wire.
     pub epoch: u16,
-    /// How many.
+    /// Number of writes.
     pub count: u32,
 }
 
-/// Whether a signal that came was one before.
+/// Whether an arriving signal is new.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SignalArrival {
-    /// It is new.
+    /// The signal is new.
     New,
-    /// It came before.
+    /// The signal arrived before.
     Repeated,
 }
 
-/// A live epoch: a line of the cache.
+/// A live epoch; one cache line.
 #[derive(Clone, Copy, Debug, Default)]
 struct LiveEpoch {
     arrived: u32,
-    /// How many there are, once its signal has come.
+    /// Number of counted writes, once the signal has arrived.
     count: u32,
-    /// What its signal does, once it has come.
+    /// The update of its signal, once that has arrived.
     update: Option<SignalUpdate>,
     at_once: bool,
-    /// Of those that arrived, by path.
+    /// Arrivals by path.
     seen: [u32; LINKS_MAX],
 }
 
@@ -75,23 +76,23 @@ impl LiveEpoch {
     }
 }
 
-/// The stream.
+/// One stream, at its target.
 #[derive(Debug)]
 pub struct IncomingStream {
-    /// The oldest live epoch: so many were applied.
+    /// Number of epochs applied: the oldest live epoch.
     applied: u64,
     epochs: Box<[LiveEpoch]>,
     shape: EpochShape,
-    /// The initiator was told that so many were applied.
+    /// Number of applied epochs in the last acknowledgement; one less than `applied` if that has to be sent again.
     told: u64,
-    /// It was told anything.
+    /// Whether any acknowledgement was sent.
     has_told: bool,
-    /// It wants to know as soon as so many were.
+    /// The initiator requested an acknowledgement as soon as this many epochs are applied.
     wanted: u64,
 }
 
 impl IncomingStream {
-    /// A stream that has carried nothing. Allocates for as many epochs as may be live.
+    /// Creates a stream without history. Allocates for [`EpochShape::epoch_window`] epochs.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -99,13 +100,13 @@ impl IncomingStream {
         Self::from_number(0, shape)
     }
 
-    /// The same, with the number of its first epoch.
+    /// Creates a stream whose first epoch has this number.
     pub(super) fn from_number(from: u64, shape: EpochShape) -> Result<Self, OutOfMemory> {
         let epochs = try_filled(LiveEpoch::default(), shape.epoch_window() as usize)?;
         Ok(Self { applied: from, epochs, shape, told: from, has_told: false, wanted: from })
     }
 
-    /// The number of a live epoch.
+    /// Returns the full number of a live epoch, from its number on the wire.
     #[inline]
     fn live_number(&self, epoch: u16) -> Result<u64, ProtocolFault> {
         let ahead = self.shape.epochs_ahead(epoch, self.applied);
@@ -115,10 +116,10 @@ impl IncomingStream {
         Ok(self.applied.wrapping_add(ahead))
     }
 
-    /// Counts a write of that epoch that came over `path`. True if there may be a signal to apply.
+    /// Counts a write of that epoch that arrived over `path`. Returns true if a signal may be ready to apply.
     ///
     /// # Errors
-    /// [`ProtocolFault`] if it cannot be.
+    /// [`ProtocolFault`] if the epoch is not live, or more writes arrived than its signal counts.
     #[inline]
     pub fn count_write(&mut self, epoch: u16, path: PathId) -> Result<bool, ProtocolFault> {
         let number = self.live_number(epoch)?;
@@ -132,10 +133,10 @@ impl IncomingStream {
         Ok(self.is_ready())
     }
 
-    /// A signal has come.
+    /// Records a signal that has arrived.
     ///
     /// # Errors
-    /// [`ProtocolFault`] if it cannot be.
+    /// [`ProtocolFault`] if the signal contradicts another one or the arrivals, or names an epoch that is not live.
     pub fn on_signal(&mut self, signal: &SignalMessage) -> Result<SignalArrival, ProtocolFault> {
         let Ok(number) = self.live_number(signal.epoch) else {
             return self.on_repeated(signal);
@@ -153,7 +154,7 @@ impl IncomingStream {
         Ok(SignalArrival::New)
     }
 
-    /// One that was applied: its initiator does not know, or its path was lost too early to tell.
+    /// Handles a signal that was applied before. Its initiator has no acknowledgement, or lost the path before it got one.
     fn on_repeated(&mut self, signal: &SignalMessage) -> Result<SignalArrival, ProtocolFault> {
         let behind = self.shape.epochs_ahead(self.shape.wire_epoch(self.applied), signal.epoch.into());
         if behind > self.shape.epoch_window() || !self.shape.is_valid_epoch(signal.epoch) {
@@ -163,15 +164,15 @@ impl IncomingStream {
         Ok(SignalArrival::Repeated)
     }
 
-    /// Whether a signal is to be applied.
+    /// Returns whether a signal is ready to apply.
     #[inline]
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.epochs[self.shape.ring_index(self.applied)].is_complete()
     }
 
-    /// What the next signal does, if it is its turn: everything before it in its stream is there. To be applied before anything
-    /// else of this stream is asked for.
+    /// Returns the update of the next signal, if everything before it in its stream has arrived. The caller applies the update before it makes any
+    /// other call on this stream.
     pub fn take_signal(&mut self) -> Option<SignalUpdate> {
         let slot = &mut self.epochs[self.shape.ring_index(self.applied)];
         if !slot.is_complete() {
@@ -184,10 +185,10 @@ impl IncomingStream {
         update
     }
 
-    /// The initiator wants to know when epochs before that were applied.
+    /// Records that the initiator requests an acknowledgement once epochs before that number are applied.
     ///
     /// # Errors
-    /// [`ProtocolFault::Epoch`] if there can be none such.
+    /// [`ProtocolFault::Epoch`] if such an epoch cannot have been sent.
     pub fn on_ask(&mut self, ask: &AckRequest) -> Result<(), ProtocolFault> {
         let number = extend_number(ask.number, self.applied);
         let ahead = number.wrapping_sub(self.applied) as i64;
@@ -207,7 +208,7 @@ impl IncomingStream {
         }
     }
 
-    /// Makes the last acknowledgement due again: what carried it may be lost.
+    /// Makes the last acknowledgement due again, because the message that carried it may be lost.
     pub fn tell_again(&mut self) {
         if !self.has_told {
             return;
@@ -216,14 +217,14 @@ impl IncomingStream {
         self.request_ack(self.applied);
     }
 
-    /// Whether anything was applied that the initiator was not told of.
+    /// Returns whether an applied epoch is not acknowledged yet.
     #[inline]
     #[must_use]
     pub fn is_owed(&self) -> bool {
         self.applied != self.told
     }
 
-    /// Whether it is time for a message of its own.
+    /// Returns whether an acknowledgement is due as a message of its own.
     #[inline]
     #[must_use]
     pub fn is_due(&self) -> bool {
@@ -233,15 +234,15 @@ impl IncomingStream {
         owed >= self.shape.acknowledge_after() || is_wanted
     }
 
-    /// The lowest 48 bits of how many were applied; the initiator is being told, so that nothing is owed any more. Only when
-    /// the message that carries it is certain to be taken.
+    /// Returns the lowest 48 bits of the number of applied epochs, and records them as acknowledged. The caller must be certain that the message that
+    /// carries the number is accepted.
     #[inline]
     pub fn acknowledge_applied(&mut self) -> u64 {
         (self.told, self.has_told) = (self.applied, true);
         truncate_number(self.applied)
     }
 
-    /// What was counted on a path that was lost, after the last of it has come. Counts on it begin anew.
+    /// Returns the writes that were counted on a lost path, after its last arrival was taken in. Counts on the path start again at 0.
     pub fn close_path(&mut self, path: PathId) -> PathDeliveryReport {
         let mut seen = Vec::new();
         let mut signals = Vec::new();
@@ -259,10 +260,10 @@ impl IncomingStream {
         PathDeliveryReport { applied: truncate_number(self.applied), seen, signals }
     }
 
-    /// Writes of a lost path were written again. True if there may be a signal to apply.
+    /// Counts writes of a lost path that were written again. Returns true if a signal may be ready to apply.
     ///
     /// # Errors
-    /// [`ProtocolFault`] if that cannot be.
+    /// [`ProtocolFault`] if the epoch is not live, or then has more writes than its signal counts.
     pub fn make_up(&mut self, lost: &MakeUp) -> Result<bool, ProtocolFault> {
         let number = self.live_number(lost.epoch)?;
         let slot = &mut self.epochs[self.shape.ring_index(number)];

@@ -1,8 +1,8 @@
-//! What a context has under way, towards each peer and in all. An operation counts from its post to its completion, a signal
-//! from its post to its acknowledgement; nothing else ends a quiet, and an idle one is one load whatever the number of peers.
-//! Called for each operation and completion, and by a quiet before it looks at anything else: only while something is under way
-//! does it ask the streams what is to be sent ([`OutgoingStream::quiet`](crate::rma::outgoing::OutgoingStream::quiet)). A quiet waits for what
-//! other threads of its context begin meanwhile, too.
+//! The pending operations of a context, towards each peer and in total. An operation counts from its post to its completion, a signal from its post
+//! to its acknowledgement; nothing else ends a quiet. The engine calls it for each operation and completion. A quiet of an idle context is one load,
+//! whatever the number of peers; only while something is pending does it also check the streams
+//! ([`OutgoingStream::quiet`](crate::rma::outgoing::OutgoingStream::quiet)). A quiet also waits for operations that other threads of its context
+//! begin meanwhile.
 
 use alloc::vec::Vec;
 
@@ -11,8 +11,7 @@ use crate::rma::PathId;
 use crate::rma::in_flight::InFlightTable;
 use crate::slots::SlotId;
 
-/// The window of a peer: the low half counts what is under way, the high half is 1 more than the path of an operation that
-/// failed, or 0.
+/// The pending operations towards one peer: the low half counts them; the high half is 1 more than the path of the first operation that failed, or 0.
 #[derive(Clone, Copy, Debug, Default)]
 struct PeerWindow(u64);
 
@@ -31,54 +30,54 @@ impl PeerWindow {
     }
 }
 
-/// An operation under way.
+/// A pending operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LedgerOp<T> {
-    /// Towards which peer, by its place.
+    /// The index of the peer.
     pub peer: u32,
-    /// Over which path it was posted last.
+    /// The path that it was last posted on.
     pub path: PathId,
-    /// What its owner wants to know when it ends.
+    /// The caller's note, returned when the operation ends.
     pub note: T,
 }
 
-/// No operation can begin: so many are under way as there is room for.
+/// No operation can begin: the table of operations is full, or has no such peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LedgerFull;
 
-/// How a quiet stands.
+/// The state of a quiet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum QuietProgress {
-    /// All is complete.
+    /// All operations are complete.
     Done,
-    /// Something is under way.
+    /// At least one operation is pending.
     Pending,
 }
 
-/// What a quiet waited for has ended, and not all of it well. Told once.
+/// All operations that a quiet waited for have ended, and at least one failed. Each failure is reported once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("an operation towards peer {peer} failed on rail {}", path.index())]
 pub struct QuietFailure {
-    /// Towards which peer.
+    /// The index of the peer.
     pub peer: u32,
-    /// Over which path the first operation went that failed.
+    /// The path of the first operation that failed.
     pub path: PathId,
 }
 
-/// A completion, or an acknowledgement, of what is not under way.
+/// A completion or an acknowledgement of an operation that is not pending.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct UnknownCompletion;
 
-/// The windows of a context.
+/// The ledger of one context.
 #[derive(Debug)]
 pub struct OperationLedger<T> {
-    /// What is under way in all, and in the high half how many windows have a failure.
+    /// Low half: pending operations in total; high half: peers with a failure.
     total: u64,
     windows: Vec<PeerWindow>,
     flights: InFlightTable<LedgerOp<T>>,
-    /// Operations and signals so far.
+    /// Operations and signals begun so far.
     issued: u64,
-    /// Completions of what was not under way.
+    /// Completions of operations that were not pending.
     unknown: u64,
 }
 
@@ -89,7 +88,7 @@ impl<T: Copy> Default for OperationLedger<T> {
 }
 
 impl<T: Copy> OperationLedger<T> {
-    /// Of a context with no peers and no room.
+    /// Creates the ledger of a context without peers and without room for operations.
     #[must_use]
     pub const fn new() -> Self {
         Self { total: 0, windows: Vec::new(), flights: InFlightTable::new(), issued: 0, unknown: 0 }
@@ -98,7 +97,7 @@ impl<T: Copy> OperationLedger<T> {
     /// Makes room for peers below `peers` and for `more` operations. Allocates.
     ///
     /// # Errors
-    /// [`OutOfMemory`]; there is as much room for operations as before.
+    /// [`OutOfMemory`]; the room for operations is then unchanged.
     pub fn grow_capacity(&mut self, peers: u32, more: u32) -> Result<(), OutOfMemory> {
         if peers as usize > self.windows.len() {
             let more = peers as usize - self.windows.len();
@@ -108,10 +107,10 @@ impl<T: Copy> OperationLedger<T> {
         self.flights.grow_capacity(more)
     }
 
-    /// An operation is about to be posted. Its name is to come back with its completion.
+    /// Records an operation that is about to be posted, and returns its id, which its completion has to carry.
     ///
     /// # Errors
-    /// [`LedgerFull`] if there is no room, or none for such a peer.
+    /// [`LedgerFull`] if there is no room for the operation, or none for that peer.
     #[inline]
     pub fn begin_operation(&mut self, peer: u32, path: PathId, note: T) -> Result<SlotId, LedgerFull> {
         let window = self.windows.get_mut(peer as usize).ok_or(LedgerFull)?;
@@ -122,10 +121,10 @@ impl<T: Copy> OperationLedger<T> {
         Ok(id)
     }
 
-    /// An operation is complete at its target. Gives what was known of it.
+    /// Ends an operation that is complete at its target, and returns it.
     ///
     /// # Errors
-    /// [`UnknownCompletion`] if it is not under way: it was told twice, which is counted, and ends no quiet.
+    /// [`UnknownCompletion`] if it is not pending: it was reported twice, which is counted and ends no quiet.
     #[inline]
     pub fn complete_operation(&mut self, id: SlotId) -> Result<LedgerOp<T>, UnknownCompletion> {
         let Some(op) = self.flights.end_operation(id) else {
@@ -136,10 +135,10 @@ impl<T: Copy> OperationLedger<T> {
         Ok(op)
     }
 
-    /// An operation has failed, and will not be posted again. Gives what was known of it.
+    /// Ends an operation that has failed and will not be posted again, and returns it.
     ///
     /// # Errors
-    /// [`UnknownCompletion`] if it is not under way, which is counted.
+    /// [`UnknownCompletion`] if it is not pending, which is counted.
     pub fn fail_operation(&mut self, id: SlotId) -> Result<LedgerOp<T>, UnknownCompletion> {
         let op = self.complete_operation(id)?;
         self.record_failure(op.peer, op.path);
@@ -154,36 +153,36 @@ impl<T: Copy> OperationLedger<T> {
         }
     }
 
-    /// An operation is posted again, over another path.
+    /// Records that an operation is posted again, over another path.
     ///
     /// # Errors
-    /// [`UnknownCompletion`] if it is not under way.
+    /// [`UnknownCompletion`] if it is not pending.
     pub fn move_operation(&mut self, id: SlotId, path: PathId) -> Result<(), UnknownCompletion> {
         self.flights.get_mut(id).map(|op| op.path = path).ok_or(UnknownCompletion)
     }
 
-    /// What is known of an operation under way, to be changed as it is posted again.
+    /// Returns the note of a pending operation, to be changed when the operation is posted again.
     #[inline]
     pub fn note_mut(&mut self, id: SlotId) -> Option<&mut T> {
         self.flights.get_mut(id).map(|op| &mut op.note)
     }
 
-    /// Whether an operation can begin.
+    /// Returns whether an operation can begin.
     #[inline]
     #[must_use]
     pub const fn has_room(&self) -> bool {
         self.flights.has_room()
     }
 
-    /// What is under way, in no order.
+    /// Iterates over the pending operations, in no order.
     pub fn pending_ops(&self) -> impl Iterator<Item = (SlotId, &LedgerOp<T>)> {
         self.flights.iter()
     }
 
-    /// A signal was sent that is to be acknowledged.
+    /// Records a signal that was sent and is to be acknowledged.
     ///
     /// # Errors
-    /// [`LedgerFull`] if there is no such peer.
+    /// [`LedgerFull`] if the peer is unknown.
     #[inline]
     pub fn begin_signal(&mut self, peer: u32) -> Result<(), LedgerFull> {
         self.windows.get_mut(peer as usize).ok_or(LedgerFull)?.0 += 1;
@@ -192,10 +191,10 @@ impl<T: Copy> OperationLedger<T> {
         Ok(())
     }
 
-    /// So many signals were acknowledged.
+    /// Ends `signals` signals, which were acknowledged.
     ///
     /// # Errors
-    /// [`UnknownCompletion`] if fewer are under way, which is counted and changes nothing else.
+    /// [`UnknownCompletion`] if fewer operations are pending, which is counted and changes nothing else.
     #[inline]
     pub fn complete_signals(&mut self, peer: u32, signals: u32) -> Result<(), UnknownCompletion> {
         let pending = self.windows.get(peer as usize).map_or(0, |window| window.pending_count());
@@ -207,7 +206,7 @@ impl<T: Copy> OperationLedger<T> {
         Ok(())
     }
 
-    /// `count` of what is under way towards a peer is not any more.
+    /// Subtracts `count` from the pending operations towards a peer.
     #[inline]
     fn subtract_pending(&mut self, peer: u32, count: u32) {
         if let Some(window) = self.windows.get_mut(peer as usize) {
@@ -216,8 +215,8 @@ impl<T: Copy> OperationLedger<T> {
         }
     }
 
-    /// A peer is lost: nothing towards it is under way any more, and one failure is told. Its links have ended before, so that
-    /// nothing reads or writes memory for it.
+    /// Ends all operations towards a lost peer, calls `each` for them, and records one failure if any operation or signal was pending. The peer's
+    /// links must have ended before, so that no NIC still reads or writes memory for these operations.
     pub fn lose_peer(&mut self, peer: u32, path: PathId, mut each: impl FnMut(&LedgerOp<T>)) {
         for slot in 0..self.flights.slot_count() {
             let id = self.flights.id_at(slot, |op| op.peer == peer);
@@ -232,10 +231,10 @@ impl<T: Copy> OperationLedger<T> {
         }
     }
 
-    /// How a quiet of one peer stands. One load while nothing is under way and nothing has failed.
+    /// Returns the state of a quiet of one peer. One load while nothing is pending and nothing has failed.
     ///
     /// # Errors
-    /// [`QuietFailure`] once all has ended, if some of it has failed since the last such error.
+    /// [`QuietFailure`] once all operations have ended, if one of them has failed since the last such error.
     #[inline]
     pub fn quiet_peer(&mut self, peer: u32) -> Result<QuietProgress, QuietFailure> {
         match self.windows.get(peer as usize) {
@@ -256,10 +255,10 @@ impl<T: Copy> OperationLedger<T> {
         Err(QuietFailure { peer, path })
     }
 
-    /// How a quiet of the context stands. One load while nothing is under way and nothing has failed.
+    /// Returns the state of a quiet of the context. One load while nothing is pending and nothing has failed.
     ///
     /// # Errors
-    /// [`QuietFailure`] once all has ended, for one of the peers towards which some of it has failed; the next call tells another.
+    /// [`QuietFailure`] once all operations have ended, for one peer with a failure; the next call reports the next such peer.
     #[inline]
     pub fn quiet(&mut self) -> Result<QuietProgress, QuietFailure> {
         if self.total == 0 { Ok(QuietProgress::Done) } else { self.all_ended() }
@@ -276,26 +275,27 @@ impl<T: Copy> OperationLedger<T> {
         }
     }
 
-    /// Whether nothing is under way towards anybody.
+    /// Returns whether no operation is pending.
     #[inline]
     #[must_use]
     pub const fn is_idle(&self) -> bool {
         self.total as u32 == 0
     }
 
-    /// What is under way towards a peer.
+    /// Returns the number of pending operations and signals towards a peer.
     #[must_use]
     pub fn pending_towards(&self, peer: u32) -> u32 {
         self.windows.get(peer as usize).map_or(0, |window| window.pending_count())
     }
 
-    /// Operations and signals that began so far, and of these how many have ended.
+    /// Returns the number of operations and signals that began so far, and how many of them have ended.
     #[must_use]
     pub const fn operation_counts(&self) -> (u64, u64) {
         (self.issued, self.issued - self.total as u32 as u64)
     }
 
-    /// Completions and acknowledgements of what was not under way, so far: anything but 0 is an error of a NIC or of ours.
+    /// Returns how many completions and acknowledgements were of operations that were not pending: anything but 0 is an error of a NIC or of
+    /// Trunkline.
     #[must_use]
     pub const fn unknown_completions(&self) -> u64 {
         self.unknown

@@ -1,11 +1,10 @@
-//! A stream at its initiator, towards one target: whether a put is counted, and with which immediate; when a signal may go;
-//! what a quiet has to wait for. Called for each put and signal.
+//! A stream at its initiator, towards one target. It decides whether a put is counted and with which immediate, when a signal may be sent, and which
+//! acknowledgement a quiet requests. The engine calls it for each put and signal; it posts nothing.
 //!
-//! Puts cost the target nothing until the stream first signals it. The signal then waits until what was not counted is
-//! complete at the target, which its completions tell; puts from then on are counted. After so many counted puts without a
-//! signal they are not counted any more. Nothing needs to be waited for then: the epoch stays open and keeps its count, and the
-//! signal that ends it, whenever that is, tells of the counted ones by number and waits itself for the others. What may not happen
-//! is that an epoch with counted writes is forgotten: a stream lives as long as its context does.
+//! Puts cost the target nothing until the stream first signals it. That signal waits until the puts before it, which are not counted, are complete at
+//! the target; their completions report that. Puts from then on are counted, until `revert_after` of them were posted without a signal; later puts
+//! are not counted. No operation waits at that point: the epoch stays open and keeps its count. The signal that ends the epoch carries that count,
+//! and waits for the uncounted puts itself. An epoch with counted writes must never be forgotten; therefore a stream exists until its context ends.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -19,33 +18,33 @@ use crate::wire::imm::CountedImmediate;
 use crate::wire::rma::RmaStream;
 use crate::wire::rma::signal::{AckRequest, SignalAck, SignalMessage, SignalUpdate};
 
-/// How signals come after the puts before them. Chosen from what the NICs of both ends can do.
+/// How signals are ordered after the puts before them. Chosen from the capabilities of the NICs at both ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SignalOrdering {
-    /// Writes bring immediates, and the target counts them.
+    /// Writes carry immediates, and the target counts them.
     Counted {
-        /// Counted writes without a signal after which writes are not counted any more; at least 1.
+        /// Number of counted writes without a signal after which later writes are not counted; at least 1.
         revert_after: u32,
     },
-    /// Writes bring none: a signal waits until all puts before it are complete at the target.
+    /// Writes carry no immediates: a signal waits until all puts before it are complete at the target.
     Completed,
 }
 
-/// What a put carries.
+/// The immediate of a put.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PutTag {
-    /// No immediate. [`OutgoingStream::on_plain_done`] is to be told when it is complete at the target.
+    /// No immediate. The caller reports completion at the target to [`OutgoingStream::on_plain_done`].
     Plain,
     /// This immediate.
     Counted(u32),
 }
 
-/// Not now; nothing was taken.
+/// Why a put or signal cannot begin now; the stream has not changed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum StreamBusy {
-    /// As many epochs as may be live wait for their acknowledgement, which comes without being asked for.
+    /// The window of live epochs is full of signals that wait for their acknowledgement, which the target sends without a request.
     Acknowledgement,
-    /// Puts that were not counted are not yet complete at the target: quiet this peer, so far as they go.
+    /// Puts that were not counted are not yet complete at the target: the caller first waits for them, as a quiet of this peer does.
     Plain,
     /// A put with signal has begun and not ended.
     Held,
@@ -56,36 +55,36 @@ pub enum StreamBusy {
 #[must_use = "no signal of the stream goes until it has ended"]
 pub struct SignalBatch(());
 
-/// What a quiet of this stream waits for.
+/// The next step of a quiet of this stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum QuietStep {
-    /// All signals were applied.
+    /// The target has applied all signals.
     Applied,
-    /// This message is to be sent, over any path, and then the answer awaited.
+    /// The caller sends this request, over any path, and then waits for its acknowledgement.
     Ask(AckRequest),
-    /// The answer will come.
+    /// The acknowledgement was requested; the caller waits for it.
     Wait,
 }
 
-/// A signal that was sent and is not acknowledged: a line of the cache.
+/// A signal that was sent and is not acknowledged; one cache line.
 #[derive(Clone, Copy, Debug, Default)]
 struct SentSignal {
     update: Option<SignalUpdate>,
     count: u32,
     at_once: bool,
     posted: [u32; LINKS_MAX],
-    /// The path that its message went over last, while that is not lost.
+    /// The path of its last message, until that path is lost.
     over: Option<PathId>,
 }
 
 const _: () = assert!(size_of::<SentSignal>() <= 64);
 
-/// The stream.
+/// One stream, at its initiator.
 #[derive(Debug)]
 pub struct OutgoingStream {
-    /// Writes of the open epoch.
+    /// Counted writes of the open epoch.
     count: u32,
-    /// Counted puts end when there are so many; 0 while none is counted.
+    /// Puts are counted while `count` is below this; 0 while puts are not counted.
     limit: u32,
     /// The immediate of the open epoch.
     imm: u32,
@@ -95,11 +94,11 @@ pub struct OutgoingStream {
     plain: u32,
     /// Writes of the open epoch by path.
     posted: [u32; LINKS_MAX],
-    /// Signals so far: the number of the open epoch.
+    /// Signals sent so far: the number of the open epoch.
     sealed: u64,
-    /// Epochs that the target has applied, as far as it is known.
+    /// Epochs that the target has applied, as far as acknowledged.
     acked: u64,
-    /// An acknowledgement of all epochs before this was asked for.
+    /// An acknowledgement of all epochs before this one was requested.
     asked: u64,
     sent: Box<[SentSignal]>,
     order: SignalOrdering,
@@ -108,7 +107,7 @@ pub struct OutgoingStream {
 }
 
 impl OutgoingStream {
-    /// A stream that has carried nothing. Allocates for as many signals as may be live.
+    /// Creates a stream without history. Allocates for [`EpochShape::epoch_window`] signals.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -116,7 +115,7 @@ impl OutgoingStream {
         Self::from_number(0, stream, order, shape)
     }
 
-    /// The same, with the number of its first epoch.
+    /// Creates a stream whose first epoch has this number.
     pub(super) fn from_number(
         from: u64,
         stream: RmaStream,
@@ -142,11 +141,11 @@ impl OutgoingStream {
         })
     }
 
-    /// Takes one write of a put that is about to be posted on `path`: only when it is certain to be taken there. A put in
-    /// several pieces takes each of them.
+    /// Returns the tag of one write that is about to be posted on `path`, and records the write. The caller must be certain that the path accepts the
+    /// write. A put in several pieces calls this for each piece.
     ///
     /// # Errors
-    /// [`StreamBusy`] says what is waited for.
+    /// [`StreamBusy`] names the condition to wait for.
     #[inline]
     pub fn tag_put(&mut self, path: PathId) -> Result<PutTag, StreamBusy> {
         if self.count < self.limit {
@@ -184,7 +183,8 @@ impl OutgoingStream {
         self.unacknowledged_signals() >= self.shape.epoch_window()
     }
 
-    /// A write that was not counted is complete at the target. False if there was none: it was told twice.
+    /// Records that a write that was not counted is complete at the target. Returns false if no such write was pending, so that the completion was
+    /// reported twice.
     #[inline]
     #[must_use]
     pub fn on_plain_done(&mut self) -> bool {
@@ -196,7 +196,7 @@ impl OutgoingStream {
     /// Begins a signal, with or without writes of its own.
     ///
     /// # Errors
-    /// [`StreamBusy`] says what is waited for.
+    /// [`StreamBusy`] names the condition to wait for.
     pub fn begin_signal(&mut self) -> Result<SignalBatch, StreamBusy> {
         if self.held {
             return Err(StreamBusy::Held);
@@ -210,19 +210,20 @@ impl OutgoingStream {
         Ok(SignalBatch(()))
     }
 
-    /// Takes one write of a put with signal, as [`OutgoingStream::tag_put`] does.
+    /// Tags one write of a put with signal, as [`OutgoingStream::tag_put`] does.
     ///
     /// # Errors
-    /// [`StreamBusy::Held`] if the epoch has as many writes as a signal can tell; the batch can only end.
+    /// [`StreamBusy::Held`] if the epoch has as many writes as a signal can count; the caller can then only end or abandon the batch.
     #[inline]
     pub fn tag_piece(&mut self, _batch: &SignalBatch, path: PathId) -> Result<PutTag, StreamBusy> {
         self.tag_put(path)
     }
 
-    /// Ends a batch: the signal is to be sent, over any path. `at_once` asks for an acknowledgement as soon as the signal was applied: for a signal that is waited for.
+    /// Ends a batch and returns its signal, which the caller sends over any path. `at_once` requests an acknowledgement as soon as the target has
+    /// applied the signal: for a signal that a caller waits for.
     ///
     /// # Errors
-    /// The batch and [`StreamBusy::Plain`]: puts before the signal that are not counted have not completed.
+    /// The batch and [`StreamBusy::Plain`]: puts before the signal that were not counted have not completed.
     pub fn end_signal(
         &mut self,
         batch: SignalBatch,
@@ -249,13 +250,13 @@ impl OutgoingStream {
         Ok(SignalMessage { stream, epoch, count, update, at_once, ack: None })
     }
 
-    /// Gives a batch up. The writes it took belong to the epoch that the next signal ends.
+    /// Abandons a batch. Its tagged writes belong to the epoch that the next signal ends.
     pub fn abandon_signal(&mut self, _batch: SignalBatch) {
         self.held = false;
         self.renew_limit();
     }
 
-    /// How many writes the open epoch may have now.
+    /// Recomputes how many counted writes the open epoch may have.
     fn renew_limit(&mut self) {
         self.limit = match self.order {
             SignalOrdering::Counted { .. } if !self.counting || self.is_full() => 0,
@@ -265,10 +266,10 @@ impl OutgoingStream {
         };
     }
 
-    /// An acknowledgement has come: how many signals it tells of that none told of before.
+    /// Applies an acknowledgement. Returns how many signals it acknowledges for the first time.
     ///
     /// # Errors
-    /// [`ProtocolFault::Acknowledged`] if it tells of some that were not sent.
+    /// [`ProtocolFault::Acknowledged`] if it covers signals that were not sent.
     pub fn on_ack(&mut self, ack: SignalAck) -> Result<u64, ProtocolFault> {
         let number = extend_number(ack.number, self.acked);
         let news = number.wrapping_sub(self.acked) as i64;
@@ -283,21 +284,21 @@ impl OutgoingStream {
         Ok(news as u64)
     }
 
-    /// Signals that were sent and are not acknowledged.
+    /// Returns how many signals were sent and are not acknowledged.
     #[inline]
     #[must_use]
     pub fn unacknowledged_signals(&self) -> u64 {
         self.sealed.wrapping_sub(self.acked)
     }
 
-    /// Whether an acknowledgement comes without being asked for: enough signals are not acknowledged.
+    /// Returns whether the target sends an acknowledgement without a request: enough signals are not acknowledged.
     #[inline]
     #[must_use]
     pub fn is_told_unasked(&self) -> bool {
         self.unacknowledged_signals() >= self.shape.acknowledge_after()
     }
 
-    /// What a quiet of this stream has to do for its signals. Of two that come after the same signal the second asks nothing.
+    /// Returns the next step of a quiet of this stream. Of two quiets after the same signal, the second requests no acknowledgement.
     pub fn quiet(&mut self) -> QuietStep {
         if self.unacknowledged_signals() == 0 {
             return QuietStep::Applied;
@@ -309,13 +310,14 @@ impl OutgoingStream {
         QuietStep::Ask(AckRequest { stream: self.stream, number: truncate_number(self.sealed) })
     }
 
-    /// The message of the signal of that number is sent, for the first time or again, over that path.
+    /// Records that the message of signal `number` is being sent over `path`, for the first time or again.
     #[inline]
     pub fn sent_over(&mut self, number: u64, path: PathId) {
         self.sent[self.shape.ring_index(number)].over = Some(path);
     }
 
-    /// The signals whose messages went over a path that is lost, and have not come, as the target says: they are to be sent again.
+    /// Returns the signals whose messages were sent over a lost path and, by the target's delivery report, have not arrived. The caller sends them
+    /// again.
     pub fn lost_signals(&mut self, path: PathId, standing: &PathDeliveryReport) -> Vec<(u64, SignalMessage)> {
         let mut lost = Vec::new();
         for back in (1..=self.unacknowledged_signals()).rev() {
@@ -329,17 +331,17 @@ impl OutgoingStream {
         lost
     }
 
-    /// Whether a write that was counted in the epoch of that number, and whose path is lost, may be one of those that are made up
-    /// for. All others have come.
+    /// Returns whether a write that was counted in epoch `number`, on a lost path, may be among those in `lost`. All other counted writes have
+    /// arrived.
     #[must_use]
     pub fn is_missing(&self, number: u64, lost: &[MakeUp]) -> bool {
         let is_live = number.wrapping_sub(self.acked) as i64 >= 0;
         is_live && lost.iter().any(|one| one.epoch == self.shape.wire_epoch(number))
     }
 
-    /// The signal of that number, to be sent again as its message went over a path that was lost; `None` if it has come all the
-    /// same, as the target says. So no message is sent again while one like it may still come, and none that comes late meets a
-    /// later epoch of its number.
+    /// Returns signal `number`, to be sent again because its message was sent over a lost path; `None` if the target's delivery report shows that it
+    /// has arrived. So a message is sent again only when the first copy can no longer arrive, and no late copy meets a later epoch of the same 16
+    /// bits.
     #[must_use]
     pub fn resend_signal(&self, number: u64, standing: &PathDeliveryReport) -> Option<SignalMessage> {
         let back = self.sealed.wrapping_sub(number);
@@ -363,25 +365,26 @@ impl OutgoingStream {
         self.sealed
     }
 
-    /// Which stream it is.
+    /// Returns the number of the stream.
     #[must_use]
     pub const fn stream(&self) -> RmaStream {
         self.stream
     }
 
-    /// A path is lost, and the target says what it has counted there, after the last of it has come. Gives what the target is to
-    /// take for counted once all writes that had not completed there were written again, without immediates, and are complete, or
-    /// have failed for good, which a quiet tells. A later quiet asks again.
+    /// Takes a lost path out of account, by the target's report of the writes counted there. The report is final: nothing arrives over the path any
+    /// more. Returns the writes that the target has to count without their arrival. The caller sends those counts once all writes that had not
+    /// completed on the path were written again, without immediates, and have completed or failed finally; a quiet reports failures. A later quiet
+    /// requests its acknowledgement again.
     ///
     /// # Errors
-    /// [`ProtocolFault`] if what it says cannot be.
+    /// [`ProtocolFault`] if the report is invalid.
     pub fn lose_path(
         &mut self,
         path: PathId,
         standing: &PathDeliveryReport,
     ) -> Result<Vec<MakeUp>, ProtocolFault> {
         let applied = extend_number(standing.applied, self.acked);
-        // What it tells of may have been acknowledged since: no epoch that was lacks a write.
+        // Epochs of the report may have been acknowledged since; no acknowledged epoch lacks a write.
         let known = (self.acked.wrapping_sub(applied) as i64).max(0) as u64;
         let start = applied.wrapping_add(known);
         if self.sealed.wrapping_sub(start) > self.unacknowledged_signals() {

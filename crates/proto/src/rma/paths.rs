@@ -1,38 +1,38 @@
-//! The paths from a context to one peer, at the initiator: how far each is, and when a lost one is done with. A path is lost when
-//! either end of its link fails. It is left at both ends before anything that went over it is done again: here by putting the link
-//! into error until it has told all, at the target by its standing, which it says when nothing of that link lands there any more.
-//! Called for each event of a link and each word about one; says what to do, and does nothing itself.
+//! The paths from a context to one peer, at the initiator: the state of each, and when a lost path is settled. A path is lost when either end of its
+//! link fails. Both ends leave it before any of its operations are posted again. The initiator puts its link into error and waits until all
+//! completions have arrived. The target sends a delivery report once no operation of that link can land any more. The engine calls it for each event
+//! of a link and each control message about one; it returns the next step and performs none itself.
 
 use crate::limits::LINKS_MAX;
 use crate::rma::PathId;
 use crate::rma::incoming::PathDeliveryReport;
 
-/// How far a path is.
+/// The state of a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PathStage {
-    /// The other end is asked for.
+    /// The other end has been requested.
     Asked,
-    /// Both ends are made; what is posted waits until they are up.
+    /// Both ends exist; posted operations wait until both are up.
     Made,
-    /// It carries.
+    /// Operations can be posted on it.
     Up,
-    /// It is lost: this end, or the target, has more to tell.
+    /// It is lost: completions of this end, or the report of the target, are outstanding.
     Leaving,
-    /// It is no more.
+    /// It is settled, was refused, or was never requested.
     Gone,
 }
 
-/// What to do about a path.
+/// The next step for a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PathStep {
-    /// Nothing.
+    /// No step.
     Nothing,
-    /// Put the link into error, and tell the target if `say`. Work waits for [`PeerPaths::take_delivery_report`].
+    /// Put the link into error, and notify the target if `say`. Its operations wait for [`PeerPaths::take_delivery_report`].
     Leave {
-        /// The target does not know.
+        /// Whether the target does not know of the loss yet.
         say: bool,
     },
-    /// It was the last one: nothing leads to the peer any more.
+    /// It was the last path: the peer cannot be reached any more.
     Last,
 }
 
@@ -49,7 +49,7 @@ pub struct PeerPaths {
 }
 
 impl PeerPaths {
-    /// So many, asked for; at most [`LINKS_MAX`].
+    /// Creates the state of `count` requested paths; at most [`LINKS_MAX`].
     #[must_use]
     pub fn new(count: usize) -> Self {
         let stage = |at| if at < count { PathStage::Asked } else { PathStage::Gone };
@@ -57,39 +57,39 @@ impl PeerPaths {
         Self { ways }
     }
 
-    /// How far a path is.
+    /// Returns the state of a path.
     #[inline]
     #[must_use]
     pub const fn path_stage(&self, path: PathId) -> PathStage {
         self.ways[path.index()].stage
     }
 
-    /// Whether a path carries.
+    /// Returns whether operations can be posted on a path.
     #[inline]
     #[must_use]
     pub fn is_up(&self, path: PathId) -> bool {
         self.path_stage(path) == PathStage::Up
     }
 
-    /// How many paths are so far.
+    /// Returns the number of paths in a state.
     #[must_use]
     pub fn count_in_stage(&self, stage: PathStage) -> usize {
         self.ways.iter().filter(|way| way.stage == stage).count()
     }
 
-    /// Whether there is nothing to be posted on and may be soon: some path is being made, and none carries.
+    /// Returns whether no path can be posted on yet, but one is being set up.
     #[must_use]
     pub fn are_coming(&self) -> bool {
         self.count_in_stage(PathStage::Up) == 0 && !self.are_gone()
     }
 
-    /// Whether no path carries or is being made.
+    /// Returns whether no path is up or being set up.
     #[must_use]
     pub fn are_gone(&self) -> bool {
         self.ways.iter().all(|way| matches!(way.stage, PathStage::Leaving | PathStage::Gone))
     }
 
-    /// The other end is there. False if nobody waited for it.
+    /// Records that the other end of a path exists. Returns false if the path did not wait for it.
     #[must_use]
     pub fn on_taken(&mut self, path: PathId) -> bool {
         let way = &mut self.ways[path.index()];
@@ -100,7 +100,7 @@ impl PeerPaths {
         waits
     }
 
-    /// Both ends are up.
+    /// Records that both ends are up.
     pub fn on_up(&mut self, path: PathId) {
         let way = &mut self.ways[path.index()];
         if way.stage == PathStage::Made {
@@ -108,7 +108,7 @@ impl PeerPaths {
         }
     }
 
-    /// There is no other end: [`PathStep::Leave`] means that nothing was posted and nobody is to be waited for.
+    /// Records that the peer refused the other end. [`PathStep::Leave`] then means that nothing was posted and no report is outstanding.
     pub fn on_refused(&mut self, path: PathId) -> PathStep {
         if self.path_stage(path) != PathStage::Asked {
             return PathStep::Nothing;
@@ -117,7 +117,7 @@ impl PeerPaths {
         if self.are_gone() { PathStep::Last } else { PathStep::Leave { say: false } }
     }
 
-    /// The link has failed at this end, or is of no use. Only a path whose other end was taken.
+    /// Records that the link has failed at this end, or is of no use. Only for a path whose other end exists.
     pub fn on_failed(&mut self, path: PathId) -> PathStep {
         self.leave_path(path, true)
     }
@@ -131,7 +131,7 @@ impl PeerPaths {
         if self.are_gone() { PathStep::Last } else { PathStep::Leave { say } }
     }
 
-    /// The target has left the path, and says what it has counted there.
+    /// Records the delivery report of the target, which has left the path.
     pub fn on_delivery_report(&mut self, path: PathId, standing: PathDeliveryReport) -> PathStep {
         let way = &mut self.ways[path.index()];
         if way.stage == PathStage::Gone || way.standing.is_some() {
@@ -141,8 +141,8 @@ impl PeerPaths {
         self.leave_path(path, false)
     }
 
-    /// What the target has counted on a path that both ends have left: once, as soon as `is_quiet`: the link here is in error and
-    /// has told all.
+    /// Returns the target's report of a path that both ends have left, once. `is_quiet`: the link of this end is in error and all its completions
+    /// have arrived; returns `None` before that.
     pub fn take_delivery_report(&mut self, path: PathId, is_quiet: bool) -> Option<PathDeliveryReport> {
         let way = &mut self.ways[path.index()];
         if way.stage != PathStage::Leaving || !is_quiet {

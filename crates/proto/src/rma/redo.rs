@@ -1,5 +1,5 @@
-//! What is to be done again towards one peer, as the path that it went over is lost and both ends have left it. Called when that is
-//! so, and then until there is nothing left to do. Takes memory only when a path is lost.
+//! The operations towards one peer that are posted again after their path is lost and both ends have left it. The engine calls it at that point, and
+//! then until the queue is empty. It allocates only when a path is lost.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -11,31 +11,31 @@ use crate::rma::{PathId, ProtocolFault};
 use crate::slots::SlotId;
 use crate::wire::rma::signal::{SignalAck, SignalMessage};
 
-/// What an operation in the ledger is, when its path is lost.
+/// How an operation of the ledger is handled when its path is lost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RedoKind {
-    /// A write that was counted in the epoch of that number.
+    /// A write that was counted in the epoch with that number.
     Counted(u64),
-    /// A counted write that was written again, without its immediate.
+    /// A counted write that was posted again, without its immediate.
     Rewritten,
-    /// Another one that may be done twice, or is known by a slot.
+    /// Any other operation, which may be executed twice or is identified by a slot.
     Other,
 }
 
-/// What is to be posted again.
+/// An entry to post again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RedoWork {
-    /// An operation of the ledger: a write without an immediate, a read, or a request in its slot.
+    /// An operation of the ledger: a write without an immediate, a read, or the request of its slot.
     Op(SlotId),
     /// The signal of that number.
     Signal(u64, SignalMessage),
 }
 
-/// Work of lost paths.
+/// The work of lost paths.
 #[derive(Debug)]
 pub struct RedoQueue {
     due: VecDeque<RedoWork>,
-    /// Counted writes that are not complete without their immediates.
+    /// Counted writes that were lost, and are not complete without their immediates.
     rewriting: u32,
     make_up: Vec<MakeUp>,
 }
@@ -47,16 +47,17 @@ impl Default for RedoQueue {
 }
 
 impl RedoQueue {
-    /// Nothing is lost so far.
+    /// Creates an empty queue.
     #[must_use]
     pub const fn new() -> Self {
         Self { due: VecDeque::new(), rewriting: 0, make_up: Vec::new() }
     }
 
-    /// Both ends have left a path to a peer. Operations that have come are ended, the others are due; which is said by `kind`.
+    /// Queues the work of a path that both ends have left. Completes operations that have arrived and queues the others; `kind` classifies each by
+    /// its note.
     ///
     /// # Errors
-    /// [`ProtocolFault`] if what the target says cannot be.
+    /// [`ProtocolFault`] if the target's report is invalid.
     pub fn queue_lost_work<T: Copy>(
         &mut self,
         peer: u32,
@@ -77,7 +78,7 @@ impl RedoQueue {
         for (id, kind) in ops {
             match kind {
                 RedoKind::Counted(number) if !outgoing.is_missing(number, &lost) => {
-                    // It is under way: it was found there.
+                    // The operation is pending, as it was found in the ledger.
                     let _ = ledger.complete_operation(id);
                     continue;
                 }
@@ -91,24 +92,25 @@ impl RedoQueue {
         Ok(())
     }
 
-    /// What is next, if there is anything. To be taken when it was posted.
+    /// Returns the next entry, if any. The caller removes it with [`RedoQueue::pop_posted`] once it is posted.
     #[inline]
     #[must_use]
     pub fn next(&self) -> Option<RedoWork> {
         self.due.front().copied()
     }
 
-    /// The next was posted, over a path whose loss will be told as any other's.
+    /// Removes the entry that was posted. The path that it was posted on is accounted for as with any other operation.
     pub fn pop_posted(&mut self) {
         self.due.pop_front();
     }
 
-    /// A write of the kind [`RedoKind::Rewritten`] is complete.
+    /// Records that a write of the kind [`RedoKind::Rewritten`] is complete.
     pub fn on_rewritten(&mut self) {
         self.rewriting = self.rewriting.saturating_sub(1);
     }
 
-    /// What the target is to take for counted: at most `most` at once, and all that are due if it is called until there are none.
+    /// Returns counts that the target has to add without an arrival: at most `most`, once all rewritten writes are complete. The caller repeats the
+    /// call until it returns `None`.
     pub fn make_up(&mut self, most: usize) -> Option<Vec<MakeUp>> {
         if self.make_up.is_empty() || self.rewriting > 0 {
             return None;
@@ -117,7 +119,7 @@ impl RedoQueue {
         Some(self.make_up.drain(..most).collect())
     }
 
-    /// Whether there is nothing to be done any more.
+    /// Returns whether no work is left.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {

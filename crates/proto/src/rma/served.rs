@@ -1,6 +1,5 @@
-//! Atomics that a peer asked for, for one of its streams, at the owner of the words: each use of a slot is executed once, and
-//! asked again it is answered as before. The peer uses a slot again only when it has the reply, so what is kept of one use may be
-//! forgotten with the next.
+//! Atomics that a peer requested for one of its streams, at the owner of the words. Each use of a slot is executed once; a repeated request gets the
+//! same reply. The peer uses a slot again only when it has the reply, so each use may overwrite the record of the one before.
 
 use alloc::boxed::Box;
 
@@ -8,25 +7,25 @@ use crate::limits::RMA_CALLS_MAX;
 use crate::rma::ProtocolFault;
 use crate::wire::rma::atomic::{AtomicOutcome, AtomicReply, AtomicRequest};
 
-/// What was kept of the last use of a slot.
+/// The record of the last use of a slot.
 #[derive(Clone, Copy, Debug)]
 struct SlotUse {
     generation: u16,
     outcome: AtomicOutcome,
 }
 
-/// How a request was answered.
+/// The result of serving a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ServedReply {
-    /// It was executed now; this is the reply.
+    /// It was executed now, with this reply.
     Now(AtomicReply),
-    /// It was executed before; this was the reply.
+    /// It was executed before, with this reply.
     Again(AtomicReply),
-    /// It was executed before, and the peer has had the reply.
+    /// It was executed before, and the peer has the reply.
     Past,
 }
 
-/// The last uses of a stream's slots.
+/// The last uses of the slots of one stream.
 #[derive(Debug)]
 pub struct ServedSlots {
     last: Box<[SlotUse; RMA_CALLS_MAX]>,
@@ -39,19 +38,18 @@ impl Default for ServedSlots {
 }
 
 impl ServedSlots {
-    /// None so far. Allocates.
+    /// Creates the state of a stream without requests. Allocates.
     #[must_use]
     pub fn new() -> Self {
-        // Use 0 comes first only after the last one: who begins with it is answered, and nothing is executed.
+        // Generation 0 follows the last generation and never begins a slot: a peer that begins with it gets a refusal, and nothing is executed.
         let none = SlotUse { generation: 0, outcome: AtomicOutcome::Refused };
         Self { last: Box::new([none; RMA_CALLS_MAX]) }
     }
 
-    /// A request has come. `execute` is called if it is new, and says what became of it: the value before, or that there is
-    /// no such word.
+    /// Serves a request. Calls `execute` if the request is new, which returns the old value, or that the word does not exist.
     ///
     /// # Errors
-    /// [`ProtocolFault::Slot`] if it cannot come yet.
+    /// [`ProtocolFault::Slot`] if the generation is ahead of the next use.
     pub fn serve_request(
         &mut self,
         request: &AtomicRequest,

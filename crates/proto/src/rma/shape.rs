@@ -1,8 +1,8 @@
-//! How wide the numbers of epochs are on the wire, and how many epochs may be live. Both ends of a stream have the same.
+//! The width of epoch numbers on the wire, and how many epochs may be live. Both ends of a stream have the same shape.
 
 use crate::wire::imm::CountedImmediate;
 
-/// Checked numbers.
+/// Validated numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct EpochShape {
     mask: u64,
@@ -11,12 +11,12 @@ pub struct EpochShape {
 }
 
 impl EpochShape {
-    /// What docs/wire.md says: epochs of 16 bits, of which 128 may be live, and an acknowledgement after 32.
+    /// The values of docs/wire.md: epochs of 16 bits, of which 128 may be live, and an acknowledgement after 32.
     pub const WIRE: Self = Self { mask: 0xffff, window: 128, acknowledge_after: 32 };
 
-    /// Epochs of so many bits, of which `window` may be live: a power of two, at most half of all, so that what has come
-    /// before is told from what is to come. A target that applied `acknowledge_after` of them says so unasked; at most `window`, or
-    /// both ends would wait for each other. `None` if one of that is not so.
+    /// Creates a shape with epochs of `bits` bits, of which `window` may be live. `window` is a power of two and at most half of all values: past
+    /// epochs are then distinguished from coming ones. A target that applied `acknowledge_after` epochs acknowledges them without a request; at most
+    /// `window`, or both ends would wait for each other. `None` if a number breaks one of these rules.
     #[must_use]
     pub const fn new(bits: u32, window: u32, acknowledge_after: u32) -> Option<Self> {
         let fits = bits <= CountedImmediate::EPOCH_BITS
@@ -30,39 +30,39 @@ impl EpochShape {
         Some(Self { mask: (1 << bits) - 1, window, acknowledge_after })
     }
 
-    /// Epochs that may be live at once.
+    /// Returns how many epochs may be live at once.
     #[must_use]
     pub const fn epoch_window(self) -> u64 {
         self.window
     }
 
-    /// Applied signals after which an acknowledgement is due.
+    /// Returns after how many applied signals an acknowledgement is due.
     #[must_use]
     pub const fn acknowledge_after(self) -> u64 {
         self.acknowledge_after
     }
 
-    /// What the wire carries of an epoch's number. No value is reserved.
+    /// Returns the bits of an epoch's number that messages carry. No value is reserved.
     #[inline]
     #[must_use]
     pub const fn wire_epoch(self, number: u64) -> u16 {
         (number & self.mask) as u16
     }
 
-    /// How far the epoch with that number on the wire is ahead of `number`.
+    /// Returns how far the epoch with that number on the wire is ahead of `number`.
     #[inline]
     #[must_use]
     pub const fn epochs_ahead(self, wire: u16, number: u64) -> u64 {
         (wire as u64).wrapping_sub(number) & self.mask
     }
 
-    /// Whether a number on the wire can be.
+    /// Returns whether a number on the wire is valid.
     #[must_use]
     pub const fn is_valid_epoch(self, wire: u16) -> bool {
         wire as u64 & !self.mask == 0
     }
 
-    /// An epoch's place in a ring of [`EpochShape::epoch_window`].
+    /// Returns an epoch's index in a ring of [`EpochShape::epoch_window`] entries.
     #[inline]
     #[must_use]
     pub const fn ring_index(self, number: u64) -> usize {

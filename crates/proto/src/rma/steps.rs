@@ -1,24 +1,24 @@
-//! Atomics by what NICs do: they add to a word of 8 bytes, and compare and swap it. Whatever else there is takes a look at the word,
-//! and then a compare-and-swap until nobody was in between. Each of those that fails means that another's has not, so somebody is done
-//! with every round. Called by the engine for each answer of a NIC.
+//! Atomics built from the operations that NICs execute on words of 8 bytes: add, and compare and swap. Every other atomic reads the word, and then
+//! repeats a compare-and-swap until the word did not change in between. Each compare-and-swap that fails was overtaken by a change of another atomic,
+//! so one atomic makes progress in each round. The engine calls it for each result of a NIC.
 
 use crate::rma::atomic::{AtomicAction, TypedAtomic};
 
-/// What a NIC is to do with a word. It brings back what that was.
+/// An operation of a NIC on a word. It returns the old value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AtomicStep {
-    /// Adds to it, wrapping.
+    /// Adds to the word, wrapping.
     Add(u64),
-    /// Replaces it by `swap` if it is `expect`.
+    /// Replaces the word by `swap` if it is `expect`.
     CompareSwap {
-        /// What it is compared with.
+        /// The expected value.
         expect: u64,
-        /// What it becomes.
+        /// The new value.
         swap: u64,
     },
 }
 
-/// What is to be asked next of an atomic on 8 bytes whose word was `before`, as far as that is known.
+/// Returns the next operation of an atomic on 8 bytes whose word was `before`, as far as that is known.
 #[inline]
 #[must_use]
 pub fn next(atomic: TypedAtomic, before: Option<u64>) -> AtomicStep {
@@ -33,7 +33,7 @@ pub fn next(atomic: TypedAtomic, before: Option<u64>) -> AtomicStep {
     }
 }
 
-/// What the word was when the step after `before` came, and so what the next one is to follow; `None` if the atomic is done.
+/// Returns the value to pass to the next call of [`next`], given that the operation after `before` returned `found`; `None` if the atomic is done.
 #[inline]
 #[must_use]
 pub fn next_expected(atomic: TypedAtomic, before: Option<u64>, found: u64) -> Option<u64> {
@@ -41,7 +41,7 @@ pub fn next_expected(atomic: TypedAtomic, before: Option<u64>, found: u64) -> Op
         (AtomicAction::Add(_), _) if atomic.atomic_type().is_integer() => None,
         (AtomicAction::CompareSwap { .. } | AtomicAction::Fetch, _) => None,
         (_, Some(before)) if before == found => None,
-        // What would not change it has happened with the look.
+        // An atomic that would not change the word took effect when the word was read.
         _ => atomic.apply_to(found).filter(|&new| new != found).map(|_| found),
     }
 }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever comes in between, each atomic happens once, as if nobody did: in the order in which they change the word.
+        /// Whatever executes in between, each atomic takes effect once, as if alone, in the order in which they change the word.
         #[test]
         fn atomics_in_steps_are_atomic(
             all in prop::collection::vec(atomics(), 1..6),

@@ -1,4 +1,4 @@
-//! Which receive a message is for.
+//! Matches messages with receives by source and tag. The node's tagged messages own one matcher each; it copies no byte and waits for nothing.
 
 use alloc::vec::Vec;
 
@@ -6,26 +6,26 @@ use crate::queue::{LinkedEntry, LinkedQueue, QueueLinks};
 use crate::reserve::{OutOfMemory, try_grow};
 use crate::slots::{SlotId, SlotTable};
 
-/// What a receive fits: messages of one source or of any, whose tags agree with `tag` in the bits of `mask`.
+/// The messages that a receive fits: those of one source or of any, whose tags agree with `tag` in the bits of `mask`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TagPattern {
     /// The source; `None`: any.
     pub source: Option<u32>,
     /// The tag.
     pub tag: u64,
-    /// The bits of it that count.
+    /// The bits of the tag that are compared.
     pub mask: u64,
 }
 
-/// A posted receive.
+/// The id of a posted receive.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct ReceiveId(SlotId);
 
-/// There is no room; the value comes back.
+/// There is no room; contains the rejected value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MatcherFull<T>(pub T);
 
-/// Posted receives `R`, and messages `M` that no receive fitted when they came. Both are bounded.
+/// Posted receives `R`, and unexpected messages `M`, which no receive fitted on arrival. Both are bounded.
 #[derive(Clone, Debug)]
 pub struct TagMatcher<R, M> {
     posted: SlotTable<PostedEntry<R>>,
@@ -33,9 +33,9 @@ pub struct TagMatcher<R, M> {
     sources: Vec<SourceQueues>,
     /// Receives for any source.
     any: LinkedQueue,
-    /// The number of the next of either.
+    /// The number of the next receive or message.
     next: u64,
-    /// Messages of one source that are kept, at most.
+    /// Most messages that are kept per source.
     kept_max: usize,
 }
 
@@ -74,7 +74,7 @@ impl<M> LinkedEntry for UnexpectedEntry<M> {
 }
 
 impl TagPattern {
-    /// Whether it fits a tag.
+    /// Whether the pattern fits a tag.
     #[inline]
     #[must_use]
     pub const fn fits_tag(&self, tag: u64) -> bool {
@@ -83,7 +83,7 @@ impl TagPattern {
 }
 
 impl<R, M> TagMatcher<R, M> {
-    /// An empty one, with room for that many receives, and for that many messages of each source.
+    /// Returns an empty matcher with room for `posted_max` receives, and for `kept_max` messages of each source.
     #[must_use]
     pub fn new(posted_max: usize, kept_max: usize) -> Self {
         let posted = SlotTable::new(posted_max);
@@ -91,10 +91,10 @@ impl<R, M> TagMatcher<R, M> {
         Self { posted, kept, sources: Vec::new(), any: LinkedQueue::new(), next: 0, kept_max }
     }
 
-    /// There are sources up to that number. Allocates what they take.
+    /// Makes room for sources below that number. Allocates all their memory.
     ///
     /// # Errors
-    /// [`OutOfMemory`]; there are as many as before.
+    /// [`OutOfMemory`]; the number of sources is unchanged.
     pub fn grow_sources(&mut self, sources: usize) -> Result<(), OutOfMemory> {
         if sources > self.sources.len() {
             let more = sources - self.sources.len();
@@ -106,7 +106,7 @@ impl<R, M> TagMatcher<R, M> {
         Ok(())
     }
 
-    /// Takes the receive that a message is for, the earliest that fits.
+    /// Removes and returns the receive that a message matches: the earliest that fits.
     #[inline]
     pub fn take_posted(&mut self, source: u32, tag: u64) -> Option<R> {
         let own = self.sources.get(source as usize)?.posted.front();
@@ -126,7 +126,7 @@ impl<R, M> TagMatcher<R, M> {
         self.remove_posted(id)
     }
 
-    /// The first receive from there on that fits, and its number.
+    /// The first fitting receive from there on, and its number.
     #[inline]
     fn first_fitting(&self, first: Option<SlotId>, tag: u64) -> Option<(SlotId, u64)> {
         let mut at = first;
@@ -149,7 +149,7 @@ impl<R, M> TagMatcher<R, M> {
         self.posted.remove(id).map(|posted| posted.receive)
     }
 
-    /// Whether a receive is posted that a message of that source could be for.
+    /// Whether a receive is posted that a message of that source could match.
     #[inline]
     #[must_use]
     pub fn has_posted_for(&self, source: u32) -> bool {
@@ -166,7 +166,7 @@ impl<R, M> TagMatcher<R, M> {
     /// Keeps a message that no receive fitted.
     ///
     /// # Errors
-    /// [`MatcherFull`], if there is no such source or there are too many messages of it.
+    /// [`MatcherFull`] if the source is unknown or has too many messages.
     pub fn keep_unexpected(&mut self, source: u32, tag: u64, message: M) -> Result<(), MatcherFull<M>> {
         if !self.has_room(source) {
             return Err(MatcherFull(message));
@@ -180,8 +180,8 @@ impl<R, M> TagMatcher<R, M> {
         Ok(())
     }
 
-    /// Takes the message that a receive would be for: the earliest of a source that fits, of any source the one that came first. Its
-    /// source and tag come along.
+    /// Removes and returns the message that a receive would match, with its source and tag. For one source, that is its earliest fitting message;
+    /// for any source, the fitting message that arrived first.
     #[inline]
     pub fn take_unexpected(&mut self, pattern: &TagPattern) -> Option<(u32, u64, M)> {
         let (source, id) = self.find_unexpected(pattern)?;
@@ -189,7 +189,7 @@ impl<R, M> TagMatcher<R, M> {
         self.kept.remove(id).map(|kept| (source, kept.tag, kept.message))
     }
 
-    /// The message that [`TagMatcher::take_unexpected`] would take: its source, its tag, and itself.
+    /// Returns the message that [`TagMatcher::take_unexpected`] would remove, with its source and tag.
     #[must_use]
     pub fn probe_unexpected(&self, pattern: &TagPattern) -> Option<(u32, u64, &M)> {
         let (source, id) = self.find_unexpected(pattern)?;
@@ -222,10 +222,10 @@ impl<R, M> TagMatcher<R, M> {
         None
     }
 
-    /// Posts a receive, for which [`TagMatcher::take_unexpected`] has found nothing.
+    /// Posts a receive for which [`TagMatcher::take_unexpected`] has found no message.
     ///
     /// # Errors
-    /// [`MatcherFull`], if there are too many or there is no such source.
+    /// [`MatcherFull`] if there are too many receives or the source is unknown.
     pub fn post_receive(&mut self, pattern: TagPattern, receive: R) -> Result<ReceiveId, MatcherFull<R>> {
         if pattern.source.is_some_and(|source| self.sources.len() <= source as usize) {
             return Err(MatcherFull(receive));
@@ -239,24 +239,24 @@ impl<R, M> TagMatcher<R, M> {
         Ok(ReceiveId(id))
     }
 
-    /// Takes a receive back, unless a message has it.
+    /// Removes and returns a receive, unless a message has matched it.
     pub fn cancel_receive(&mut self, receive: ReceiveId) -> Option<R> {
         self.remove_posted(receive.0)
     }
 
-    /// A source is gone: a receive that was for it alone, which nothing will come for. Again until there is none.
+    /// Removes and returns a receive for that source alone, after the source has ended: no message can match it. Call it until `None`.
     pub fn take_orphan(&mut self, source: u32) -> Option<R> {
         let id = self.sources.get(source as usize)?.posted.front()?;
         self.remove_posted(id)
     }
 
-    /// Receives that are posted.
+    /// Number of posted receives.
     #[must_use]
     pub fn posted_count(&self) -> usize {
         self.posted.len()
     }
 
-    /// Messages that are kept.
+    /// Number of kept messages.
     #[must_use]
     pub fn unexpected_count(&self) -> usize {
         self.kept.len()
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(matcher.take_unexpected(&of(1, 9, ALL)), Some((1, 9, 7)), "what came is there");
     }
 
-    /// As the rules say, without any queue.
+    /// The rules of the matcher, without any queue.
     #[derive(Default)]
     struct Naive {
         posted: Vec<(TagPattern, u32)>,

@@ -1,12 +1,12 @@
-//! Tagged messages between processes of a node: which receive a message is for, and how its bytes go. Pure; whoever has the rings, the
-//! stage and the drivers asks here ([`crate::wire::tagged`] is what stands in the rings).
+//! Tagged messages between processes of a node: the receive that each message matches, and the protocol for its bytes. Pure: the owner of the
+//! rings, the stage and the drivers calls it ([`crate::wire::tagged`] defines the messages in the rings).
 //!
-//! - [`TagMatcher`]: posted receives and messages that came before them. Two messages of one sender that a receive both fits are taken in the order in
-//!   which they were sent; two receives that a message both fits, in the order in which they were posted.
-//! - [`choose_send_method`] and [`choose_receive_method`]: whether bytes go at once, by a reference, into the receiver's memory, or in pieces. Among these the sender takes what a
-//!   [`Chooser`](crate::chooser::MethodChooser) of [`CopyMethod`]s has learned.
-//! - [`StridedRows`]: bytes that do not stand in one row, and [`RowRuns`], the parts of them that do at both ends.
-//! - [`StageWriter`]: which bytes of a stage are free.
+//! - [`TagMatcher`]: posted receives, and unexpected messages. If a receive fits two messages of one sender, it gets the one that was sent
+//!   first. If a message fits two receives, it is delivered to the one that was posted first.
+//! - [`choose_send_method`] and [`choose_receive_method`]: whether bytes are sent eagerly, by a reference, into the receiver's memory, or in
+//!   pieces. The sender selects among these by the measurements of a [`Chooser`](crate::chooser::MethodChooser) of [`CopyMethod`]s.
+//! - [`StridedRows`]: bytes that are not contiguous, and [`RowRuns`], the parts of them that are contiguous at both ends.
+//! - [`StageWriter`]: the free bytes of a stage.
 
 mod matching;
 mod plan;

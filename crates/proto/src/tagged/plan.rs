@@ -1,25 +1,26 @@
-//! How the bytes of a message go: decided once by the sender, who has learned what is the fastest, and once by the receiver when a receive matches.
+//! The protocol of each message: the sender decides once, by its measurements, and the receiver once, when a receive matches. The node's
+//! tagged messages call it; nothing here copies a byte.
 
 use crate::chooser::MethodSet;
 use crate::wire::tagged::EAGER_MAX;
 
-/// Whether memory can be given to others by a handle.
+/// Whether other processes can reach memory by a handle.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MemoryReach {
-    /// It belongs to the process alone.
+    /// Only its own process can reach it.
     Private,
     /// Another process may map it.
     Mapped,
 }
 
-/// Who copies long messages of memory that others reach.
+/// Which process copies long messages from memory that other processes can reach.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CopyMethod {
     /// The receiver.
     Pull,
-    /// The receiver one message, the sender the next, at the same time.
+    /// The two alternate: the receiver copies one message, the sender the next, so that both copy at the same time.
     Turns,
-    /// Both, by way of the stage.
+    /// Both, through the stage.
     Stage,
 }
 
@@ -27,68 +28,69 @@ impl MethodSet<3> for CopyMethod {
     const ALL: [Self; 3] = [Self::Pull, Self::Turns, Self::Stage];
 }
 
-/// Who says which method it is.
+/// How the copy method is selected.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum MethodChoice {
-    /// Each process learns for each peer and size what is the fastest.
+    /// Each process measures for each peer and size which method is the fastest.
     #[default]
     Learned,
-    /// It is that one.
+    /// This method is used.
     Fixed(CopyMethod),
 }
 
-/// Messages in a row that needed no new export, from which on turns are looked at where memory is mapped: the receiver's is exported and mapped
-/// for them, too, which only memory that is used again is worth.
+/// Consecutive messages without a new export, from which on alternating copies are tried for mapped memory. Alternating also exports and maps the
+/// receiver's memory, which is worth the cost only for memory that is used again.
 pub const SETTLED: u32 = 128;
 
-/// Which methods may be looked at: `maps`, whether others map the memory, in place of reaching it by the kernel's calls; `settled`, the messages before in a
-/// row that needed no new export.
+/// Returns which methods may be tried. `maps`: whether peers map the memory, and do not access it by system calls; `settled`: the number of
+/// preceding consecutive messages without a new export.
 #[inline]
 #[must_use]
 pub const fn allowed_methods(maps: bool, settled: u32) -> [bool; 3] {
-    // A stage has two copies where a mapping has one; the kernel's calls cost what they cost.
+    // The stage needs two copies where a mapping needs one. The cost of the system calls varies, so there the stage is tried too.
     [true, !maps || settled >= SETTLED, !maps]
 }
 
-/// What the sender does.
+/// How the sender sends a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SendMethod {
-    /// The bytes go with the message.
+    /// The bytes are sent with the message.
     Eager,
-    /// The receiver is to copy from the sender's memory; or, if `offer`, rather to have the sender copy into its own.
+    /// The message refers to the sender's memory, and the receiver copies. With `offer`, the preferred method is that the receiver offers its own
+    /// memory and the sender copies into it.
     Refer {
-        /// The wish.
+        /// The preferred method.
         offer: bool,
     },
-    /// The receiver says when, and how; if `pieces`, by the stage.
+    /// The message announces that the bytes are ready, and the receiver decides how to transfer them; with `pieces`, through the stage.
     Ready {
-        /// The wish.
+        /// The preferred method.
         pieces: bool,
     },
 }
 
-/// What the receiver answers to a message that is ready, or does with one that it was referred to.
+/// How the receiver receives a message that is ready, or that refers to the sender's memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ReceiveMethod {
-    /// Pieces, by way of the stage.
+    /// In pieces, through the stage.
     Clear,
-    /// The sender is to copy into the receiver's memory.
+    /// The sender copies into the receiver's memory.
     Offer,
     /// The receiver copies.
     Copy,
 }
 
-/// Bytes from which it is worth to share memory: below, two copies are cheaper than a message and its answer.
+/// Bytes from which sharing memory is worth its cost: below, two copies are cheaper than a message and its reply.
 const REFER_MIN: u64 = EAGER_MAX as u64 + 1;
 
-/// Whether a message of so many bytes goes with all of them at once.
+/// Whether a message of `len` bytes is sent eagerly.
 #[inline]
 #[must_use]
 pub const fn is_eager(len: u64) -> bool {
     len < REFER_MIN
 }
 
-/// How a message of so many bytes goes, by that method if its memory can be reached, of whose messages this is the one with that number.
+/// Returns how to send a message of `len` bytes, by `method` if its memory can be reached. `number` is the message's number among those to this peer.
 #[inline]
 #[must_use]
 pub const fn choose_send_method(
@@ -106,7 +108,8 @@ pub const fn choose_send_method(
     }
 }
 
-/// How a message comes that goes that way. Without a wish the sender's memory is its own if it is ready, or was not to be had.
+/// Returns how to receive a message that was sent by the method `way`. A message that is ready without a preference is one whose memory is private,
+/// or whose memory could not be exported.
 #[inline]
 #[must_use]
 pub const fn choose_receive_method(target: MemoryReach, way: SendMethod) -> ReceiveMethod {

@@ -1,44 +1,45 @@
-//! Bytes in rows of equal length at equal distances: a column of a matrix, a face of a cube. They are counted as if they stood in a row.
+//! Strided bytes, in rows of equal length at equal distances: a column of a matrix, a face of a cube. Bytes are numbered as if they were contiguous.
+//! Computes offsets only; copies nothing.
 
-/// How bytes stand.
+/// The layout of bytes in memory.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct StridedRows {
-    /// Bytes of a row; of all in one row the most that there can be.
+    /// Bytes of a row; `u64::MAX` for a single row.
     block: u64,
-    /// From the begin of a row to that of the next.
+    /// Distance between the beginnings of two successive rows, in bytes.
     stride: u64,
 }
 
 impl StridedRows {
-    /// All in one row.
+    /// Contiguous bytes: a single row.
     pub const WHOLE: Self = Self { block: u64::MAX, stride: u64::MAX };
 
-    /// Rows of `block` bytes, each `stride` behind the one before; `None` if they have no bytes or lie over each other.
+    /// Returns rows of `block` bytes, which begin at multiples of `stride`; `None` if rows are empty or overlap.
     #[must_use]
     pub const fn new(block: u64, stride: u64) -> Option<Self> {
         if block == 0 || stride < block || stride == u64::MAX { None } else { Some(Self { block, stride }) }
     }
 
-    /// Whether there is one row.
+    /// Whether the bytes are a single row.
     #[inline]
     #[must_use]
     pub const fn is_whole(&self) -> bool {
         self.block == u64::MAX
     }
 
-    /// As a frame says them: two zeros if there is one row.
+    /// Returns the words for a frame: two zeros for a single row.
     #[must_use]
     pub const fn to_words(self) -> [u64; 2] {
         if self.is_whole() { [0, 0] } else { [self.block, self.stride] }
     }
 
-    /// What a frame says; `None` if that cannot be.
+    /// Reads the words of a frame; `None` if they are invalid.
     #[must_use]
     pub const fn of_words([block, stride]: [u64; 2]) -> Option<Self> {
         if block == 0 && stride == 0 { Some(Self::WHOLE) } else { Self::new(block, stride) }
     }
 
-    /// How far from the first byte the byte number `at` is.
+    /// The distance of byte number `at` from the first byte.
     #[inline]
     #[must_use]
     pub const fn offset_of(&self, at: u64) -> u64 {
@@ -48,13 +49,13 @@ impl StridedRows {
         (at / self.block).saturating_mul(self.stride).saturating_add(at % self.block)
     }
 
-    /// Bytes of its row from the byte number `at` on.
+    /// Bytes from byte number `at` to the end of its row.
     #[inline]
     const fn left_in_row(&self, at: u64) -> u64 {
         if self.is_whole() { u64::MAX } else { self.block - at % self.block }
     }
 
-    /// Bytes from the first to the last of `len`, what is between rows included; at least one. `None` if no address space is that large.
+    /// Distance from the first byte to behind the last of `len`, including gaps between rows. `None` if it exceeds 64 bits.
     #[must_use]
     pub const fn spanned_bytes(&self, len: u64) -> Option<u64> {
         if self.is_whole() || len == 0 {
@@ -66,7 +67,7 @@ impl StridedRows {
         }
     }
 
-    /// How many bytes stand in that many, which end with a whole row; `None` if they do not.
+    /// Number of bytes in rows within `span` bytes, which must end with a whole row; `None` if they do not.
     #[must_use]
     pub const fn packed_bytes(&self, span: u64) -> Option<u64> {
         if self.is_whole() {
@@ -80,7 +81,7 @@ impl StridedRows {
         }
     }
 
-    /// Whole rows in that many bytes, and how many bytes these have.
+    /// Number of bytes in the whole rows within `span` bytes.
     #[must_use]
     pub const fn whole_in(&self, span: u64) -> u64 {
         if self.is_whole() {
@@ -93,7 +94,7 @@ impl StridedRows {
     }
 }
 
-/// The parts of some bytes that stand in one row at both of two ends: where at each, and how many.
+/// The parts of some bytes that are contiguous at both of two ends: the offset of each part at each end, and its length.
 #[derive(Clone, Copy, Debug)]
 pub struct RowRuns {
     ends: [StridedRows; 2],
@@ -102,7 +103,7 @@ pub struct RowRuns {
 }
 
 impl RowRuns {
-    /// Of `len` bytes from number `at` on.
+    /// Returns the runs of `len` bytes from number `at` on.
     #[inline]
     #[must_use]
     pub const fn new(ends: [StridedRows; 2], at: u64, len: u64) -> Self {

@@ -1,7 +1,7 @@
-//! Which bytes of a stage are free, as its writer knows. Positions only grow, so they are numbers of their own and tell how much was ever
-//! staged.
+//! The free bytes of a stage, as its writer sees them. Positions only increase, so they identify bytes uniquely and count all bytes that were ever
+//! staged. Copies nothing itself.
 
-/// Where a piece begins, so that copies are of whole lines.
+/// Alignment of a piece, so that copies begin at whole lines.
 const ALIGN: u64 = 64;
 
 /// The writer's view of a stage.
@@ -15,31 +15,32 @@ pub struct StageWriter {
 /// Bytes of the stage that the writer may fill.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StagePiece {
-    /// Their position.
+    /// Position of the first byte.
     pub position: u64,
-    /// How many.
+    /// Number of bytes.
     pub len: u32,
 }
 
-/// A reader said that it consumed what was not there.
+/// A reader reported a position that is not in the filled part of the stage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{0} bytes of the stage were consumed, which were never there")]
 pub struct UnstagedPosition(pub u64);
 
 impl StageWriter {
-    /// An empty one of so many bytes, a power of two.
+    /// Returns an empty stage of `size` bytes, a power of two.
     #[must_use]
     pub const fn new(size: u64) -> Self {
         Self { size, head: 0, freed: 0 }
     }
 
-    /// Where a position is.
+    /// Returns the offset of a position in a stage of `size` bytes.
     #[must_use]
     pub const fn offset_of(size: u64, position: u64) -> u64 {
         position & (size - 1)
     }
 
-    /// Room for at least one and at most `want` bytes in one piece; it is taken. `None` while there is not half of that many.
+    /// Takes a piece of at least one and at most `want` contiguous bytes. `None` while less than half of `want` is free, unless the piece ends at the
+    /// end of the stage.
     pub const fn take_piece(&mut self, want: u32) -> Option<StagePiece> {
         let place = Self::offset_of(self.size, self.head);
         let to_end = self.size - place;
@@ -50,13 +51,13 @@ impl StageWriter {
             return None;
         }
         let piece = StagePiece { position: self.head, len: len as u32 };
-        // Places and sizes are of whole lines, so what is left of the last one is free, too.
+        // Positions and sizes are multiples of whole lines, so the rest of the last line is free too.
         self.head += len.next_multiple_of(ALIGN);
         Some(piece)
     }
 
-    /// Where a piece is that a writer says; `None` if no stage of that size has such a one: it is empty, more than half, goes over the end, or is behind
-    /// all positions that there are.
+    /// Returns the offset of a piece that a writer has named. `None` if the piece is invalid for a stage of that size: it is empty, it is longer
+    /// than half of the stage, it crosses the end, or it ends beyond the largest position.
     #[inline]
     #[must_use]
     pub const fn locate_piece(size: u64, piece: StagePiece) -> Option<u64> {
@@ -70,16 +71,16 @@ impl StageWriter {
         }
     }
 
-    /// Where the reader is behind that piece.
+    /// The position of a reader that has consumed that piece.
     #[must_use]
     pub const fn end_position(piece: StagePiece) -> u64 {
         piece.position.wrapping_add((piece.len as u64).next_multiple_of(ALIGN))
     }
 
-    /// The reader has consumed everything before that position.
+    /// Records that the reader has consumed all bytes before that position.
     ///
     /// # Errors
-    /// [`UnstagedPosition`].
+    /// `UnstagedPosition` if the position lies before the last report or beyond the filled bytes.
     pub const fn free_until(&mut self, position: u64) -> Result<(), UnstagedPosition> {
         if position < self.freed || position > self.head {
             return Err(UnstagedPosition(position));
@@ -88,19 +89,19 @@ impl StageWriter {
         Ok(())
     }
 
-    /// Up to where it was filled.
+    /// The position up to which the stage was filled.
     #[must_use]
     pub const fn head_position(&self) -> u64 {
         self.head
     }
 
-    /// Whether everything before that position is known to be consumed.
+    /// Whether the reader has consumed all bytes before that position.
     #[must_use]
     pub const fn is_behind(&self, position: u64) -> bool {
         self.freed >= position
     }
 
-    /// Whether nothing is in it.
+    /// Whether the reader has consumed all bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.head == self.freed

@@ -1,28 +1,28 @@
-//! The clear-to-send record: where one buffer of a receive lies. It arrives in words, in any order, and validates
-//! itself; what does not validate has not arrived. Where a comm has several links, a second line of the same size
-//! follows each record and says where the buffer lies for those after the first.
+//! The clear-to-send record: the address of one buffer of a receive, written by the receiver into the sender's mailbox. Its words arrive in any
+//! order, and it carries a check; a record whose check fails has not arrived. Where a comm has several links, a second line of the same size follows
+//! each record, with the addresses for the links after the first. Layout: "Clear-to-send record" of docs/wire.md.
 
 use crate::limits::{LINKS_MAX, MAILBOX_SLOTS, RECV_BUFFERS_MAX};
 use crate::wire::frame::RemoteRegion;
 use crate::wire::imm::BufferToken;
 
-/// Words of a line.
+/// Words of 8 bytes per line.
 pub const WORDS: usize = 8;
 
-/// Bytes of a line.
+/// Size of a line in bytes.
 pub const BYTES: usize = WORDS * 8;
 
-/// Lines of a record.
+/// Number of lines of a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RecordLines {
-    /// The comm has one link.
+    /// One: the comm has one link.
     One,
-    /// It has several.
+    /// Two: the comm has several links.
     Two,
 }
 
 impl RecordLines {
-    /// The lines of a comm with that many links.
+    /// Returns the number of lines for a comm with that many links.
     #[must_use]
     pub const fn for_links(links: usize) -> Self {
         if links > 1 { Self::Two } else { Self::One }
@@ -36,21 +36,21 @@ impl RecordLines {
         }
     }
 
-    /// Bytes of a record.
+    /// Returns the size of a record in bytes.
     #[must_use]
     pub const fn record_bytes(self) -> usize {
         BYTES << self.line_shift()
     }
 
-    /// Bytes of the mailbox of a comm by itself.
+    /// Returns the size in bytes of the mailbox of a comm that shares no links.
     #[must_use]
     pub const fn mailbox_bytes(self) -> usize {
         MAILBOX_SLOTS * RECV_BUFFERS_MAX * self.record_bytes()
     }
 }
 
-/// What the words are mixed with: the first fraction bits of pi. They keep a mailbox that was never written from holding
-/// valid records of receive number 0, and multiplications from losing a factor.
+/// The check mixes the words with these: the first fraction bits of pi. Thanks to them a mailbox that was never written contains no valid record of
+/// receive number 0, and no multiplication has a factor of 0 by default.
 const SALT: [u64; WORDS] = [
     0x243f_6a88_85a3_08d3,
     0x1319_8a2e_0370_7344,
@@ -62,50 +62,50 @@ const SALT: [u64; WORDS] = [
     0x3f84_d5b5_b547_0917,
 ];
 
-/// A clear-to-send record.
+/// A clear-to-send record. Its first word contains number, index and count; its last word the number again (bits 0-31) and the check (bits 32-63).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CtsRecord {
-    /// The receive's number.
+    /// Word 0, bits 0-31: the number of the receive.
     pub number: u32,
-    /// Which of its buffers, below `count`.
+    /// Word 0, bits 32-35: the index of the buffer in the receive, below `count`.
     pub index: u8,
-    /// Its buffers, 1 to 8.
+    /// Word 0, bits 36-39, minus one: number of buffers of the receive, 1 to 8.
     pub count: u8,
-    /// Remote address of the buffer.
+    /// Word 1: remote address of the buffer.
     pub addr: u64,
-    /// Its length in bytes.
+    /// Word 2: length of the buffer in bytes.
     pub len: u64,
-    /// Its tag.
+    /// Word 3, bits 0-31: tag of the buffer.
     pub tag: u32,
-    /// What the immediate must name.
+    /// Word 3, bits 32-55: the token that the immediate has to carry.
     pub token: BufferToken,
-    /// Remote key of the buffer.
+    /// Word 4: remote key of the buffer, on link 0.
     pub key: u64,
 }
 
-/// The second line of a record: where the buffer lies for the links after the first.
+/// The second line of a record: the addresses of the buffer for the links after the first.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CtsSecondLine {
-    /// The receive's number.
+    /// Word 0, bits 0-31: the number of the receive.
     pub number: u32,
-    /// Which of its buffers.
+    /// Word 0, bits 32-35: the index of the buffer in the receive.
     pub index: u8,
-    /// Key and address for links 1, 2 and 3; zeros for those there are not.
+    /// Words 1 to 6: key and address on links 1, 2 and 3; zeros for links that the comm does not have.
     pub places: [RemoteRegion; LINKS_MAX - 1],
 }
 
-/// Set in the first word of a second line, so that no line is taken for one of the other kind.
+/// Bit 40 of the first word is set in a second line only, so that neither line is valid as the other.
 const SECOND: u64 = 1 << 40;
 
-/// Byte offset in the mailbox of a comm by itself of the record of buffer `index` of receive `number`. The records of first buffers lie together:
-/// most receives have no other, and a mailbox takes a few pages then.
+/// Returns the offset in bytes of the record of buffer `index` of receive `number`, in the mailbox of a comm that shares no links. The records of
+/// first buffers are adjacent: most receives have one buffer, so a mailbox touches few pages.
 #[inline]
 #[must_use]
 pub const fn record_offset(number: u32, index: usize, lines: RecordLines) -> u64 {
     ((index * MAILBOX_SLOTS + number as usize % MAILBOX_SLOTS) as u64 * BYTES as u64) << lines.line_shift()
 }
 
-/// The receive number in a record's first word, valid or not: the one load of a send that is not clear.
+/// Returns the receive number in a record's first word, valid or not: the only load of a send that is not clear.
 #[inline]
 #[must_use]
 pub const fn head_number(word: u64) -> u32 {
@@ -113,7 +113,7 @@ pub const fn head_number(word: u64) -> u32 {
 }
 
 impl CtsRecord {
-    /// The record's words.
+    /// Returns the record's words.
     #[inline]
     #[must_use]
     pub fn to_words(&self) -> [u64; WORDS] {
@@ -126,14 +126,14 @@ impl CtsRecord {
         words
     }
 
-    /// The record's bytes.
+    /// Returns the record's bytes.
     #[inline]
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BYTES] {
         bytes_of(&self.to_words())
     }
 
-    /// The record for buffer `index` of receive `number`, if it has arrived whole.
+    /// Parses the record for buffer `index` of receive `number`; `None` if it has not arrived completely.
     #[inline]
     #[must_use]
     pub fn from_words(words: &[u64; WORDS], number: u32, index: u8) -> Option<Self> {
@@ -147,7 +147,7 @@ impl CtsRecord {
         sound.then(|| Self::from_unchecked_words(words, number, index))
     }
 
-    /// What the words say, arrived whole or not.
+    /// Parses the words without a check of the record.
     #[inline]
     pub(crate) fn from_unchecked_words(words: &[u64; WORDS], number: u32, index: u8) -> Self {
         Self {
@@ -164,7 +164,7 @@ impl CtsRecord {
 }
 
 impl CtsSecondLine {
-    /// The line's words.
+    /// Returns the line's words.
     #[must_use]
     pub fn to_words(&self) -> [u64; WORDS] {
         let head = u64::from(self.number) | u64::from(self.index & 7) << 32 | SECOND;
@@ -174,13 +174,13 @@ impl CtsSecondLine {
         words
     }
 
-    /// The line's bytes.
+    /// Returns the line's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BYTES] {
         bytes_of(&self.to_words())
     }
 
-    /// The line for buffer `index` of receive `number`, if it has arrived whole.
+    /// Parses the line for buffer `index` of receive `number`; `None` if it has not arrived completely.
     #[must_use]
     pub fn from_words(words: &[u64; WORDS], number: u32, index: u8) -> Option<Self> {
         let head = u64::from(number) | u64::from(index) << 32 | SECOND;
@@ -200,8 +200,8 @@ fn bytes_of(words: &[u64; WORDS]) -> [u8; BYTES] {
     bytes
 }
 
-/// The last word. Words of records that follow each other in a slot differ in few bits, so that no sum of them will do:
-/// each pair is multiplied.
+/// Returns the last word. Successive records in a slot differ in few bits, so a sum of the words would not detect mixtures: each pair of words is
+/// multiplied.
 #[inline]
 fn tail_word(words: &[u64; WORDS], number: u32) -> u64 {
     let fold = |a: u64, b: u64| {
@@ -282,8 +282,7 @@ mod tests {
         }
     }
 
-    /// Records as they follow each other in a slot: the same region or the next one, addresses and lengths a few bytes
-    /// apart, tokens a generation or a slot apart.
+    /// Successive records in a slot: the same region or the next one, addresses and lengths a few bytes apart, tokens a generation or a slot apart.
     #[test]
     fn small_differences_do_not_cancel_out() {
         let mut state = 1_u64;

@@ -1,4 +1,4 @@
-//! Checked reading and writing of little-endian fields. Used by the other formats only.
+//! Bounds-checked reading and writing of little-endian fields, for the other formats only.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ pub struct ShortInput;
 pub struct FieldReader<'a>(pub &'a [u8]);
 
 impl<'a> FieldReader<'a> {
-    /// The next `N` bytes.
+    /// Returns the next `N` bytes.
     ///
     /// # Errors
     /// [`ShortInput`] if there are fewer.
@@ -23,7 +23,7 @@ impl<'a> FieldReader<'a> {
         Ok(*head)
     }
 
-    /// The next `len` bytes.
+    /// Returns the next `len` bytes.
     ///
     /// # Errors
     /// [`ShortInput`] if there are fewer.
@@ -33,7 +33,7 @@ impl<'a> FieldReader<'a> {
         Ok(head)
     }
 
-    /// One byte.
+    /// Returns one byte.
     ///
     /// # Errors
     /// [`ShortInput`] at the end.
@@ -41,27 +41,27 @@ impl<'a> FieldReader<'a> {
         Ok(u8::from_le_bytes(self.array()?))
     }
 
-    /// Two bytes.
+    /// Returns the number in the next two bytes.
     ///
     /// # Errors
-    /// [`ShortInput`] at the end.
+    /// [`ShortInput`] if there are fewer.
     pub fn u16(&mut self) -> Result<u16, ShortInput> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    /// Four bytes.
+    /// Returns the number in the next four bytes.
     ///
     /// # Errors
-    /// [`ShortInput`] at the end.
+    /// [`ShortInput`] if there are fewer.
     #[inline]
     pub fn u32(&mut self) -> Result<u32, ShortInput> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// Eight bytes.
+    /// Returns the number in the next eight bytes.
     ///
     /// # Errors
-    /// [`ShortInput`] at the end.
+    /// [`ShortInput`] if there are fewer.
     #[inline]
     pub fn u64(&mut self) -> Result<u64, ShortInput> {
         Ok(u64::from_le_bytes(self.array()?))
@@ -73,7 +73,7 @@ impl<'a> FieldReader<'a> {
 pub struct FieldWriter(pub Vec<u8>);
 
 impl FieldWriter {
-    /// Appends bytes as they are.
+    /// Appends bytes unchanged.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend_from_slice(bytes);
         self

@@ -1,5 +1,5 @@
-//! What a receiving end has, told in LINK_DOWN: after it, whoever lost a link knows which of the operations it posted
-//! there arrived. Made by the receiver once nothing more can arrive over that link, read by the sender.
+//! The delivery report in LINK_DOWN: the arrivals at a receiving end. The receiver makes it once no operation can arrive over the lost link any more;
+//! the sender reads from it which of its operations arrived. The layout is in docs/wire.md, "Control frames", after the links.
 
 use alloc::vec::Vec;
 
@@ -7,74 +7,75 @@ use crate::limits::{MAILBOX_SLOTS, TOKENS_MAX};
 use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
 use crate::wire::imm::BufferToken;
 
-/// Eager numbers after the frontier that may have arrived.
+/// Number of eager messages from the frontier on that the report covers.
 const AHEAD: usize = MAILBOX_SLOTS;
 
 const _: () = assert!(AHEAD == 128, "two words of bits");
 
-/// A buffer that waits, and what has come for it.
+/// A buffer that is not full, and the parts of its message that have arrived (6 bytes).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct WaitingBuffer {
-    /// The buffer.
+    /// The token of the buffer (bits 0-23 of 4 bytes).
     pub token: BufferToken,
-    /// Bit i: stripe i has arrived.
+    /// Bit i: stripe i has arrived (2 bytes).
     pub stripes: u16,
-    /// The fin record has arrived.
+    /// Whether the fin record has arrived (bit 24 of the 4 bytes).
     pub fin: bool,
 }
 
-/// Part of a message, as one operation carried it.
+/// The part of a message that one operation carried.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MessagePart {
-    /// All of it, or bytes that are announced by a fin record alone.
+    /// The whole message, or bytes that are announced by a fin record only.
     Bytes,
-    /// The stripe of that index.
+    /// The stripe with that index.
     Stripe(u8),
     /// The fin record.
     Fin,
 }
 
-/// What has arrived at a receiving end.
+/// The arrivals at a receiving end.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DeliveryReport {
-    /// The number the next receive will have.
+    /// The number of the next receive (4 bytes).
     pub next: u32,
-    /// The first eager message that has not arrived.
+    /// The number of the first eager message that has not arrived (4 bytes).
     pub frontier: u32,
-    /// Bit i: eager message `frontier + i` has arrived all the same.
+    /// Bit i: eager message `frontier + i` has arrived out of order (16 bytes).
     pub ahead: u128,
-    /// Buffers of earlier receives that still wait. The others have all they need.
+    /// Buffers of outstanding receives that are not full; all other buffers of earlier receives are. At most [`TOKENS_MAX`], after their number (2
+    /// bytes).
     pub waiting: Vec<WaitingBuffer>,
 }
 
-/// A standing could not be read.
+/// Why a report is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum DeliveryReportError {
-    /// It ends too early.
+    /// It is too short.
     #[error(transparent)]
     Short(#[from] ShortInput),
-    /// It lists more buffers than there can be.
+    /// It lists more buffers than [`TOKENS_MAX`].
     #[error("{0} buffers wait")]
     Buffers(u16),
 }
 
 impl DeliveryReport {
-    /// Whether an eager message has arrived.
+    /// Returns whether an eager message has arrived.
     #[must_use]
     pub fn has_eager(&self, number: u32) -> bool {
         let ahead = number.wrapping_sub(self.frontier);
         match ahead as usize {
             ahead if ahead < AHEAD => self.ahead >> ahead & 1 == 1,
-            // Numbers wrap: the nearer half lies behind.
+            // Numbers wrap: those in the lower half are before the frontier.
             _ => ahead > u32::MAX / 2,
         }
     }
 
-    /// Whether part of the message for a buffer of that receive has arrived.
+    /// Returns whether part of the message for a buffer of that receive has arrived.
     #[must_use]
     pub fn has_part(&self, receive: u32, token: BufferToken, part: MessagePart) -> bool {
         if receive.wrapping_sub(self.next) <= u32::MAX / 2 {
-            // It was posted after this was told, when nothing could arrive over the lost link any more.
+            // The receive was posted after the report was made, when no operation could arrive over the lost link any more.
             return false;
         }
         let Some(waiting) = self.waiting.iter().find(|waiting| waiting.token == token) else { return true };
@@ -85,7 +86,7 @@ impl DeliveryReport {
         }
     }
 
-    /// Appends its bytes.
+    /// Appends the report's bytes.
     pub(crate) fn write_to(&self, out: &mut FieldWriter) {
         let count = self.waiting.len().min(TOKENS_MAX);
         out.u32(self.next).u32(self.frontier).u64(self.ahead as u64).u64((self.ahead >> 64) as u64);
@@ -95,7 +96,7 @@ impl DeliveryReport {
         }
     }
 
-    /// Reads one.
+    /// Parses a report.
     pub(crate) fn from_reader(reader: &mut FieldReader<'_>) -> Result<Self, DeliveryReportError> {
         let next = reader.u32()?;
         let frontier = reader.u32()?;

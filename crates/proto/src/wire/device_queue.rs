@@ -1,4 +1,5 @@
-//! Device queues: entries, completions, and where their words lie. Only words go in and out; `device-queue` knows the memory they lie in.
+//! Device queues: entries, completions, and the layout of their words ("Device queues" of docs/wire.md). All functions take and return words; the
+//! crate `device-queue` accesses the memory that contains them.
 
 mod completion;
 mod entry;
@@ -36,20 +37,20 @@ pub use window::{
 };
 pub use window_card::{CARD_WORDS, CONFIG_WORDS, CardError, PartLengths, WindowCard, WordsCard};
 
-/// Whether index `a` is before index `b`: they wrap, and are never half of all numbers apart.
+/// Returns whether index `a` is before index `b`. Indices wrap, and are never 2^63 apart.
 #[inline]
 #[must_use]
 pub const fn is_before(a: u64, b: u64) -> bool {
     (b.wrapping_sub(a) as i64) > 0
 }
 
-/// A word of two halves.
+/// Returns a word from its low and its high half.
 #[inline]
 const fn join_halves(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
 }
 
-/// The halves of a word.
+/// Returns the low and the high half of a word.
 #[inline]
 const fn split_halves(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)

@@ -1,6 +1,6 @@
-//! What processes of a one-sided job tell each other before anything is written: the card of each, which the job's launcher
-//! hands to all, and the words by which a context's links are made, lost and given back. Words travel on a control stream, behind
-//! its HELLO.
+//! The card of each process of a one-sided job, which the launcher distributes to all members, and the messages that create, lose and release a
+//! context's links. The messages are frames of a control stream, after its HELLO. The one-sided engine encodes and parses them; this module sends
+//! nothing. Layout: "Cards and dialling" of docs/wire.md.
 
 use alloc::vec::Vec;
 
@@ -14,178 +14,179 @@ use crate::wire::frame::RemoteRegion;
 use crate::wire::handle::ADDRESS_MAX;
 use crate::wire::rma::RmaStream;
 
-/// Bytes of a card.
+/// Size of a card in bytes.
 pub const CARD_BYTES: usize = 112;
 
 const MAGIC: [u8; 4] = *b"TRKR";
-/// Version of a card.
+/// Version of the card (2 bytes at offset 4).
 const CARD: u16 = 4;
-/// Version of the words.
+/// Version of the messages (1 byte at offset 1).
 const WORDS: u8 = 2;
-/// Where the flags of a card are.
+/// Offset of the flags in a card.
 const FLAGS: usize = 104;
-/// Where the fabric of a card is.
+/// Offset of the fabric in a card.
 const FABRIC: usize = 105;
 /// Flag: [`ProcessCard::executes`].
 const EXECUTES: u8 = 1;
-/// Most bytes of the address of a link.
+/// Longest address of a link, in bytes.
 const LINK_MAX: usize = 256;
-/// Most epochs that a standing tells of, and that a [`DialMessage::MakeUp`] does.
+/// Most epochs in each list of a [`DialMessage::Standing`], and in a [`DialMessage::MakeUp`].
 pub const EPOCHS_MAX: usize = EpochShape::WIRE.epoch_window() as usize;
 
 /// A member's public key (X25519, RFC 7748).
 pub type PublicKey = [u8; 32];
 
-/// A proof to one member that a word is from another one: only the two can make it.
+/// A proof to one member that a message is from another member: only these two can compute it.
 pub type MemberProof = [u8; 16];
 
-/// How a process is reached.
+/// The card of a process (112 bytes): how other members reach it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ProcessCard {
-    /// It.
+    /// Offset 8, 16 bytes: the id of the process.
     pub process: ProcessId,
-    /// By which members show each other who they are.
+    /// Offset 24, 32 bytes: the public key of the process for this job; the members' proofs derive from it.
     pub key: PublicKey,
-    /// NICs that serve others, 1 to [`RAILS_MAX`].
+    /// Offset 6, 1 byte: number of NICs that serve other members, 1 to [`RAILS_MAX`].
     pub rails: u8,
-    /// Where its control streams are accepted, 1 to [`ADDRESS_MAX`] bytes.
+    /// Offset 56, 48 bytes: the address of the control plane, 1 to [`ADDRESS_MAX`] bytes and zeros after them. Its length is at offset 7, 1 byte.
     pub address: Vec<u8>,
-    /// Its NIC, the only one that serves others, executes atomics on words of 8 bytes.
+    /// Offset 104, 1 byte: whether the NIC executes atomics on words of 8 bytes. Only true if it is the only NIC that serves others.
     pub executes: bool,
-    /// The fabric that it chose.
+    /// Offset 105, 7 bytes: the fabric that the process chose.
     pub fabric: ChosenFabric,
 }
 
-/// A heap as peers reach it over one link.
+/// A heap, as peers reach it over one link (24 bytes).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RemoteHeap {
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u64,
-    /// Its key, and where it begins.
+    /// Its key, and the address of its first byte.
     pub region: RemoteRegion,
 }
 
-/// Why a link is refused.
+/// Why a link is refused (1 byte).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DialRefusal {
-    /// The proof is not that member's, or the job has no such member.
+    /// 1: the proof is not that of the member, or the job has no such member.
     Stranger,
-    /// The process has run out of something.
+    /// 2: the serving process is out of a resource.
     NoResources,
-    /// Who asked broke the protocol, and is not served any more on this stream.
+    /// 3: the asking side broke the protocol, and is not served any more on this stream.
     Protocol,
-    /// A number this version does not know.
+    /// A reason that this version does not know.
     Other(u8),
 }
 
-/// A word about a link from a context to the process that serves it.
+/// A message about a link from a context to the process that serves it: kind (1 byte), version (1), two bytes and a number (4) that depend on the
+/// kind, an id (8), and from offset 16 the rest.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum DialMessage {
-    /// Asks for the other end.
+    /// Kind 1: requests the other end of a link.
     Dial {
-        /// What the asking side calls the link.
+        /// The asking side's id of the link.
         id: u64,
-        /// Shows that the member asks this process.
+        /// Proves to this process that the member is the sender (16 bytes at offset 16).
         proof: MemberProof,
-        /// Which member of the job asks.
+        /// The number of the asking member (4 bytes at offset 4).
         member: u32,
-        /// Which context of it.
+        /// The stream of the context (byte 2).
         stream: RmaStream,
-        /// Which of the context's links to this process, below [`LINKS_MAX`].
+        /// The index of the link among the context's links to this process, below [`LINKS_MAX`] (byte 3).
         path: u8,
-        /// This end of the link.
+        /// The address of the asking side's end: length (2 bytes, 1 to 256) and that many bytes.
         link: Vec<u8>,
     },
-    /// The other end is there.
+    /// Kind 2: the other end exists.
     Taken {
-        /// What the asking side calls the link.
+        /// The asking side's id of the link.
         id: u64,
-        /// What the serving side calls it.
+        /// The serving side's id of the link (8 bytes at offset 16).
         served: u64,
-        /// Messages that may be under way to it over this link, at least 2.
+        /// Number of messages that may be in flight to the serving side over this link, at least 2 (4 bytes at offset 4).
         receives: u32,
-        /// Its heaps, by number.
+        /// The heaps of the serving side, by number; at most [`RMA_HEAPS_TOLD_MAX`] (their count is byte 2).
         heaps: Vec<RemoteHeap>,
-        /// That end of the link.
+        /// The address of the serving side's end.
         link: Vec<u8>,
     },
-    /// There is none.
+    /// Kind 3: the link is refused.
     Refused {
-        /// What the asking side calls the link.
+        /// The asking side's id of the link.
         id: u64,
-        /// Why.
+        /// The reason (byte 2).
         why: DialRefusal,
     },
-    /// The asking side is done with a stream, and all links of it.
+    /// Kind 4: the asking side has finished with a stream and all its links.
     Leave {
-        /// Which.
+        /// The stream (byte 2).
         stream: RmaStream,
     },
-    /// A link is lost at the asking side.
+    /// Kind 5: a link is lost at the asking side.
     Down {
-        /// What the serving side calls it.
+        /// The serving side's id of the link.
         served: u64,
     },
-    /// A link is lost at the serving side, and the last of it was taken in.
+    /// Kind 6: a link is lost at the serving side, which has taken in all that arrived over it.
     Standing {
-        /// What the asking side calls it.
+        /// The asking side's id of the link.
         id: u64,
-        /// What was counted on it.
+        /// The writes that were counted on the link, and the signals of the stream that have arrived.
         standing: PathDeliveryReport,
     },
-    /// Counted writes that were lost with a link were written again.
+    /// Kind 7: counted writes that were lost with a link were written again.
     MakeUp {
-        /// Of which stream.
+        /// The stream (byte 2).
         stream: RmaStream,
-        /// Which of them, 1 to [`EPOCHS_MAX`] epochs of that stream.
+        /// Their epochs and numbers of writes, for 1 to [`EPOCHS_MAX`] epochs of that stream (6 bytes each).
         lost: Vec<MakeUp>,
     },
-    /// What was to change a word will not: an error word beside it is to say so, unless it says something already.
+    /// Kind 8: an operation that was to change a word has failed. The receiver sets the error word of that word, unless it is set already.
     Spoil {
-        /// Shows that a member says it to this process.
+        /// Proves to this process that a member is the sender (16 bytes at offset 16).
         proof: MemberProof,
-        /// Which heap of whom it is said to.
+        /// The heap of the receiving process (byte 2).
         heap: u8,
-        /// Where in it the error word is.
+        /// The offset of the error word in that heap, in bytes (the 8 bytes of the id).
         offset: u64,
-        /// What it is to say; not 0.
+        /// The new value of the error word; not 0 (8 bytes at offset 32).
         value: u64,
     },
 }
 
-/// A card or a word could not be read.
+/// Why a card or a message is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum DialError {
-    /// It ends too early.
+    /// It is too short.
     #[error(transparent)]
     Short(#[from] ShortInput),
-    /// It is not one of Trunkline's.
+    /// The first bytes are not those of a card of Trunkline.
     #[error("not a card of Trunkline")]
     Foreign,
-    /// Another version made it.
+    /// The version is not one that this code reads.
     #[error("version {0}, and this is {CARD} of cards and {WORDS} of words")]
     Version(u16),
-    /// There is no such word.
+    /// The kind of message is unknown.
     #[error("a word of kind {0}")]
     Kind(u8),
-    /// A number in it cannot be.
+    /// A number in it is out of range.
     #[error("{what} {value}")]
     Value {
-        /// What.
+        /// The name of the number.
         what: &'static str,
-        /// The number.
+        /// Its value.
         value: u32,
     },
-    /// The name of its fabric holds other bytes than letters and digits.
+    /// The fabric's name is invalid: it contains bytes other than letters and digits.
     #[error("the name of its fabric is not text")]
     Fabric,
-    /// It goes on after its end.
+    /// Bytes follow its end.
     #[error("wrong length")]
     Length,
 }
 
 impl ProcessCard {
-    /// The card's bytes. An address that is too long is cut, which no reader accepts.
+    /// Returns the card's bytes. An address that is too long is truncated; every reader rejects the card then.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; CARD_BYTES] {
         let mut out = FieldWriter::default();
@@ -199,10 +200,10 @@ impl ProcessCard {
         bytes
     }
 
-    /// Reads a card.
+    /// Parses a card.
     ///
     /// # Errors
-    /// [`DialError`] says what is wrong.
+    /// [`DialError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8; CARD_BYTES]) -> Result<Self, DialError> {
         let mut reader = FieldReader(bytes);
         if reader.array::<4>()? != MAGIC {
@@ -219,7 +220,7 @@ impl ProcessCard {
         let process = ProcessId(reader.array()?);
         let key = reader.array()?;
         let address = reader.bytes(ADDRESS_MAX)?[..usize::from(used)].to_vec();
-        // Atomics of several NICs would not see each other.
+        // Atomics that several NICs execute are not atomic with each other.
         let flags = reader.u8()?;
         check_range("flags", flags.into(), 0, usize::from(if rails == 1 { EXECUTES } else { 0 }))?;
         let fabric = ChosenFabric::from_bytes(reader.array()?).ok_or(DialError::Fabric)?;
@@ -291,7 +292,7 @@ fn read_link(reader: &mut FieldReader<'_>) -> Result<Vec<u8>, DialError> {
 }
 
 impl DialMessage {
-    /// The word's bytes. Heaps beyond [`RMA_HEAPS_TOLD_MAX`] and epochs beyond [`EPOCHS_MAX`] are left out.
+    /// Returns the message's bytes. Heaps beyond [`RMA_HEAPS_TOLD_MAX`] and epochs beyond [`EPOCHS_MAX`] are left out.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = FieldWriter::default();
@@ -338,10 +339,10 @@ impl DialMessage {
         out.0
     }
 
-    /// Reads a word.
+    /// Parses a message.
     ///
     /// # Errors
-    /// [`DialError`] says what is wrong; the stream it came on cannot be trusted any more.
+    /// [`DialError`] names the invalid field; the stream that carried the message must end.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DialError> {
         let mut reader = FieldReader(bytes);
         let [kind, version, first, second] = reader.array()?;

@@ -1,39 +1,40 @@
-//! The header of an eager message: what the receiver needs to find the buffer by itself.
+//! The header of an eager message, from which the receiver finds the buffer by itself. The comm code encodes and parses it for each eager message.
+//! Layout: "Eager header" of docs/wire.md.
 
 use crate::wire::cursor::{FieldReader, ShortInput};
 
-/// Bytes of the header.
+/// Size of the header in bytes.
 pub const BYTES: usize = 16;
 
-/// Most payload bytes a header can tell.
+/// Longest payload of a header, in bytes (28 bits).
 pub const LEN_MAX: u32 = (1 << 28) - 1;
 
-/// An eager message's header.
+/// The header of an eager message: kind in bits 28-31 of the first word, then the fields below.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct EagerHeader {
-    /// Counts eager messages of the comm, wrapping.
+    /// Offset 4, 4 bytes: number of the eager message in its comm, from 0, wrapping.
     pub number: u32,
-    /// First receive number the sender had not seen.
+    /// Offset 8, 4 bytes: the first receive number that the sender had not read when it sent.
     pub base: u32,
-    /// The message's tag.
+    /// Offset 12, 4 bytes: the tag of the message.
     pub tag: u32,
-    /// Payload bytes.
+    /// Offset 0, bits 0-27: payload in bytes.
     pub len: u32,
 }
 
-/// A header could not be read.
+/// Why a header is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum EagerError {
-    /// It ends too early.
+    /// It is too short.
     #[error(transparent)]
     Short(#[from] ShortInput),
-    /// It is of an unknown kind.
+    /// The kind is not the expected one.
     #[error("unknown kind of eager message {0}")]
     Kind(u8),
 }
 
 impl EagerHeader {
-    /// The header's bytes; a length beyond [`LEN_MAX`] is cut, which no sender asks for.
+    /// Returns the header's bytes. A length beyond [`LEN_MAX`] loses its upper bits; no sender passes one.
     #[inline]
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BYTES] {
@@ -45,16 +46,16 @@ impl EagerHeader {
         bytes
     }
 
-    /// Reads a header.
+    /// Parses a header.
     ///
     /// # Errors
-    /// [`EagerError`] says what is wrong.
+    /// [`EagerError`] names the invalid field.
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, EagerError> {
         Self::of_kind(1, bytes)
     }
 
-    /// Reads a header of that kind.
+    /// Parses a header of that kind.
     #[inline]
     pub(crate) fn of_kind(wanted: u32, bytes: &[u8]) -> Result<Self, EagerError> {
         let mut reader = FieldReader(bytes);

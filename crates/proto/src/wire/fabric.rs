@@ -1,12 +1,12 @@
-//! The fabric that a process chose, as handles and cards name it. Written and read by the wire formats of connections; compared by the
-//! engine before it asks a peer for anything. It opens nothing.
+//! The fabric that a process chose, as handles and cards name it. The wire formats of connections encode and parse it; the engine compares it before
+//! it contacts a peer. This module opens no connection. Layout: "Chosen fabric" of docs/wire.md.
 
 use core::fmt;
 
-/// Bytes of a [`ChosenFabric`].
+/// Size of a [`ChosenFabric`] in bytes: the number (1) and the qualifier (6).
 pub const FABRIC_BYTES: usize = 7;
 
-/// Most bytes of a [`ChosenFabric::qualifier`]; a longer one is cut.
+/// Longest [`ChosenFabric::qualifier`] in bytes; a longer one is truncated.
 const QUALIFIER_MAX: usize = FABRIC_BYTES - 1;
 
 /// Names by number, from 1. Number 0 is a fabric without a number.
@@ -21,7 +21,7 @@ pub struct ChosenFabric {
 }
 
 impl ChosenFabric {
-    /// The fabric of that name. `qualifier` is empty for a process that takes any kind of it.
+    /// Creates the choice of a fabric by its name. `qualifier` is empty for a process that accepts every kind of this fabric.
     #[must_use]
     pub fn new(name: &str, qualifier: &str) -> Self {
         let number = NAMES.iter().position(|known| *known == name).map_or(0, |at| at as u8 + 1);
@@ -32,22 +32,22 @@ impl ChosenFabric {
         Self { number, qualifier: bytes }
     }
 
-    /// Whether a process that chose this can be connected to one that chose `other`: both chose the same fabric, and no two
-    /// different qualifiers. (`soft` takes whichever wire the other process has, so it meets `soft:shm` and `soft:tcp`.)
+    /// Returns whether a process with this choice can connect to one that chose `other`: the fabrics are the same, and the qualifiers are equal or
+    /// one is empty. (`soft` accepts every wire, so it connects to `soft:shm` and `soft:tcp`.)
     #[must_use]
     pub fn can_connect(&self, other: &Self) -> bool {
         let same = self.qualifier == other.qualifier;
         self.number == other.number && (same || self.qualifier().is_empty() || other.qualifier().is_empty())
     }
 
-    /// The qualifier that narrows the fabric down; empty if there is none.
+    /// Returns the qualifier that restricts the fabric; empty if there is none.
     #[must_use]
     pub fn qualifier(&self) -> &str {
         let used = self.qualifier.iter().position(|&byte| byte == 0).unwrap_or(QUALIFIER_MAX);
         core::str::from_utf8(&self.qualifier[..used]).unwrap_or_default()
     }
 
-    /// As it is written.
+    /// Returns the bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; FABRIC_BYTES] {
         let mut out = [self.number; FABRIC_BYTES];
@@ -55,8 +55,8 @@ impl ChosenFabric {
         out
     }
 
-    /// Reads it; `None` if the qualifier is not ASCII letters and digits followed by zeros. A number that this version does not know is
-    /// read, so that the error can show it.
+    /// Parses a choice; `None` if the qualifier is not ASCII letters and digits followed by zeros. A number that this version does not know is
+    /// accepted, so that the error can show it.
     #[must_use]
     pub fn from_bytes(bytes: [u8; FABRIC_BYTES]) -> Option<Self> {
         let [number, qualifier @ ..] = bytes;

@@ -1,49 +1,49 @@
-//! The fin record: how long a message was, and in how many announced writes it came. It lies in a mailbox, or is a message by
-//! itself.
+//! The fin record: the length of a message, and the number of announced writes that carried it. The sender writes it into the receiver's fin mailbox,
+//! or sends it as a message of its own. Layout: "Fin record" of docs/wire.md.
 
 use crate::limits::STRIPES_MAX;
 use crate::wire::cursor::{FieldReader, ShortInput};
 use crate::wire::imm::BufferToken;
 
-/// Bytes of a record.
+/// Size of a record in bytes.
 pub const BYTES: usize = 32;
 
-/// Bytes of a record that is a message by itself.
+/// Size in bytes of a record that is a message of its own.
 pub const MESSAGE_BYTES: usize = 16 + BYTES;
 
-/// The first word of such a message: its kind, where an eager message has another one.
+/// The first word of such a message: kind 3 in bits 28-31, where eager headers have 1 or 2.
 const KIND: u32 = 3 << 28;
 
-/// A fin record.
+/// A fin record (32 bytes, of which the last 16 are reserved).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct FinRecord {
-    /// The message's length in bytes.
+    /// Offset 0, 8 bytes: length of the message in bytes.
     pub len: u64,
-    /// Stripes announced by immediates; 0 when all bytes are placed.
+    /// Offset 8, 4 bytes: stripes announced by immediates, at most [`STRIPES_MAX`]; 0 when all bytes are placed.
     pub stripes: u8,
-    /// Whose buffer.
+    /// Offset 12, 4 bytes: token of the buffer.
     pub token: BufferToken,
 }
 
-/// A record could not be read.
+/// Why a record is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum FinError {
-    /// It ends too early.
+    /// It is too short.
     #[error(transparent)]
     Short(#[from] ShortInput),
-    /// It announces more stripes than there can be.
+    /// It announces more stripes than [`STRIPES_MAX`].
     #[error("{0} stripes in one message")]
     Stripes(u32),
-    /// It is no message of this kind.
+    /// The message is not a fin record, or its two tokens differ.
     #[error("no fin record, but {0:#x}")]
     Kind(u32),
-    /// What is reserved in it is not zero.
+    /// A reserved word is not zero.
     #[error("a reserved word of a fin record is {0:#x}")]
     Reserved(u64),
 }
 
 impl FinRecord {
-    /// The record's bytes.
+    /// Returns the record's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
@@ -53,7 +53,7 @@ impl FinRecord {
         bytes
     }
 
-    /// The record as a message by itself.
+    /// Returns the record as a message of its own.
     #[must_use]
     pub fn to_message(&self) -> [u8; MESSAGE_BYTES] {
         let mut bytes = [0; MESSAGE_BYTES];
@@ -63,10 +63,10 @@ impl FinRecord {
         bytes
     }
 
-    /// Reads a record that is a message by itself.
+    /// Parses a message that carries a record.
     ///
     /// # Errors
-    /// [`FinError`] says what is wrong.
+    /// [`FinError`] names the invalid field.
     pub fn from_message(bytes: &[u8]) -> Result<Self, FinError> {
         let mut reader = FieldReader(bytes);
         let kind = reader.u32()?;
@@ -83,10 +83,10 @@ impl FinRecord {
         }
     }
 
-    /// Reads a record.
+    /// Parses a record.
     ///
     /// # Errors
-    /// [`FinError`] says what is wrong.
+    /// [`FinError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, FinError> {
         let mut reader = FieldReader(bytes);
         let len = reader.u64()?;

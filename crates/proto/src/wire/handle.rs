@@ -1,4 +1,5 @@
-//! The 128 bytes that `listen` makes and the application carries to the connecting process.
+//! The connection handle: 128 bytes that `listen` creates and the application carries to the connecting process. Layout: "Connection handle" of
+//! docs/wire.md. This module opens no connection.
 
 use alloc::vec::Vec;
 
@@ -8,10 +9,10 @@ use crate::nics::NicList;
 use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
 use crate::wire::fabric::{ChosenFabric, FABRIC_BYTES};
 
-/// Bytes of a handle (`NCCL_NET_HANDLE_MAXSIZE`).
+/// Size of a handle in bytes (`NCCL_NET_HANDLE_MAXSIZE`).
 pub const BYTES: usize = 128;
 
-/// Most bytes of a control address.
+/// Longest control address, in bytes.
 pub const ADDRESS_MAX: usize = 48;
 
 const MAGIC: [u8; 4] = *b"TRKL";
@@ -20,39 +21,40 @@ const STATE: core::ops::Range<usize> = 56..64;
 const NICS: usize = 112;
 const FABRIC: usize = 120;
 
-/// A listener, as the connecting process needs it.
+/// A listener, as the connecting process needs it. The handle begins with `TRKL`, its version at offset 4 (2 bytes) and the used bytes of the address
+/// at 6 (2 bytes).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ConnectionHandle {
-    /// The listening process.
+    /// Offset 8, 16 bytes: the listening process.
     pub process: ProcessId,
-    /// Proves that a connecting process was given this handle.
+    /// Offset 24, 16 bytes: random number of the listener. It proves that a connecting process received this handle.
     pub nonce: [u8; 16],
-    /// NICs the listening process takes for the comm, at least one: a rail each.
+    /// Offset 112, 8 bytes: the NICs of the listening process for the comm, one per rail, at least one. Their number is at offset 44, 1 byte.
     pub nics: NicList,
-    /// Which listener.
+    /// Offset 48, 8 bytes: the id of the listener.
     pub listen: u64,
-    /// Where its control streams are accepted, at most [`ADDRESS_MAX`] bytes.
+    /// Offset 64, 48 bytes: the address at which its control streams are accepted, 1 to [`ADDRESS_MAX`] bytes.
     pub address: Vec<u8>,
-    /// The attempt under way, 0 if none.
+    /// Offset 56, 8 bytes: the connecting process's id of the current attempt, 0 if none.
     pub attempt: u64,
-    /// RCCL says that the connection is for messages from point to point.
+    /// Offset 40, 4 bytes: whether RCCL has marked the connection as point-to-point.
     pub p2p: bool,
-    /// Processes of the listener's host may ask for its NIC for neighbours.
+    /// Offset 45, 1 byte: whether processes of the listener's host may request its NIC for processes on the same host.
     pub near: bool,
-    /// The fabric that the listening process chose.
+    /// Offset 120, 7 bytes: the fabric that the listening process chose.
     pub fabric: ChosenFabric,
 }
 
-/// A handle could not be read.
+/// Why a handle is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ConnectionHandleError {
-    /// It was not made by Trunkline.
+    /// The first bytes are not those of a handle of Trunkline.
     #[error("not a handle of this plugin")]
     Foreign,
-    /// It was made by another version of Trunkline.
+    /// The version is not that of this code.
     #[error("made by version {0} of the handle format, this is version {VERSION}")]
     Version(u16),
-    /// Its parts contradict each other.
+    /// A field is out of range, or fields contradict each other.
     #[error("malformed")]
     Malformed,
 }
@@ -64,7 +66,7 @@ impl From<ShortInput> for ConnectionHandleError {
 }
 
 impl ConnectionHandle {
-    /// The handle's bytes. An address that is too long is cut, which no reader accepts, nor a handle without NICs.
+    /// Returns the handle's bytes. An address that is too long is truncated; every reader rejects such a handle, and one without NICs.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let mut out = FieldWriter::default();
@@ -83,10 +85,10 @@ impl ConnectionHandle {
         bytes
     }
 
-    /// Reads a handle. Whatever else than 0 is in bytes 40 to 43 is RCCL's flag.
+    /// Parses a handle. Any value other than 0 in bytes 40 to 43 counts as RCCL's flag.
     ///
     /// # Errors
-    /// [`ConnectionHandleError`] says what is wrong.
+    /// [`ConnectionHandleError`] names the cause.
     pub fn from_bytes(bytes: &[u8; BYTES]) -> Result<Self, ConnectionHandleError> {
         let mut reader = FieldReader(bytes);
         if reader.array::<4>()? != MAGIC {
@@ -112,13 +114,13 @@ impl ConnectionHandle {
         Ok(Self { process, nonce, nics, listen, address, attempt, p2p, near: near == 1, fabric })
     }
 
-    /// Writes the attempt under way into a handle's bytes.
+    /// Writes the id of the current attempt into a handle's bytes.
     pub fn set_attempt(bytes: &mut [u8; BYTES], attempt: u64) {
         bytes[STATE].copy_from_slice(&attempt.to_le_bytes());
     }
 }
 
-/// As many NICs as there are rails, none of them twice, and nobody behind them.
+/// Parses one NIC per rail, all different, and unused places after them.
 fn read_nics(reader: &mut FieldReader<'_>, rails: u8) -> Result<NicList, ConnectionHandleError> {
     let mut numbers = [0; RAILS_MAX];
     for number in &mut numbers {
@@ -171,7 +173,7 @@ mod tests {
         let mut bytes = handle(&[0], vec![9]).to_bytes();
         bytes[121] = 0x1b;
         assert_eq!(ConnectionHandle::from_bytes(&bytes), Err(ConnectionHandleError::Malformed));
-        // A newer version's fabric is read: the error names it.
+        // The fabric of a newer version is parsed, so that the error can name it.
         bytes[120..127].copy_from_slice(&[9, 0, 0, 0, 0, 0, 0]);
         assert_eq!(ConnectionHandle::from_bytes(&bytes).unwrap().fabric.to_bytes()[0], 9);
     }

@@ -1,9 +1,9 @@
-//! The 32-bit immediate that tells a receiver what a write was. One layout for the whole project.
+//! The 32-bit immediate that identifies a write to its receiver. All protocols of Trunkline share this layout: "Immediate data" of docs/wire.md.
 
 use crate::limits::RMA_STREAMS_MAX;
 use crate::wire::rma::RmaStream;
 
-/// Names one buffer of one outstanding receive at the receiver.
+/// Identifies one buffer of one outstanding receive at the receiver: slot in bits 0-14, generation in bits 15-23.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct BufferToken {
     slot: u16,
@@ -11,67 +11,67 @@ pub struct BufferToken {
 }
 
 impl BufferToken {
-    /// Bits of a slot.
+    /// Width of a slot in bits.
     pub const SLOT_BITS: u32 = 15;
-    /// Bits of a generation.
+    /// Width of a generation in bits.
     pub const GENERATION_BITS: u32 = 9;
 
     const SLOTS: u32 = (1 << Self::SLOT_BITS) - 1;
     const GENERATIONS: u32 = (1 << Self::GENERATION_BITS) - 1;
 
-    /// The token of that slot and use; bits beyond the layout are dropped.
+    /// Returns the token of that slot and generation; bits beyond their widths are dropped.
     #[must_use]
     pub const fn new(slot: u16, generation: u16) -> Self {
         Self { slot: slot & Self::SLOTS as u16, generation: generation & Self::GENERATIONS as u16 }
     }
 
-    /// The token in the low 24 bits of a word.
+    /// Returns the token in the low 24 bits of a word.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
         let generation = bits >> Self::SLOT_BITS & Self::GENERATIONS;
         Self { slot: (bits & Self::SLOTS) as u16, generation: generation as u16 }
     }
 
-    /// The token as the low 24 bits of a word.
+    /// Returns the token as the low 24 bits of a word.
     #[must_use]
     pub const fn to_bits(self) -> u32 {
         (self.generation as u32) << Self::SLOT_BITS | self.slot as u32
     }
 
-    /// Which buffer.
+    /// Returns the slot of the buffer.
     #[must_use]
     pub const fn slot(self) -> usize {
         self.slot as usize
     }
 
-    /// Which use of it.
+    /// Returns the generation: which use of the slot.
     #[must_use]
     pub const fn generation(self) -> u16 {
         self.generation
     }
 
-    /// The next use of the same slot.
+    /// Returns the token of the next use of the same slot.
     #[must_use]
     pub const fn next(self) -> Self {
         Self::new(self.slot, self.generation.wrapping_add(1))
     }
 }
 
-/// What a write with immediate was.
+/// The meaning of a write with an immediate. Kind in bits 28-31, stripe index in bits 24-27, token below.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WriteImmediate {
-    /// The whole message, exactly as long as the buffer.
+    /// Kind 1: the whole message, with the length of the buffer.
     Full(BufferToken),
-    /// The whole message; its length is the write's.
+    /// Kind 2: the whole message, with the length of the write.
     Whole(BufferToken),
-    /// One of several writes, by index.
+    /// Kind 3: one of several writes, with its index, 0 to 15.
     Stripe(BufferToken, u8),
-    /// A fin record.
+    /// Kind 4: a fin record.
     Fin(BufferToken),
 }
 
 impl WriteImmediate {
-    /// The immediate's bits.
+    /// Returns the immediate's bits.
     #[must_use]
     pub const fn to_bits(self) -> u32 {
         let (kind, stripe, token) = match self {
@@ -83,7 +83,7 @@ impl WriteImmediate {
         kind << 28 | stripe << 24 | token.to_bits()
     }
 
-    /// What the bits mean; `None` for reserved ones.
+    /// Parses an immediate; `None` for reserved bits.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Option<Self> {
         let token = BufferToken::from_bits(bits);
@@ -97,7 +97,7 @@ impl WriteImmediate {
         }
     }
 
-    /// Whose buffer.
+    /// Returns the token of the buffer.
     #[must_use]
     pub const fn buffer_token(self) -> BufferToken {
         match self {
@@ -106,7 +106,8 @@ impl WriteImmediate {
     }
 }
 
-/// That a write is one of those that a stream's signals count (kind 5). Parses from no bits that an [`WriteImmediate`] parses from.
+/// The immediate of a write that a stream's signals count (kind 5): stream in bits 16-23, epoch in bits 0-15. No bits are valid both here and as a
+/// [`WriteImmediate`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CountedImmediate {
     stream: RmaStream,
@@ -114,24 +115,24 @@ pub struct CountedImmediate {
 }
 
 impl CountedImmediate {
-    /// Bits of an epoch.
+    /// Width of an epoch in bits.
     pub const EPOCH_BITS: u32 = 16;
 
     const KIND: u32 = 5;
 
-    /// A write of that epoch of that stream.
+    /// Returns the immediate of a write of that epoch of that stream.
     #[must_use]
     pub const fn new(stream: RmaStream, epoch: u16) -> Self {
         Self { stream, epoch }
     }
 
-    /// The immediate's bits.
+    /// Returns the immediate's bits.
     #[must_use]
     pub const fn to_bits(self) -> u32 {
         Self::KIND << 28 | (self.stream.number() as u32) << Self::EPOCH_BITS | self.epoch as u32
     }
 
-    /// What the bits mean; `None` for any that are not of this kind.
+    /// Parses an immediate; `None` for other kinds and for streams out of range.
     #[inline]
     #[must_use]
     pub const fn from_bits(bits: u32) -> Option<Self> {
@@ -145,14 +146,14 @@ impl CountedImmediate {
         }
     }
 
-    /// Of which stream.
+    /// Returns the stream.
     #[inline]
     #[must_use]
     pub const fn stream(self) -> RmaStream {
         self.stream
     }
 
-    /// Of which epoch.
+    /// Returns the epoch.
     #[inline]
     #[must_use]
     pub const fn epoch(self) -> u16 {

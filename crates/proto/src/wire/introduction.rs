@@ -6,40 +6,40 @@ use alloc::vec::Vec;
 use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
 use crate::wire::dial::MemberProof;
 
-/// Bytes of an introduction.
+/// Size of an introduction in bytes.
 pub const INTRODUCTION_BYTES: usize = 32;
 
 const MAGIC: [u8; 4] = *b"TRKI";
 const VERSION: u16 = 1;
 
-/// Which rank speaks.
+/// The introduction of a rank: `TRKI`, version at offset 4 (2 bytes), rank at 8, proof at 16; the other bytes are zero.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RankIntroduction {
-    /// Its number.
+    /// Offset 8, 4 bytes: the rank of the sender.
     pub rank: u32,
-    /// A proof that only the sender and the receiving rank can make.
+    /// Offset 16, 16 bytes: a proof that only the sender and the receiving rank can compute.
     pub proof: MemberProof,
 }
 
-/// An introduction could not be read.
+/// Why an introduction is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum IntroductionError {
-    /// It has another length.
+    /// The length is not [`INTRODUCTION_BYTES`].
     #[error("an introduction of {0} bytes; it has {INTRODUCTION_BYTES}")]
     Length(usize),
-    /// It was not made by Trunkline.
+    /// The first bytes are not `TRKI`.
     #[error("not an introduction of a rank")]
     Foreign,
-    /// It was made by another version.
+    /// The version is not that of this code.
     #[error("an introduction of version {0}; this library reads version {VERSION}")]
     Version(u16),
-    /// Bytes that are reserved are not 0.
+    /// Reserved bytes are not 0.
     #[error("reserved bytes of an introduction are not zero")]
     Reserved,
 }
 
 impl RankIntroduction {
-    /// Its bytes.
+    /// Returns the introduction's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = FieldWriter::default();
@@ -47,10 +47,10 @@ impl RankIntroduction {
         out.0
     }
 
-    /// Reads one.
+    /// Parses an introduction.
     ///
     /// # Errors
-    /// [`IntroductionError`] for any other bytes.
+    /// [`IntroductionError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, IntroductionError> {
         let parsed = Self::from_reader(&mut FieldReader(bytes));
         match parsed {

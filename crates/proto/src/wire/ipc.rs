@@ -1,5 +1,6 @@
-//! What processes of one node say to share memory: an exporter announces, refers and retires, an importer answers. Written
-//! and read by whoever moves the messages of [`crate::ipc`]; no address of a process is ever meant for another one.
+//! Messages by which two processes of one node share memory: docs/wire.md, "Memory shared inside a node". An exporter announces, references and
+//! retires exports; an importer replies. The code that sends the messages of [`crate::ipc`] encodes and parses them. No process uses an address of
+//! another process's address space.
 
 use alloc::vec::Vec;
 
@@ -9,40 +10,40 @@ use crate::slots::SlotId;
 use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
 use crate::wire::tagged::InboxSizes;
 
-/// Bytes before what a message says.
+/// Size in bytes of the head of a message: kind (1 byte), version (1), count (2), 4 reserved.
 pub const HEAD_BYTES: usize = 8;
 
-/// Bytes of a reference: what names a buffer in a message.
+/// Size in bytes of a reference, which identifies a buffer in a message.
 pub const REFERENCE_BYTES: usize = 24;
 
-/// Most bytes of a driver's handle.
+/// Longest handle of a driver, in bytes.
 pub const HANDLE_MAX: usize = 192;
 
-/// Most names that one message retires.
+/// Most names in one RETIRE or RETIRED.
 pub const NAMES_MAX: usize = 32;
 
-/// Most bytes of a message.
+/// Longest message, in bytes.
 pub const MESSAGE_MAX: usize = HEAD_BYTES + 8 * NAMES_MAX;
 
 const VERSION: u8 = 1;
 
-/// What a HELLO says first.
+/// The magic number of HELLO.
 const MAGIC: u64 = u64::from_le_bytes(*b"trunkipc");
 
-/// One export of one allocation. Its slot is below [`EXPORTS_MAX`], its generation never 0.
+/// Identifies one export of one allocation (8 bytes): slot (4), below [`EXPORTS_MAX`], and generation (4), never 0.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ExportName(SlotId);
 
-/// A part of an allocation that was announced: what a hit says.
+/// Identifies a part of an announced allocation (24 bytes).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct ExportReference {
-    /// Which export.
+    /// Offset 0, 8 bytes: the export.
     pub name: ExportName,
-    /// Which of its bytes, counted from its first.
+    /// Offset 8, 16 bytes: offset of the first byte in the allocation, and length in bytes, at least 1.
     pub part: ByteSpan,
 }
 
-/// What a driver gave for an allocation, as it is: at most [`HANDLE_MAX`] bytes of a kind that the two processes know.
+/// A driver's handle of an allocation, unchanged: at most [`HANDLE_MAX`] bytes, of a kind that both processes know.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ExportHandle {
     kind: u8,
@@ -50,130 +51,130 @@ pub struct ExportHandle {
     bytes: [u8; HANDLE_MAX],
 }
 
-/// An export that an importer may map from now on.
+/// ANNOUNCE (kind 1): an export that the importer may map from now on. The head's count is the length of the handle.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ExportAnnouncement {
-    /// What it is called.
+    /// The name of the export (8 bytes).
     pub name: ExportName,
-    /// Where the whole allocation lies at the exporter.
+    /// Address (8 bytes) and length (8 bytes) of the whole allocation at the exporter.
     pub span: ByteSpan,
-    /// The exporter's number of its device.
+    /// The exporter's number of the device (4 bytes).
     pub device: u32,
-    /// Whether a file descriptor comes along.
+    /// Whether a file descriptor is sent with the message: flags (1 byte), bit 0.
     pub descriptor: bool,
-    /// What to map.
+    /// The handle to map: its kind (1 byte, before the flags) and, after 2 reserved bytes, its bytes.
     pub handle: ExportHandle,
 }
 
-/// How an operation ended at the importer.
+/// How an operation ended at the importer (1 byte).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum CopyOutcome {
-    /// The bytes were copied.
+    /// 0: the bytes were copied.
     Copied,
-    /// The memory could not be mapped; nothing was copied.
+    /// 1: the memory could not be mapped; no bytes were copied.
     NotMapped,
-    /// It was ended for another reason.
+    /// 2: it was ended for another reason.
     Ended,
 }
 
-/// At least one name, at most [`NAMES_MAX`].
+/// A list of at least 1 and at most [`NAMES_MAX`] names (8 bytes each); their number is the head's count.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportNames {
     names: [ExportName; NAMES_MAX],
     len: u8,
 }
 
-/// A message.
+/// A message of a process to another process of the same node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum IpcMessage {
-    /// From the exporter: this may be mapped.
+    /// From the exporter: the importer may map an export.
     Announce(ExportAnnouncement),
-    /// From the exporter: this is what an operation is about.
+    /// Kind 2, from the exporter: identifies the memory of an operation.
     Refer {
-        /// The exporter's number of the operation.
+        /// The exporter's number of the operation (8 bytes).
         operation: u64,
-        /// Its bytes.
+        /// The memory (24 bytes).
         reference: ExportReference,
     },
-    /// From the importer: an operation has ended.
+    /// Kind 3, from the importer: an operation has ended.
     Done {
-        /// Which.
+        /// The exporter's number of the operation (8 bytes).
         operation: u64,
-        /// How.
+        /// How it ended (1 byte, and 7 reserved).
         outcome: CopyOutcome,
     },
-    /// From the exporter: these are to be unmapped.
+    /// Kind 4, from the exporter: the importer has to unmap these exports.
     Retire(ExportNames),
-    /// From the importer: these are mapped no more.
+    /// Kind 5, from the importer: these exports are not mapped any more.
     Retired(ExportNames),
-    /// The speaker shares nothing any more.
+    /// Kind 6: the sender has unmapped everything and shares no memory any more.
     Bye,
-    /// What each end says first.
+    /// Kind 7, the first message of each end.
     Hello(IpcHello),
-    /// Where the other end may write tagged messages. A descriptor comes along.
+    /// Kind 8: the memory into which the peer writes tagged messages. A descriptor is sent with it.
     Inbox(InboxSizes),
 }
 
-/// Who speaks, and what it takes.
+/// HELLO: a magic number (8 bytes), then the fields in this order, then 4 reserved bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct IpcHello {
-    /// The random name of the process, another one after each start.
+    /// The random name of the process, different after each start (16 bytes).
     pub process: [u8; 16],
-    /// How many operations may refer to the other end's memory at once, not one DONE among them; at least 1.
+    /// The number of operations without DONE that may reference the peer's memory at once; at least 1 (4 bytes).
     pub operations: u32,
 }
 
-/// A message could not be read.
+/// Why a message is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum IpcError {
-    /// It ends too early.
+    /// It is too short.
     #[error(transparent)]
     Short(#[from] ShortInput),
-    /// It goes on behind its end.
+    /// Bytes follow its end.
     #[error("{0} bytes too many")]
     Long(usize),
-    /// It is of another version.
+    /// The version is not that of this code.
     #[error("version {0} of the messages, this is version {VERSION}")]
     Version(u8),
-    /// It is of no kind that there is.
+    /// The kind is unknown.
     #[error("unknown kind {0}")]
     Kind(u8),
-    /// Bits that must be zero are not.
+    /// Bits that must be zero are set.
     #[error("reserved bits are set")]
     Reserved,
-    /// A slot or a generation that no export has.
+    /// The slot or the generation of a name is out of range.
     #[error("no export has slot {0}, generation {1}")]
     Name(u32, u32),
-    /// No bytes, or more than an address can tell.
+    /// The range is empty, or reaches beyond the last address.
     #[error("{len} bytes from {start:#x} on")]
     Span {
         /// The first byte.
         start: u64,
-        /// How many.
+        /// The length in bytes.
         len: u64,
     },
-    /// More than there may be of something, or none.
+    /// The number of names or the length of a handle is out of range, or the kind has no count.
     #[error("{0} bytes of a handle, or names")]
     Count(u16),
-    /// No outcome that there is.
+    /// The outcome is unknown.
     #[error("unknown outcome {0}")]
     Outcome(u8),
-    /// An inbox of sizes that none has.
+    /// The sizes of an inbox are invalid.
     #[error("an inbox of {0:?} cells and bytes")]
     Inbox([u32; 3]),
-    /// A HELLO of something else, or of who takes no operation.
+    /// The magic number of a HELLO is wrong, or the process accepts no operations.
     #[error("no HELLO of a process that shares memory")]
     Hello,
 }
 
 impl ExportName {
-    /// The name of a place and of one of its uses; `None` if no export has it.
+    /// Returns the name of that slot and generation; `None` if they are out of range.
     #[must_use]
     pub const fn new(id: SlotId) -> Option<Self> {
         if (id.slot as usize) < EXPORTS_MAX && id.generation != 0 { Some(Self(id)) } else { None }
     }
 
-    /// The place and the use.
+    /// Returns the slot and the generation.
     #[must_use]
     pub const fn slot_id(self) -> SlotId {
         self.0
@@ -186,7 +187,7 @@ impl ExportName {
 }
 
 impl ExportReference {
-    /// The reference's bytes.
+    /// Returns the reference's bytes.
     #[inline]
     #[must_use]
     pub fn to_bytes(&self) -> [u8; REFERENCE_BYTES] {
@@ -197,10 +198,10 @@ impl ExportReference {
         bytes
     }
 
-    /// Reads a reference.
+    /// Parses a reference.
     ///
     /// # Errors
-    /// [`IpcError`] says what is wrong.
+    /// [`IpcError`] names the invalid field.
     #[inline]
     pub fn from_bytes(bytes: &[u8; REFERENCE_BYTES]) -> Result<Self, IpcError> {
         Self::from_reader(&mut FieldReader(bytes))
@@ -212,7 +213,7 @@ impl ExportReference {
 }
 
 impl ExportHandle {
-    /// A driver's bytes; `None` if they are more than [`HANDLE_MAX`].
+    /// Creates a handle from a driver's bytes; `None` if they exceed [`HANDLE_MAX`].
     #[must_use]
     pub fn new(kind: u8, of: &[u8]) -> Option<Self> {
         let len = u8::try_from(of.len()).ok()?;
@@ -221,13 +222,13 @@ impl ExportHandle {
         Some(Self { kind, len, bytes })
     }
 
-    /// What sort of memory it is of, by a number that both processes know.
+    /// Returns the kind of the handle, a number that both processes know.
     #[must_use]
     pub const fn memory_kind(&self) -> u8 {
         self.kind
     }
 
-    /// What the driver gave.
+    /// Returns the driver's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
@@ -235,7 +236,7 @@ impl ExportHandle {
 }
 
 impl ExportNames {
-    /// These; `None` if there are none or too many.
+    /// Creates a list of names; `None` if there are none or too many.
     #[must_use]
     pub fn new(of: &[ExportName]) -> Option<Self> {
         let mut names = [*of.first()?; NAMES_MAX];
@@ -243,7 +244,7 @@ impl ExportNames {
         Some(Self { names, len: of.len() as u8 })
     }
 
-    /// All of them.
+    /// Returns all names.
     #[must_use]
     pub fn get(&self) -> &[ExportName] {
         self.names.get(..usize::from(self.len)).unwrap_or_default()
@@ -278,7 +279,7 @@ impl CopyOutcome {
 }
 
 impl IpcMessage {
-    /// The message's bytes, at most [`MESSAGE_MAX`].
+    /// Returns the message's bytes, at most [`MESSAGE_MAX`].
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = FieldWriter::default();
@@ -308,10 +309,10 @@ impl IpcMessage {
         out.0
     }
 
-    /// Reads a message, all of `bytes`.
+    /// Parses a message, which occupies all of `bytes`.
     ///
     /// # Errors
-    /// [`IpcError`] says what is wrong.
+    /// [`IpcError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, IpcError> {
         let mut reader = FieldReader(bytes);
         let kind = reader.u8()?;

@@ -1,27 +1,27 @@
-//! Where the records of a mailbox lie (docs/wire.md, "Clear-to-send record" and "Members"): by number for a comm that shares
-//! nothing, one behind the other for a member of a group. Set up once for a comm; both ends work it out by themselves.
+//! The offsets of records in a mailbox (docs/wire.md, "Clear-to-send record" and "Members"): by receive number for a comm that shares no links,
+//! consecutive for a member of a group. Each comm computes its layout once; both ends compute the same one.
 
 use crate::limits::{EAGER_CREDITS_MAX, MAILBOX_SLOTS, MEMBER_MAILBOX_BYTES, RANGE_RECVS, RECV_BUFFERS_MAX};
 use crate::wire::cts::{BYTES, RecordLines};
 
-/// The layout of a mailbox. All offsets are bytes from where it begins.
+/// The layout of a mailbox. All offsets are in bytes from its start.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MailboxLayout {
-    /// Bytes of a record.
+    /// Size of a record in bytes.
     record: u32,
-    /// From the record of a buffer to that of the next one of its receive.
+    /// Distance in bytes from the record of a buffer to that of the next buffer of its receive.
     stride: u32,
-    /// By how much each further buffer of a receive puts off the next one.
+    /// Bytes by which each further buffer of a receive moves the next receive.
     further: u32,
-    /// Bytes in which first records lie, less one.
+    /// Size in bytes of the area of first records, minus one.
     firsts: u32,
-    /// Bytes of the mailbox, less one.
+    /// Size of the mailbox in bytes, minus one.
     all: u32,
 }
 
 impl MailboxLayout {
-    /// Of a comm by itself: the place of a receive is its number modulo [`MAILBOX_SLOTS`], and records of first buffers lie
-    /// together, because most receives have no other and a mailbox takes a few pages then.
+    /// Returns the layout of a comm that shares no links. A receive's place is its number modulo [`MAILBOX_SLOTS`]. Records of first buffers are
+    /// adjacent, because most receives have one buffer and the mailbox then touches few pages.
     #[must_use]
     pub const fn for_single_comm(lines: RecordLines) -> Self {
         let record = lines.record_bytes() as u32;
@@ -30,7 +30,7 @@ impl MailboxLayout {
         Self { record, stride, further: 0, firsts: stride - 1, all }
     }
 
-    /// Of a member of a group: a ring, in which records follow each other in the order of receives and their buffers.
+    /// Returns the layout of a member of a group: a ring, in which records follow each other in the order of receives and their buffers.
     #[must_use]
     pub const fn for_member(lines: RecordLines) -> Self {
         let record = lines.record_bytes() as u32;
@@ -38,35 +38,35 @@ impl MailboxLayout {
         Self { record, stride: record, further: record, firsts: all, all }
     }
 
-    /// Where the first record of the first receive is, if that has this number.
+    /// Returns the offset of the first record of the first receive, if that has this number.
     #[inline]
     #[must_use]
     pub const fn first_offset(self, number: u32) -> u32 {
         number.wrapping_mul(self.record) & self.firsts
     }
 
-    /// Where the first record of a receive is, if the one before, with that many buffers, has its own at `first`.
+    /// Returns the offset of the first record of a receive, given `first` and the buffer count of the receive before it.
     #[inline]
     #[must_use]
     pub const fn next(self, first: u32, count: usize) -> u32 {
         (first + self.record + (count as u32 - 1) * self.further) & self.firsts
     }
 
-    /// Where the record of buffer `index` is in a receive whose first one is at `first`.
+    /// Returns the offset of the record of buffer `index` in a receive whose first record is at `first`.
     #[inline]
     #[must_use]
     pub const fn record_offset(self, first: u32, index: usize) -> u64 {
         ((first + index as u32 * self.stride) & self.all) as u64
     }
 
-    /// Records that have a place.
+    /// Returns the number of records in the mailbox.
     #[must_use]
     pub const fn record_count(self) -> u32 {
         (self.all + 1) / self.record
     }
 
-    /// Buffers that a member may have outstanding, counted from the oldest receive that is: all places but those of buffers
-    /// that eager messages have filled and the sender has not read of.
+    /// Returns how many buffers a member may have outstanding, counted from its oldest outstanding receive. These are all places, except for buffers
+    /// that eager messages have filled and whose records the sender has not read.
     #[must_use]
     pub const fn buffer_window(self) -> u32 {
         self.record_count() - EAGER_CREDITS_MAX as u32

@@ -1,39 +1,39 @@
-//! The name of a member of a group: where `wr_id`s and eager headers say whose they are. Given by each end for its own
-//! members, and known within one group only.
+//! The id of a member of a group, by which `wr_id`s and eager headers identify their member. Each end assigns ids to its own members; an id is valid
+//! within one group only.
 
 use core::num::NonZeroU32;
 
 use crate::slots::SlotId;
 
-/// A member of a group: 10 bits slot, 14 bits generation from 1. Never 0, and never all ones.
+/// A member of a group: slot in bits 0-9, generation from 1 in bits 10-23. Never 0, and never all ones.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct MemberId(NonZeroU32);
 
 impl MemberId {
-    /// Bits of a slot.
+    /// Width of a slot in bits.
     pub const SLOT_BITS: u32 = 10;
-    /// Bits of a generation.
+    /// Width of a generation in bits.
     pub const GENERATION_BITS: u32 = 14;
-    /// Low bits of a `wr_id` that are the member's own.
+    /// Number of low bits of a `wr_id` that the member chooses.
     pub const LOW_BITS: u32 = 64 - Self::SLOT_BITS - Self::GENERATION_BITS;
-    /// Slots there can be: the last one stays unused, so that the highest `wr_id`s name nobody.
+    /// Number of slots. The last slot stays unused, so that the highest `wr_id`s do not identify a member.
     pub const SLOTS_MAX: usize = (1 << Self::SLOT_BITS) - 1;
 
     const GENERATIONS: u32 = (1 << Self::GENERATION_BITS) - 1;
 
-    /// The member in that place of a table, whose generations count from 1: they return after 2^14 - 1.
+    /// Returns the member in that slot of a table, whose generations count from 1. The generation repeats after 2^14 - 1 uses.
     #[inline]
     #[must_use]
     pub const fn from_slot(id: SlotId) -> Self {
         let generation = id.generation.wrapping_sub(1) % Self::GENERATIONS + 1;
         match NonZeroU32::new(generation << Self::SLOT_BITS | id.slot & Self::SLOTS_MAX as u32) {
             Some(bits) => Self(bits),
-            // No generation is 0.
+            // Unreachable, as no generation is 0.
             None => Self(NonZeroU32::MAX),
         }
     }
 
-    /// The member of those 24 bits; `None` for generation 0, the last slot, or more bits.
+    /// Parses a member from 24 bits; `None` for generation 0, the last slot, or more bits.
     #[inline]
     #[must_use]
     pub const fn from_bits(bits: u32) -> Option<Self> {
@@ -48,29 +48,29 @@ impl MemberId {
         }
     }
 
-    /// Slot in bits 0-9, generation in bits 10-23.
+    /// Returns the slot in bits 0-9 and the generation in bits 10-23.
     #[inline]
     #[must_use]
     pub const fn to_bits(self) -> u32 {
         self.0.get()
     }
 
-    /// Its place in the table.
+    /// Returns the index of its slot.
     #[inline]
     #[must_use]
     pub const fn slot_index(self) -> usize {
         self.0.get() as usize & Self::SLOTS_MAX
     }
 
-    /// The `wr_id` of an operation of this member: the member in bits 40-63, what it calls the operation below. Bits of
-    /// `low` beyond these are dropped.
+    /// Returns the `wr_id` of an operation of this member: the member in bits 40-63, the member's own number of the operation below. Bits of `low`
+    /// beyond bit 39 are dropped.
     #[inline]
     #[must_use]
     pub const fn wr_id(self, low: u64) -> u64 {
         (self.0.get() as u64) << Self::LOW_BITS | low & ((1 << Self::LOW_BITS) - 1)
     }
 
-    /// The bits of the member that a `wr_id` names, which may be nobody, and what the member calls the operation.
+    /// Splits a `wr_id` into the bits of a member, which may be invalid, and the member's own number of the operation.
     #[inline]
     #[must_use]
     pub const fn of_wr_id(wr_id: u64) -> (u32, u64) {

@@ -1,5 +1,5 @@
-//! What a process tells the others of memory that NVSHMEM has registered with it: where it begins, and how it is reached over each rail. NVSHMEM
-//! carries it to all members and hands the one of the right member to every operation. Made and read by `nvshmem`.
+//! The handle of memory that NVSHMEM registers: its range, and its keys on each rail. `nvshmem` encodes and parses it. NVSHMEM distributes it to all
+//! members, and passes the target member's handle to every operation. Layout: "Memory handle of NVSHMEM" of docs/wire.md.
 
 use alloc::vec::Vec;
 
@@ -8,7 +8,7 @@ use crate::wire::cursor::{FieldReader, ShortInput};
 use crate::wire::dial::RemoteHeap;
 use crate::wire::frame::RemoteRegion;
 
-/// Bytes of it (`NVSHMEM_MEM_HANDLE_SIZE`).
+/// Size of a handle in bytes (`NVSHMEM_MEM_HANDLE_SIZE`).
 pub const MEMORY_HANDLE_BYTES: usize = 512;
 
 const MAGIC: [u8; 4] = *b"TRMH";
@@ -16,21 +16,21 @@ const VERSION: u16 = 1;
 /// Bytes before the rails.
 const HEAD: usize = 32;
 
-/// Memory that is registered, by name and place.
+/// A registered range of memory. The handle begins with `TRMH` and its version at offset 4 (2 bytes).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RegisteredMemory {
-    /// Its number in its process.
+    /// Offset 6, 1 byte: its heap number in its process.
     pub heap: u8,
-    /// Which use of that number, from 1.
+    /// Offset 8, 4 bytes: generation: which use of that number, from 1.
     pub generation: u32,
-    /// The address of its first byte in its process.
+    /// Offset 16, 8 bytes: the address of its first byte in its process.
     pub base: u64,
-    /// Its bytes.
+    /// Offset 24, 8 bytes: its length in bytes.
     pub len: u64,
 }
 
 impl RegisteredMemory {
-    /// Where bytes are in it, by an address in its process; `None` if they are not.
+    /// Returns the offset of a range at `addr` in its process; `None` if the range is not inside this memory.
     #[must_use]
     pub fn offset_of(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = addr.checked_sub(self.base)?;
@@ -42,37 +42,38 @@ impl RegisteredMemory {
 /// The whole handle.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MemoryHandle {
-    /// Which memory.
+    /// The memory.
     pub memory: RegisteredMemory,
-    /// How it is reached, by rail of its process: at least one, and those beyond [`RAILS_MAX`] are not told.
+    /// Offset 32, 16 bytes each: key and address by rail of its process. At least one; those beyond [`RAILS_MAX`] are not encoded. Their number is at
+    /// offset 7, 1 byte.
     pub rails: Vec<RemoteRegion>,
 }
 
-/// Bytes are no handle.
+/// Why the bytes are not a valid handle.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryHandleError {
-    /// Fewer bytes.
+    /// They are too short.
     #[error("cut short")]
     Short,
-    /// Another transport made it, or nobody did.
+    /// The first bytes are not `TRMH`: another transport made the handle, or it was never written.
     #[error("not a handle of Trunkline's")]
     Foreign,
-    /// Another version made it.
+    /// The version is not that of this code.
     #[error("version {0}, and this is {VERSION}: all processes need the same library")]
     Version(u16),
-    /// No process has so many rails, or none.
+    /// The number of rails is 0 or above [`RAILS_MAX`].
     #[error("{0} rails")]
     Rails(u8),
-    /// It is the first use or a later one.
+    /// The generation is 0, which is reserved.
     #[error("no generation")]
     Generation,
-    /// It would reach beyond the last address.
+    /// The range reaches beyond the last address.
     #[error("{len} bytes at {base:#x}")]
     Range {
-        /// Where it begins.
+        /// The address of its first byte.
         base: u64,
-        /// Its bytes.
+        /// Its length in bytes.
         len: u64,
     },
 }
@@ -84,7 +85,7 @@ impl From<ShortInput> for MemoryHandleError {
 }
 
 impl MemoryHandle {
-    /// Its bytes.
+    /// Returns the handle's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; MEMORY_HANDLE_BYTES] {
         let mut out = [0; MEMORY_HANDLE_BYTES];
@@ -103,20 +104,20 @@ impl MemoryHandle {
         out
     }
 
-    /// Reads only which memory it is: what every operation has to know.
+    /// Parses the memory only, which every operation needs.
     ///
     /// # Errors
-    /// [`MemoryHandleError`] says what is wrong.
+    /// [`MemoryHandleError`] names the invalid field.
     #[inline]
     pub fn memory_of(bytes: &[u8; MEMORY_HANDLE_BYTES]) -> Result<RegisteredMemory, MemoryHandleError> {
         let mut reader = FieldReader(bytes);
         Ok(read_head(&mut reader)?.0)
     }
 
-    /// Reads all of it.
+    /// Parses the whole handle.
     ///
     /// # Errors
-    /// [`MemoryHandleError`] says what is wrong.
+    /// [`MemoryHandleError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8; MEMORY_HANDLE_BYTES]) -> Result<Self, MemoryHandleError> {
         let mut reader = FieldReader(bytes);
         let (memory, count) = read_head(&mut reader)?;
@@ -125,14 +126,14 @@ impl MemoryHandle {
         Ok(Self { memory, rails })
     }
 
-    /// What the engine is told of it, by rail.
+    /// Returns the heap that the engine registers, by rail.
     #[must_use]
     pub fn rail_heaps(&self) -> Vec<RemoteHeap> {
         self.rails.iter().map(|&region| RemoteHeap { len: self.memory.len, region }).collect()
     }
 }
 
-/// Which memory, and how many rails follow.
+/// Parses the head: the memory, and the number of rails after it.
 #[inline]
 fn read_head(reader: &mut FieldReader<'_>) -> Result<(RegisteredMemory, u8), MemoryHandleError> {
     if reader.array::<4>()? != MAGIC {

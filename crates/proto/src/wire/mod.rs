@@ -1,5 +1,5 @@
-//! Bytes to meaning and back. docs/wire.md says what each format is; every parser takes hostile bytes and returns a
-//! value that is valid as a whole, or an error.
+//! Encoders and parsers of all wire formats; docs/wire.md specifies each. Every parser accepts hostile bytes, and returns a value that is valid as a
+//! whole, or an error. No parser keeps state or performs I/O.
 
 pub mod cts;
 pub mod cursor;

@@ -1,49 +1,50 @@
-//! What a process with symmetric memory tells the others of its job about that memory: on which host it is, and what others of the same host
-//! find it by. Made and read by `shmem` when a job starts; says nothing about how the memory is reached over a network.
+//! The record by which a process with symmetric memory describes that memory to the other processes of its job. It contains the host, and the memory
+//! files that processes of the same host map; it does not contain network addresses. `shmem` encodes and parses it when a job starts. Layout:
+//! "Processes with symmetric memory" of docs/wire.md.
 
 use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
 
-/// Bytes of it.
+/// Size of a record in bytes.
 pub const PE_BYTES: usize = 128;
-/// Ranges of symmetric memory: the heap, the static variables of the program, and what the library needs itself.
+/// Number of ranges of symmetric memory: the heap, the static variables of the program, and the library's internal memory.
 pub const SEGMENTS: usize = 3;
 
 const MAGIC: [u8; 4] = *b"TRPE";
 const VERSION: u16 = 2;
 
-/// One range of a process's symmetric memory.
+/// One range of a process's symmetric memory (24 bytes, of which the last 4 are zero).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SymmetricSegment {
-    /// Its bytes.
+    /// Offset 0, 8 bytes: length in bytes.
     pub len: u64,
-    /// The number of the memory file that it is; 0 for one that nobody else can map.
+    /// Offset 8, 8 bytes: inode of its memory file; 0 if other processes cannot map it.
     pub inode: u64,
-    /// The descriptor of that file in its process.
+    /// Offset 16, 4 bytes: descriptor of that file in its process.
     pub fd: u32,
 }
 
-/// A process and its memory.
+/// The record of a process (128 bytes): `TRPE`, version at offset 4 (2 bytes), then the fields in this order.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PeRecord {
-    /// The same for processes that can map each other's memory, and for no others.
+    /// Offset 8, 24 bytes: the host. Equal for processes that can map each other's memory, and for no others.
     pub node: [u8; 24],
-    /// The number of the process.
+    /// Offset 32, 4 bytes: process number.
     pub pid: u32,
-    /// Its memory.
+    /// Offset 40, 24 bytes each: its memory.
     pub segments: [SymmetricSegment; SEGMENTS],
 }
 
-/// Bytes are no description of a process.
+/// Why the bytes are not the record of a process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeError {
-    /// Fewer bytes, or more.
+    /// The length is not [`PE_BYTES`].
     #[error("wrong length")]
     Length,
-    /// It is not one of Trunkline's.
+    /// The first bytes are not `TRPE`.
     #[error("not a process of Trunkline's OpenSHMEM")]
     Foreign,
-    /// Another version made it.
+    /// The version is not that of this code.
     #[error("version {0}, and this is {VERSION}: all processes need the same library")]
     Version(u16),
 }
@@ -55,7 +56,7 @@ impl From<ShortInput> for PeError {
 }
 
 impl PeRecord {
-    /// Its bytes.
+    /// Returns the record's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; PE_BYTES] {
         let mut out = FieldWriter::default();
@@ -68,10 +69,10 @@ impl PeRecord {
         bytes
     }
 
-    /// Reads one.
+    /// Parses a record.
     ///
     /// # Errors
-    /// [`PeError`] says what is wrong.
+    /// [`PeError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, PeError> {
         if bytes.len() != PE_BYTES {
             return Err(PeError::Length);

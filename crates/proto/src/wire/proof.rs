@@ -1,14 +1,14 @@
-//! What both ends of a group know alike: its epoch and the digest of its links' addresses. Made when a group is created,
-//! shown by whoever joins; no secret, and no defence against a peer that lies.
+//! The common knowledge of both ends of a group: its epoch and the digest of its links' addresses. Computed when a group is created; a join carries
+//! it. It is not a secret, and does not protect against a peer that lies.
 
 use core::num::NonZeroU64;
 
-/// Names one making of a group among all that its asking process ever makes. Never 0.
+/// Identifies one creation of a group among all creations by its connecting process. Never 0.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct GroupEpoch(pub NonZeroU64);
 
-/// Digest of the addresses of the links that a group was created with, at both ends (FNV-1a, 64 bits; docs/wire.md,
-/// "Sharing"). Equal ones say that the two ends' queue pairs were wired to each other, and to nobody else.
+/// Digest of the addresses of the links that a group was created with, at both ends (FNV-1a, 64 bits; docs/wire.md, "Sharing"). Equal digests show
+/// that the queue pairs of the two ends were connected to each other.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct GroupProof(pub u64);
 
@@ -16,8 +16,8 @@ const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
 impl GroupProof {
-    /// The proof of a group of these links in their order: for each the address of the sending end and that of the
-    /// receiving end, as the frames bring them.
+    /// Returns the proof of a group with these links, in their order: for each the address of the sending end and that of the receiving end, as
+    /// frames carry them.
     pub fn of_links<'a>(links: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Self {
         let sum = links
             .into_iter()
@@ -26,7 +26,7 @@ impl GroupProof {
     }
 }
 
-/// The length as 16 bits, then the bytes.
+/// Mixes the length as 16 bits, then the bytes.
 fn mix_address(sum: u64, address: &[u8]) -> u64 {
     let len = (address.len() as u16).to_le_bytes();
     len.iter().chain(address).fold(sum, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(PRIME))

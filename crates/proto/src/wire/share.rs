@@ -1,5 +1,5 @@
-//! What the two ends of a comm say of sharing: an offer in HELLO, a request in OPEN, an answer in RESULT, and the header of
-//! an eager message to a member of a group. Carried by control frames from version 4 on.
+//! The sharing fields of control frames: an offer in HELLO, a request at the end of OPEN, an answer at the end of RESULT. Also the header of an eager
+//! message to a member of a group. Part of control frames from version 4 on. Layout: "Sharing" of docs/wire.md. Pure encoding; `pool` decides.
 
 use core::num::NonZeroU64;
 
@@ -9,128 +9,130 @@ use crate::wire::eager::{self, EagerError, EagerHeader};
 use crate::wire::member::MemberId;
 use crate::wire::proof::{GroupEpoch, GroupProof};
 
-/// Bytes of a request.
+/// Size of a request in bytes.
 pub const REQUEST_BYTES: usize = 24;
 
-/// Bytes of an answer.
+/// Size of an answer in bytes.
 pub const ANSWER_BYTES: usize = 32;
 
-/// Bytes of the eager header that names a member.
+/// Size in bytes of the eager header that names a member.
 pub const EAGER_BYTES: usize = 24;
 
-/// Of the kinds of eager headers, that of a member's.
+/// The kind of eager header that names a member: bits 4-7 of byte 3.
 const KIND: u8 = 2;
 
-/// Groups that a process takes for the comms of one peer: what HELLO says.
+/// The number of groups that a process accepts for the comms of one peer (4 bytes in HELLO).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ShareOffer {
-    /// How many, at most [`GROUPS_OF_KEY_MAX`]; 0: it does not share.
+    /// Bits 0-7: number of groups, at most [`GROUPS_OF_KEY_MAX`], as larger values count as that; 0: the process does not share.
     pub groups: u8,
 }
 
-/// On what links a comm is to be.
+/// The links that the connecting end requests for a comm.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ShareMode {
-    /// Its own.
+    /// Mode 0: links of its own.
     Alone,
-    /// Its own, unless queue pairs are short at the other end.
+    /// Mode 3: links of its own, unless the other end is short of queue pairs.
     Rather,
-    /// Those of a new group, which others may join, besides the groups that the asking end has for comms of that kind.
+    /// Mode 1: links of a new group, which further comms may join. The connecting end already has groups for such comms.
     Create(GroupEpoch),
-    /// Those of a new group, as the asking end has none: it has nothing to share.
+    /// Mode 4: links of a new group. The connecting end has no group for such comms, and so none to join instead.
     First(GroupEpoch),
-    /// Those of a group that is up.
+    /// Mode 2: links of a group that is up.
     Join(GroupEpoch, GroupProof),
 }
 
-/// What an OPEN asks of sharing.
+/// The request at the end of OPEN (24 bytes): mode at offset 0 (1 byte), 3 zero bytes, turn at 4 (4), epoch at 8 (8), proof at 16 (8). The epoch is
+/// not 0 with modes 1, 2 and 4, and 0 otherwise; the proof is 0 unless the mode is 2.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ShareRequest {
-    /// On what links.
+    /// The requested links.
     pub mode: ShareMode,
-    /// Which OPEN of this connection id that asks anew this is, from 0.
+    /// The number of OPENs of this connection id that made another request before this one.
     pub turn: u32,
 }
 
-/// How a request was answered.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ShareOutcome {
-    /// The comm has the links to itself, whatever was asked: this end does not share.
+    /// 0: the comm has links of its own, whatever the request, since the accepting end does not share.
     Alone,
-    /// The group exists, and here is what this end knows its links by.
+    /// 1: the group was created.
     Created {
         /// The epoch of the request.
         epoch: GroupEpoch,
-        /// The answering end's proof.
+        /// The accepting end's proof.
         proof: GroupProof,
-        /// The answering end's name of the member.
+        /// The accepting end's id of the member.
         member: MemberId,
     },
-    /// The comm is in the group.
+    /// 2: the comm has joined the group.
     Joined {
         /// The epoch of the request.
         epoch: GroupEpoch,
-        /// The answering end's name of the member.
+        /// The accepting end's id of the member.
         member: MemberId,
     },
-    /// There is no such group here; ask anew, and not for that one.
+    /// 3: the accepting end has no such group; the connecting end requests again, and not that group.
     Retry,
-    /// No queue pairs for that; share.
+    /// 4: the accepting end has no queue pairs to spare for the request; the connecting end shares.
     Full,
 }
 
-/// What a RESULT answers.
+/// The answer at the end of RESULT (32 bytes): outcome at offset 0 (1 byte), 3 zero bytes, turn at 4 (4), member at 8 (4), zero at 12 (4), epoch at
+/// 16 (8), proof at 24 (8). Member and epoch are set with outcomes 1 and 2, the proof with 1; otherwise they are 0.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ShareAnswer {
-    /// How.
+    /// The outcome.
     pub given: ShareOutcome,
     /// The turn of the request.
     pub turn: u32,
 }
 
-/// An eager message's header with the member it is for.
+/// The header of an eager message to a member of a group (24 bytes): an eager header of kind 2, the member at offset 16 (4 bytes), zero at 20 (4).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MemberEager {
-    /// The receiving end's name of the member.
+    /// The receiving end's id of the member.
     pub member: MemberId,
-    /// The rest.
+    /// The eager header.
     pub eager: EagerHeader,
 }
 
-/// Something about sharing could not be read.
+/// Why a sharing field or a member's eager header is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ShareError {
-    /// It ends too early.
+    /// It is too short.
     #[error(transparent)]
     Short(#[from] ShortInput),
-    /// A way of asking, or of answering, that this version does not know.
+    /// The mode or outcome is unknown.
     #[error("unknown kind {0}")]
     Kind(u8),
-    /// Bits that must be zero are not.
+    /// Bits that must be zero are set.
     #[error("reserved bits are set")]
     Reserved,
-    /// An epoch of 0 where a group is named.
+    /// The epoch is 0 where a group is named.
     #[error("no epoch")]
     Epoch,
-    /// What names a member names none.
+    /// The bits are not a valid member id.
     #[error("no member is called {0:#x}")]
     Member(u32),
-    /// The eager header is no eager header.
+    /// The first 16 bytes are not an eager header of kind 2.
     #[error(transparent)]
     Eager(#[from] EagerError),
 }
 
 impl ShareOffer {
-    /// It does not share.
+    /// The offer of a process that does not share.
     pub const NONE: Self = Self { groups: 0 };
 
-    /// The word of HELLO.
+    /// Returns the bits of the offer in HELLO.
     #[must_use]
     pub const fn to_bits(self) -> u32 {
         self.groups as u32
     }
 
-    /// What that word offers. Every word is an offer: later versions may use the other bits.
+    /// Parses the bits of an offer. Every value is valid: bits 8-31 are reserved for later versions and ignored.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
         let groups = bits as u8;
@@ -139,7 +141,7 @@ impl ShareOffer {
 }
 
 impl ShareRequest {
-    /// The request's bytes.
+    /// Returns the request's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; REQUEST_BYTES] {
         let (mode, epoch, proof) = match self.mode {
@@ -157,10 +159,10 @@ impl ShareRequest {
         bytes
     }
 
-    /// Reads a request.
+    /// Parses a request.
     ///
     /// # Errors
-    /// [`ShareError`] says what is wrong.
+    /// [`ShareError`] names the invalid field.
     pub fn from_reader(reader: &mut FieldReader<'_>) -> Result<Self, ShareError> {
         let kind = read_kind(reader)?;
         let turn = reader.u32()?;
@@ -179,7 +181,7 @@ impl ShareRequest {
 }
 
 impl ShareAnswer {
-    /// The answer's bytes.
+    /// Returns the answer's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; ANSWER_BYTES] {
         let (kind, member, epoch, proof) = match self.given {
@@ -198,10 +200,10 @@ impl ShareAnswer {
         bytes
     }
 
-    /// Reads an answer.
+    /// Parses an answer.
     ///
     /// # Errors
-    /// [`ShareError`] says what is wrong.
+    /// [`ShareError`] names the invalid field.
     pub fn from_reader(reader: &mut FieldReader<'_>) -> Result<Self, ShareError> {
         let kind = read_kind(reader)?;
         let turn = reader.u32()?;
@@ -231,7 +233,7 @@ impl ShareAnswer {
 }
 
 impl MemberEager {
-    /// The header's bytes; a length beyond what a header can tell is cut.
+    /// Returns the header's bytes; a length beyond [`eager::LEN_MAX`] loses its upper bits.
     #[inline]
     #[must_use]
     pub fn to_bytes(&self) -> [u8; EAGER_BYTES] {
@@ -242,20 +244,20 @@ impl MemberEager {
         bytes
     }
 
-    /// Reads a header.
+    /// Parses a header.
     ///
     /// # Errors
-    /// [`ShareError`] says what is wrong.
+    /// [`ShareError`] names the invalid field.
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ShareError> {
         let bytes = FieldReader(bytes).array::<EAGER_BYTES>()?;
         Ok(Self { member: Self::parse_member(&bytes)?, eager: Self::parse_eager(&bytes)? })
     }
 
-    /// Whose message it is: all that routing looks at.
+    /// Parses the member of a header: the only field that routing needs.
     ///
     /// # Errors
-    /// [`ShareError`] says what is wrong.
+    /// [`ShareError`] names the invalid field.
     #[inline]
     pub fn parse_member(bytes: &[u8; EAGER_BYTES]) -> Result<MemberId, ShareError> {
         let kind = bytes[3] >> 4;
@@ -267,7 +269,7 @@ impl MemberEager {
         parse_member_id(u32::from_le_bytes([a, b, c, d]))
     }
 
-    /// What its first [`eager::BYTES`] bytes say to that member.
+    /// Parses the eager header in the first [`eager::BYTES`] bytes.
     ///
     /// # Errors
     /// As [`EagerHeader::from_bytes`].
@@ -277,7 +279,7 @@ impl MemberEager {
     }
 }
 
-/// The first four bytes: a kind, and three that are zero.
+/// Parses the first four bytes: a kind, and three zeros.
 fn read_kind(reader: &mut FieldReader<'_>) -> Result<u8, ShareError> {
     let [kind, reserved @ ..] = reader.array::<4>()?;
     if reserved == [0; 3] { Ok(kind) } else { Err(ShareError::Reserved) }

@@ -1,5 +1,5 @@
-//! A network address and port, as control addresses and strands tell it. Read from handles and from peers; says nothing
-//! about who listens there.
+//! A network address and port, in control addresses and in the JOIN of a strand: the family (1 byte), the address (4 or 16 bytes) and the port (2
+//! bytes). Parsed from handles and from peers; it does not prove which process listens there.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,21 +10,21 @@ pub const V4: u8 = 4;
 /// First byte of an IPv6 address (16 bytes and the port follow).
 pub const V6: u8 = 6;
 
-/// A place could not be read.
+/// Why an address is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum PlaceError {
-    /// It ends too early.
+    /// It is too short.
     #[error(transparent)]
     Short(#[from] ShortInput),
-    /// It is of no known kind.
+    /// The family is unknown.
     #[error("an address of kind {0}")]
     Kind(u8),
-    /// Nobody listens at port 0.
+    /// The port is 0, on which no process can listen.
     #[error("an address without a port")]
     Port,
 }
 
-/// Bytes that a place takes.
+/// Returns the size of an address in bytes.
 #[must_use]
 pub const fn address_bytes(place: SocketAddr) -> usize {
     match place {
@@ -33,7 +33,7 @@ pub const fn address_bytes(place: SocketAddr) -> usize {
     }
 }
 
-/// Appends a place.
+/// Appends an address.
 pub fn write_address(out: &mut FieldWriter, place: SocketAddr) {
     match place.ip() {
         IpAddr::V4(ip) => out.u8(V4).bytes(&ip.octets()),
@@ -42,10 +42,10 @@ pub fn write_address(out: &mut FieldWriter, place: SocketAddr) {
     out.u16(place.port());
 }
 
-/// Reads a place.
+/// Parses an address.
 ///
 /// # Errors
-/// [`PlaceError`] says what is wrong.
+/// [`PlaceError`] names the invalid field.
 pub fn read_address(reader: &mut FieldReader<'_>) -> Result<SocketAddr, PlaceError> {
     let ip = match reader.u8()? {
         V4 => IpAddr::V4(Ipv4Addr::from(reader.array::<4>()?)),

@@ -1,5 +1,5 @@
-//! The status page: what a process lets others see of itself. The engine writes it, `trunkline top` reads copies of it.
-//! Pure layout: mapping it, and reading a row while it changes, is done elsewhere.
+//! The status page: the state that a process shows to other programs. The engine writes it, `trunkline top` parses copies of it. Pure layout ("Status
+//! page" of docs/wire.md): this module neither maps the page nor copies rows while they change.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -24,47 +24,47 @@ pub use usage::NicUsage;
 pub const NAME: &str = "trunkline.status";
 /// The version of this layout.
 pub const VERSION: u32 = 5;
-/// Bytes of the head.
+/// Size of the head in bytes.
 pub const HEAD_BYTES: usize = 4096;
-/// Bytes of a row.
+/// Size of a row in bytes.
 pub const ROW_BYTES: usize = 256;
 /// Words of a row.
 pub const ROW_WORDS: usize = ROW_BYTES / 8;
 /// Most rows of a page.
 pub const ROWS_MAX: usize = 65535;
-/// Most NICs whose names a page holds.
+/// Most NICs named on a page.
 pub const NICS_MAX: usize = 16;
-/// Bytes of a name, of a fabric or a NIC.
+/// Size in bytes of the name of a fabric or NIC; the last byte is 0.
 pub const NAME_BYTES: usize = 32;
 
-/// What a page begins with, once it is ready.
+/// The first word of a page, once it is ready.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRKLSTAT");
 
-/// Words of the head that are written again and again.
+/// Indexes of the words of the head that are written repeatedly.
 pub mod head {
     /// The magic number.
     pub const MAGIC: usize = 0;
-    /// Rows that were ever used.
+    /// Number of rows that were ever used.
     pub const USED: usize = 3;
     /// Code of the last fault.
     pub const FAULT: usize = 9;
-    /// When that was.
+    /// Time of the last fault.
     pub const FAULT_AT: usize = 10;
-    /// Groups of shared queue pairs.
+    /// Number of groups of shared queue pairs.
     pub const GROUPS: usize = 11;
     /// The first tally.
     pub const TALLIES: usize = 16;
-    /// The control streams to other hosts.
+    /// Control streams to other hosts.
     pub const CONTROL: usize = 28;
-    /// Words up to that, and some.
+    /// Number of words up to the last of these, rounded up.
     pub const WORDS: usize = 32;
 }
 
-/// Words of a row.
+/// Indexes of the words of a row.
 pub mod row {
     /// Odd while words 1 to 15 change.
     pub const SEQUENCE: usize = 0;
-    /// The first counted word.
+    /// The first counter.
     pub const COUNTS: usize = 16;
 }
 
@@ -73,78 +73,78 @@ const NICS_AT: usize = 256;
 const RIDE: usize = 6;
 const BASES: usize = 8;
 
-/// Bytes of a page with so many rows.
+/// Returns the size in bytes of a page with that many rows.
 #[must_use]
 pub const fn page_bytes(rows: usize) -> usize {
     HEAD_BYTES + rows * ROW_BYTES
 }
 
-/// Why bytes are no page of this version.
+/// Why bytes are not a page of this version.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StatusError {
-    /// They end too early.
+    /// They are too short.
     #[error("it is cut short: {0} bytes")]
     Short(usize),
-    /// They do not begin as a page does.
+    /// The first word is not [`MAGIC`].
     #[error("it does not begin as a status page does, or is not ready yet")]
     Magic,
-    /// The page has another layout.
+    /// The version is different.
     #[error("it has version {0}, this program reads version {VERSION}; use the program of the same build")]
     Version(u32),
-    /// Its sizes cannot be.
+    /// Its sizes are invalid.
     #[error("its sizes cannot be: {0} bytes of head, {1} bytes a row, {2} rows, {3} used")]
     Sizes(u32, u32, u32, u64),
-    /// Its file has another length than its sizes give.
+    /// The length of its file differs from its sizes.
     #[error("its sizes give {expected} bytes, the file has {found}")]
     Length {
-        /// By the sizes.
+        /// The length by its sizes, in bytes.
         expected: usize,
-        /// Of the file.
+        /// The length of the file, in bytes.
         found: usize,
     },
-    /// It names more NICs than there is room for.
+    /// It has more NICs than [`NICS_MAX`].
     #[error("it has {0} NICs, more than {NICS_MAX}")]
     Nics(u32),
-    /// A name is empty, too long, or holds more than printable letters.
+    /// A name is empty, too long, or contains bytes that are not printable ASCII.
     #[error("a name in it is not printable")]
     Name,
-    /// A row is not one of a comm.
+    /// The record of a comm in a row is invalid.
     #[error("a row in it begins with {0:#x}, which no comm has")]
     Row(u64),
-    /// A comm has links that cannot be.
+    /// The links of a comm are invalid.
     #[error("a row in it has the links {0:#x}, which no comm has")]
     Links(u64),
-    /// A comm rides where none can.
+    /// The group or the member of a comm is invalid.
     #[error("a row in it has the group {0:#x} and the member {1:#x}, which no comm has")]
     Ride(u64, u64),
-    /// A record is not one of a group.
+    /// The record of a group is invalid.
     #[error("a record of a group in it begins with {0:#x}, which no group has")]
     Group(u64),
-    /// It has more groups than a process can have.
+    /// The number of groups is 2^32 or more.
     #[error("it has {0} groups of queue pairs")]
     Groups(u64),
 }
 
-/// Why a comm is of no more use.
+/// Why a comm cannot be used any more (1 byte).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FaultCode {
-    /// The peer process is gone.
+    /// 1: the peer process has ended.
     PeerDied,
-    /// The peer closed its end.
+    /// 2: the peer closed its end.
     PeerClosed,
-    /// The peer broke the protocol.
+    /// 3: the peer broke the protocol.
     Protocol,
-    /// The link failed.
+    /// 4: the link failed.
     Link,
-    /// Memory was deregistered while messages used it.
+    /// 5: memory was deregistered while messages used it.
     Revoked,
-    /// Something this version does not know.
+    /// 255, or a code that this version does not know.
     Other,
 }
 
 impl FaultCode {
-    /// The code on the page, never 0.
+    /// Returns the code on the page, never 0.
     #[must_use]
     pub const fn to_code(self) -> u8 {
         match self {
@@ -157,7 +157,7 @@ impl FaultCode {
         }
     }
 
-    /// The fault of that code; `None` for 0.
+    /// Returns the fault with that code; `None` for 0.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
@@ -171,7 +171,7 @@ impl FaultCode {
         }
     }
 
-    /// In a few words.
+    /// Returns a short description.
     #[must_use]
     pub const fn short_text(self) -> &'static str {
         match self {
@@ -185,43 +185,43 @@ impl FaultCode {
     }
 }
 
-/// The head of a page.
+/// The head of a page (4096 bytes).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StatusHead {
-    /// Rows of the page.
+    /// Offset 20, 4 bytes: number of rows of the page.
     pub rows: u32,
-    /// Rows that were ever used.
+    /// Offset 24, 8 bytes: number of rows that were ever used.
     pub used: u32,
-    /// The process.
+    /// Offset 32, 16 bytes: the id of the process.
     pub process: ProcessId,
-    /// Its number, as it sees itself.
+    /// Offset 48, 4 bytes: the process number, as the process itself sees it.
     pub pid: u32,
-    /// When the page was made: nanoseconds since 1970.
+    /// Offset 56, 8 bytes: when the page was created, in nanoseconds since 1970.
     pub made_unix: u64,
-    /// The same instant by the clock of the other times.
+    /// Offset 64, 8 bytes: the same instant on the clock of all other times of the page, in nanoseconds.
     pub made: u64,
-    /// The last fault of any comm.
+    /// Offset 72, 8 bytes: the last fault of any comm.
     pub fault: Option<FaultCode>,
-    /// When that was, by the same clock.
+    /// Offset 80, 8 bytes: time of the last fault, by the clock of the page.
     pub fault_at: u64,
-    /// The fabric.
+    /// Offset 96, 32 bytes: the name of the fabric.
     pub fabric: String,
-    /// The NICs, by number.
+    /// Offset 256, 32 bytes each: the names of the NICs, by number.
     pub nics: Vec<String>,
-    /// What each of them has in use.
+    /// Offset 1024, 32 bytes each: the resources in use on each NIC.
     pub usage: Vec<NicUsage>,
-    /// Groups of shared queue pairs, those without a record included.
+    /// Offset 88, 8 bytes: number of groups of shared queue pairs, with and without a record.
     pub groups: u32,
-    /// The records of groups, each in its place.
+    /// Offset 2048, 64 bytes each: the records of groups, by index.
     pub records: [Option<QueueGroupRecord>; group::RECORDS],
-    /// What is counted for the whole process.
+    /// Offset 128, 8 bytes each: the counters of the whole process.
     pub tallies: [u64; ProcessTally::LEN],
-    /// The control streams to other hosts.
+    /// Offset 224, 8 bytes: the control streams to other hosts.
     pub control: ControlStreams,
 }
 
 impl StatusHead {
-    /// Its bytes. Names are changed as far as the layout asks: cut, and strange letters replaced.
+    /// Returns the head's bytes. Names are adapted to the layout: truncated, and unprintable characters replaced by `?`.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
@@ -261,10 +261,10 @@ impl StatusHead {
         bytes
     }
 
-    /// Reads a head, from bytes that may be anybody's.
+    /// Parses a head. The bytes may be from any process.
     ///
     /// # Errors
-    /// [`StatusError`] says what is wrong.
+    /// [`StatusError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, StatusError> {
         let bytes: &[u8; HEAD_BYTES] = bytes.first_chunk().ok_or(StatusError::Short(bytes.len()))?;
         let half = |at| u32::from_le_bytes(read_array(bytes, at));
@@ -315,7 +315,7 @@ impl StatusHead {
         })
     }
 
-    /// Checks the length of the file that the head is in.
+    /// Checks the length of the file that contains the head.
     ///
     /// # Errors
     /// [`StatusError::Length`].
@@ -325,7 +325,7 @@ impl StatusHead {
     }
 }
 
-/// `N` bytes at an offset that the layout fixes; zeros beyond the end.
+/// Returns `N` bytes at a fixed offset of the layout; zeros beyond the end.
 fn read_array<const N: usize>(bytes: &[u8; HEAD_BYTES], at: usize) -> [u8; N] {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }
@@ -333,7 +333,7 @@ fn read_array<const N: usize>(bytes: &[u8; HEAD_BYTES], at: usize) -> [u8; N] {
 fn name_bytes(text: &str) -> [u8; NAME_BYTES] {
     let mut bytes = [0; NAME_BYTES];
     let letters = text.chars().map(|letter| if letter.is_ascii_graphic() { letter as u8 } else { b'?' });
-    // An empty name is no name, and the last byte stays 0.
+    // An empty name is invalid, and the last byte stays 0.
     let letters = letters.chain(text.is_empty().then_some(b'?'));
     for (to, letter) in bytes[..NAME_BYTES - 1].iter_mut().zip(letters) {
         *to = letter;
@@ -350,51 +350,51 @@ fn parse_name(bytes: &[u8; NAME_BYTES]) -> Result<String, StatusError> {
     Ok(letters.iter().map(|&byte| byte as char).collect())
 }
 
-/// How a comm stands.
+/// The state of a comm.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CommState {
-    /// It can be used.
+    /// 1: it can be used.
     Open,
-    /// It is of no more use.
+    /// 2: it failed, and cannot be used any more.
     Failed,
-    /// It is closed; no other has taken its row yet.
+    /// 3: it is closed; its row has no other comm yet.
     Closed,
 }
 
-/// Which way a comm carries messages.
+/// The direction in which a comm carries messages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CommDirection {
-    /// From this process.
+    /// 1: from this process.
     Send,
-    /// To this process.
+    /// 2: to this process.
     Recv,
 }
 
-/// The comm that a row is for.
+/// The comm of a row (words 0 to 15).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CommRecord {
-    /// How it stands.
+    /// Word 1, bits 0-7: its state.
     pub state: CommState,
-    /// Which way.
+    /// Word 1, bits 8-15: its direction.
     pub direction: CommDirection,
-    /// Its links.
+    /// Word 1, bits 16-31, and word 5: its links.
     pub links: RowLinks,
-    /// Its generation among the comms of the row.
+    /// Word 1, bits 32-47: its generation among the comms of the row.
     pub generation: u16,
-    /// Why it is of no more use, or what became of its peer.
+    /// Word 1, bits 48-55: why it cannot be used any more, or how its peer ended.
     pub fault: Option<FaultCode>,
-    /// The process at its other end.
+    /// Words 2 and 3: the peer process.
     pub peer: ProcessId,
-    /// When it was opened, by the clock of the head's times.
+    /// Word 4: when it was opened, by the clock of the page.
     pub opened: u64,
-    /// Where it rides on shared queue pairs; of a closed one, where it did.
+    /// Words 6 and 7: its group of shared queue pairs; for a closed comm, its last group.
     pub ride: Option<GroupMembership>,
-    /// What the row had counted before it.
+    /// Words 8 to 14: the counters of the row when the comm was opened.
     pub before: MessageCounts,
 }
 
 impl CommRecord {
-    /// Words 0 to 15 of the row, with that sequence number.
+    /// Returns words 0 to 15 of the row, with that sequence number.
     #[must_use]
     pub fn to_words(&self, sequence: u64) -> [u64; row::COUNTS] {
         let state = match self.state {
@@ -421,7 +421,7 @@ impl CommRecord {
         words
     }
 
-    /// Reads them; `None` for a row that was never used.
+    /// Parses words 0 to 15; `None` for a row that was never used.
     fn from_words(words: &[u64; ROW_WORDS]) -> Result<Option<Self>, StatusError> {
         let bits = words[1];
         if bits == 0 {
@@ -465,17 +465,17 @@ fn join_halves([low, high]: [u64; 2]) -> [u8; 16] {
     (u128::from(low) | u128::from(high) << 64).to_le_bytes()
 }
 
-/// A row.
+/// A row (32 words).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct StatusRow {
-    /// The comm that has it, or had it last; `None` if there was none, or if it changes right now.
+    /// The comm of the row, or its last one; `None` if there was none, or if the row is changing.
     pub comm: Option<CommRecord>,
-    /// What was counted for all comms that had it.
+    /// Words from 16 on: counters of all comms that had the row.
     pub counts: MessageCounts,
 }
 
 impl StatusRow {
-    /// Reads a copy of a row, of which the comm counts only if the sequence number in it is even.
+    /// Parses a copy of a row. The comm is parsed only if the sequence number is even.
     ///
     /// # Errors
     /// [`StatusError::Row`].
@@ -487,7 +487,7 @@ impl StatusRow {
         })
     }
 
-    /// Its words.
+    /// Returns the row's words.
     #[must_use]
     pub fn to_words(&self) -> [u64; ROW_WORDS] {
         let mut words = [0; ROW_WORDS];
@@ -498,14 +498,14 @@ impl StatusRow {
         words
     }
 
-    /// What was counted for the comm alone.
+    /// Returns the counters of the current comm alone.
     #[must_use]
     pub fn comm_counts(&self) -> MessageCounts {
         self.comm.map_or_else(MessageCounts::default, |comm| self.counts.counted_since(comm.before))
     }
 }
 
-/// A whole page, as it was copied.
+/// A whole page, as copied.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StatusSnapshot {
     /// The head.
@@ -515,10 +515,10 @@ pub struct StatusSnapshot {
 }
 
 impl StatusSnapshot {
-    /// Reads a copy of a page up to its last used row, from bytes that may be anybody's.
+    /// Parses a copy of a page up to its last used row. The bytes may be from any process.
     ///
     /// # Errors
-    /// [`StatusError`] says what is wrong.
+    /// [`StatusError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, StatusError> {
         let head = StatusHead::from_bytes(bytes)?;
         let short = StatusError::Short(bytes.len());
@@ -535,7 +535,7 @@ impl StatusSnapshot {
         Ok(Self { rows: rows.iter().map(row).collect::<Result<_, _>>()?, head })
     }
 
-    /// Its bytes, up to the last used row.
+    /// Returns the bytes up to the last used row.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.head.to_bytes().to_vec();
@@ -547,7 +547,7 @@ impl StatusSnapshot {
         bytes
     }
 
-    /// The counters of the process.
+    /// Returns the counters of the process.
     #[must_use]
     pub fn process_counters(&self) -> Counters {
         Counters::from_rows(&self.head.tallies, self.rows.iter().map(|row| row.counts))

@@ -1,5 +1,6 @@
-//! Records of a strand: one TCP connection of a control stream between hosts. Read from whoever connects, so from
-//! strangers too; the frames inside have a format of their own.
+//! Records of a strand, which is one TCP connection of a control stream between hosts. They are read from any process that connects, so from
+//! unauthenticated peers too. The frames inside have their own format ([`frame`](crate::wire::frame)). Layout: "Control streams between hosts" of
+//! docs/wire.md.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -8,84 +9,84 @@ use crate::limits::LINKS_MAX;
 use crate::wire::cursor::{FieldReader, FieldWriter, ShortInput};
 use crate::wire::socket_address::{self, PlaceError};
 
-/// Bytes of a head.
+/// Size of a head in bytes.
 pub const HEAD: usize = 20;
 
-/// Most bytes that follow a head.
+/// Most bytes after a head.
 pub const BODY_MAX: usize = 4096;
 
-/// Strands of one stream, and addresses of one end.
+/// Most strands of one stream, and most addresses of one end.
 pub const STRANDS_MAX: usize = LINKS_MAX;
 
 const VERSION: u8 = 1;
 const MAGIC: u64 = 0x444e_5254_534c_4b54;
 
-/// The name of a stream: random, so that only who was told it can add a strand.
+/// The name of a stream: random, so that only a process that received it can add a strand.
 pub type StreamName = [u8; 16];
 
-/// What a record is.
+/// The kind of a record (1 byte).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum StrandRecordKind {
-    /// The first one of each end: which stream the strand belongs to.
+    /// 1: the first record of each end; it names the stream of the strand.
     Join,
-    /// A control frame.
+    /// 2: a control frame.
     Frame,
-    /// What has been taken.
+    /// 3: acknowledges received frames.
     Taken,
-    /// The end of the stream.
+    /// 4: the end of the stream.
     End,
 }
 
-/// The head of a record.
+/// The head of a record (20 bytes): kind at offset 0 (1 byte), version at 1 (1 byte, 1), then the fields in this order.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StrandHead {
-    /// What it is.
+    /// The kind.
     pub kind: StrandRecordKind,
-    /// Bytes that follow.
+    /// Offset 2, 2 bytes: number of bytes after the head. 1 to [`BODY_MAX`] for a JOIN and a FRAME, otherwise 0.
     pub len: u16,
-    /// Frames that the speaker sent before this one.
+    /// Offset 4, 8 bytes: number of frames that the sender sent on this stream before this one.
     pub number: u64,
-    /// Frames that the speaker has taken.
+    /// Offset 12, 8 bytes: number of frames of this stream that the sender has received.
     pub received: u64,
 }
 
-/// What follows the head of a JOIN.
+/// The body of a JOIN: a magic number (8 bytes), the name (16) and addresses.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StrandJoin {
-    /// Which stream.
+    /// The name of the stream.
     pub name: StreamName,
-    /// Where the speaker accepts strands, at most [`STRANDS_MAX`].
+    /// The addresses at which the sender accepts strands, at most [`STRANDS_MAX`].
     pub places: Vec<SocketAddr>,
 }
 
-/// A record could not be read.
+/// Why a record is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum StrandError {
-    /// It ends too early.
+    /// It is too short.
     #[error(transparent)]
     Short(#[from] ShortInput),
-    /// It is of no known kind.
+    /// The kind is unknown.
     #[error("a record of kind {0}")]
     Kind(u8),
-    /// It was made by another version.
+    /// The version is not that of this code.
     #[error("a record of version {0}")]
     Version(u8),
-    /// So many bytes do not follow a record of that kind.
+    /// The length is invalid for the kind.
     #[error("a record with {0} bytes")]
     Len(u16),
-    /// The JOIN was not made by Trunkline.
+    /// The magic number of the JOIN is wrong.
     #[error("not a control stream")]
     Foreign,
-    /// More addresses than one end has.
+    /// It has more addresses than [`STRANDS_MAX`].
     #[error("too many addresses")]
     Places,
-    /// An address makes no sense.
+    /// An address is invalid.
     #[error(transparent)]
     Place(#[from] PlaceError),
 }
 
 impl StrandHead {
-    /// The head's bytes.
+    /// Returns the head's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HEAD] {
         let kind = match self.kind {
@@ -102,10 +103,10 @@ impl StrandHead {
         bytes
     }
 
-    /// Reads a head.
+    /// Parses a head.
     ///
     /// # Errors
-    /// [`StrandError`] says what is wrong.
+    /// [`StrandError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8; HEAD]) -> Result<Self, StrandError> {
         let mut reader = FieldReader(bytes);
         let kind = match reader.u8()? {
@@ -132,7 +133,7 @@ impl StrandHead {
 }
 
 impl StrandJoin {
-    /// The bytes that follow the head.
+    /// Returns the bytes of the body.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = FieldWriter::default();
@@ -144,10 +145,10 @@ impl StrandJoin {
         out.0
     }
 
-    /// Reads what followed the head.
+    /// Parses the body of a JOIN.
     ///
     /// # Errors
-    /// [`StrandError`] says what is wrong.
+    /// [`StrandError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, StrandError> {
         let mut reader = FieldReader(bytes);
         if reader.u64()? != MAGIC {

@@ -1,33 +1,32 @@
-//! Tagged messages between two processes of a node, as they stand in a ring of 64-byte cells: docs/wire.md, "Tagged messages inside
-//! a node". Written and read by whoever drives [`crate::tagged`]. The bytes of an eager message are not looked at here.
+//! Tagged messages between two processes of a node, as frames in rings of 64-byte cells: docs/wire.md, "Tagged messages inside a node". The driver of
+//! [`crate::tagged`] encodes and parses them. This module never reads the payload of an eager message.
 
 use crate::intervals::ByteSpan;
 use crate::slots::SlotId;
 use crate::tagged::StridedRows;
 use crate::wire::ipc::{CopyOutcome, ExportName, ExportReference, IpcError};
 
-/// Bytes of a cell.
+/// Size of a cell in bytes.
 pub const CELL_BYTES: u64 = 64;
 
-/// Words of a cell.
+/// Words of 8 bytes per cell.
 pub const WORDS: usize = 8;
 
-/// Where the bytes of an eager message begin in its first cell.
+/// Offset of the payload of an eager message in its first cell, in bytes.
 pub const EAGER_AT: u64 = 16;
 
-/// Most bytes of an eager message.
+/// Longest eager message, in bytes.
 pub const EAGER_MAX: u32 = 8192;
 
-/// Where the words of an inbox are that its two processes keep: what was consumed of the two rings and of the stage, and frames that were
-/// said on the stream.
+/// Offset in an inbox of the number of consumed cells of the ring of messages (8 bytes, written by the reader).
 pub const MESSAGES_AT: u64 = 0;
-/// See [`MESSAGES_AT`].
+/// Offset of the number of consumed cells of the ring of answers (8 bytes, written by the reader).
 pub const ANSWERS_AT: u64 = 64;
-/// See [`MESSAGES_AT`].
+/// Offset of the position up to which the stage was consumed (8 bytes, written by the reader).
 pub const STAGE_AT: u64 = 128;
-/// See [`MESSAGES_AT`].
+/// Offset of the number of frames that the writer has sent on the control stream (8 bytes, written by the writer).
 pub const SAID_AT: u64 = 192;
-/// Where the first ring begins.
+/// Offset of the ring of messages. The ring of answers and the stage come after it.
 pub const RINGS_AT: u64 = 4096;
 
 /// The sizes of an inbox, each a power of two.
@@ -38,121 +37,122 @@ pub struct InboxSizes {
     stage: u32,
 }
 
-/// What stands in the ring of messages.
+/// A frame in the ring of messages. Byte 0 is its kind, byte 1 the preferred copy method, bytes 4-7 the length of an eager message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TaggedMessage {
-    /// All of a message; its bytes are behind.
+    /// Kind 1: a whole message; its payload follows from word 2 on.
     Eager {
-        /// Its tag.
+        /// The tag (word 1).
         tag: u64,
-        /// Its bytes, at most [`EAGER_MAX`].
+        /// The payload in bytes, at most [`EAGER_MAX`].
         len: u32,
     },
-    /// A message that its sender has.
+    /// Kind 2: announces a message that stays with its sender.
     Ready {
-        /// Its tag.
+        /// The tag (word 1).
         tag: u64,
-        /// The sender's request.
+        /// The sender's request (word 2).
         request: SlotId,
-        /// Its bytes.
+        /// The length in bytes, not 0 (word 3).
         len: u64,
-        /// The wish: that it goes in pieces, whatever the receiver's memory is.
+        /// The sender's preferred copy method: true for pieces, even if the receiver's memory can be mapped.
         pieces: bool,
     },
-    /// A message in memory that the receiver may map.
+    /// Kind 3: announces a message in memory that the receiver may map.
     Refer {
-        /// Its tag.
+        /// The tag (word 1).
         tag: u64,
-        /// The sender's request.
+        /// The sender's request (word 2).
         request: SlotId,
-        /// Where it is: from its first byte to its last.
+        /// The memory from the first byte of the message to the last (words 3 to 5).
         reference: ExportReference,
-        /// How its bytes stand there.
+        /// The rows of the message in that memory (words 6 and 7).
         rows: StridedRows,
-        /// The wish: that the sender copies it into the receiver's memory, if that can be mapped.
+        /// The sender's preferred copy method: true if the sender copies into the receiver's memory, provided that this can be mapped.
         offer: bool,
     },
 }
 
-/// What stands in the ring of answers.
+/// A frame in the ring of answers. Byte 0 is its kind, bytes 4-7 the length of a piece.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TaggedAnswer {
-    /// The sender is to send pieces.
+    /// Kind 16: requests pieces from the sender.
     Clear {
-        /// The sender's request.
+        /// The sender's request (word 1).
         request: SlotId,
-        /// The receiver's.
+        /// The receiver's request (word 2).
         receive: SlotId,
-        /// Bytes that are wanted, from the first on.
+        /// Number of bytes wanted, from the first on; not 0 (word 3).
         len: u64,
-        /// Whether it should have been copied in one go: a reference could not be mapped, or memory that was to be offered not exported.
+        /// Whether a single copy was intended and failed: a reference could not be mapped, or memory that was to be offered could not be exported
+        /// (word 4).
         unmapped: bool,
     },
-    /// The sender is to copy into memory of the receiver.
+    /// Kind 17: requests that the sender copies into memory of the receiver.
     Offer {
-        /// The sender's request.
+        /// The sender's request (word 1).
         request: SlotId,
-        /// The receiver's.
+        /// The receiver's request (word 2).
         receive: SlotId,
-        /// Where to: from the first byte to the last.
+        /// The destination from the first byte to the last (words 3 to 5).
         reference: ExportReference,
-        /// How the bytes are to stand there.
+        /// The rows of the message in that memory (words 6 and 7).
         rows: StridedRows,
     },
-    /// Bytes are in the stage.
+    /// Kind 18: a piece is in the stage.
     Piece {
-        /// The receiver's request.
+        /// The receiver's request (word 1).
         receive: SlotId,
-        /// Where they are.
+        /// Its position in the stage (word 2).
         position: u64,
-        /// How many, at least one.
+        /// Its length in bytes, at least 1.
         len: u32,
     },
-    /// A request of whom it is said to has ended.
+    /// Kind 19: a request of the receiver of this frame has ended.
     Done {
-        /// Which.
+        /// The request (word 1).
         request: SlotId,
-        /// How.
+        /// The outcome (word 2).
         outcome: CopyOutcome,
     },
 }
 
-/// A cell could not be read.
+/// Why a cell is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TaggedError {
-    /// It is of no kind that stands in that ring.
+    /// Its ring has no frames of that kind.
     #[error("no frame of kind {0} stands in that ring")]
     Kind(u8),
-    /// A wish that there is not.
+    /// The preferred copy method is neither 0 nor 1.
     #[error("wish {0} is none")]
     Wish(u8),
-    /// Bits that must be zero are not.
+    /// Bits that must be zero are set.
     #[error("reserved bits are set")]
     Reserved,
-    /// A length that no such frame has.
+    /// The length is invalid for its kind.
     #[error("a frame of {0} bytes")]
     Length(u64),
-    /// Rows that lie over each other, or do not end where the reference does.
+    /// The rows overlap, or do not end where the reference ends.
     #[error("rows that no bytes stand in")]
     Rows,
-    /// A request that nobody has.
+    /// The request has generation 0, which is reserved.
     #[error("request 0 is nobody's")]
     Request,
-    /// An inbox of sizes that none has.
+    /// A size is not a power of two, or is out of range.
     #[error("an inbox of {0} bytes or cells")]
     Size(u32),
-    /// A reference or an outcome that cannot be.
+    /// The reference or the outcome is invalid.
     #[error(transparent)]
     Ipc(#[from] IpcError),
 }
 
 impl InboxSizes {
-    /// Least and most cells of a ring.
+    /// Fewest and most cells of a ring.
     pub const CELLS: [u32; 2] = [64, 1 << 16];
-    /// Least and most bytes of a stage.
+    /// Smallest and largest stage, in bytes.
     pub const STAGE: [u32; 2] = [1 << 16, 1 << 30];
 
-    /// One with that many cells for messages and for answers, and bytes of the stage.
+    /// Creates the sizes of an inbox: cells for messages, cells for answers, and bytes of the stage.
     ///
     /// # Errors
     /// [`TaggedError::Size`].
@@ -169,60 +169,60 @@ impl InboxSizes {
         Ok(Self { messages, answers, stage })
     }
 
-    /// Cells of the ring of messages.
+    /// Returns the number of cells of the ring of messages.
     #[must_use]
     pub const fn message_cells(self) -> u64 {
         self.messages as u64
     }
 
-    /// Cells of the ring of answers.
+    /// Returns the number of cells of the ring of answers.
     #[must_use]
     pub const fn answer_cells(self) -> u64 {
         self.answers as u64
     }
 
-    /// Bytes of the stage.
+    /// Returns the size of the stage in bytes.
     #[must_use]
     pub const fn stage_bytes(self) -> u64 {
         self.stage as u64
     }
 
-    /// Where the ring of answers begins.
+    /// Returns the offset of the ring of answers.
     #[must_use]
     pub const fn answers_at(self) -> u64 {
         RINGS_AT + self.message_cells() * CELL_BYTES
     }
 
-    /// Where the stage begins.
+    /// Returns the offset of the stage.
     #[must_use]
     pub const fn stage_at(self) -> u64 {
         self.answers_at() + self.answer_cells() * CELL_BYTES
     }
 
-    /// Bytes of its file.
+    /// Returns the size of the inbox's file in bytes.
     #[must_use]
     pub const fn file_bytes(self) -> u64 {
         self.stage_at() + self.stage_bytes()
     }
 
-    /// As INBOX says it.
+    /// Returns the sizes as an INBOX frame carries them.
     #[must_use]
     pub const fn to_words(self) -> [u32; 3] {
         [self.messages, self.answers, self.stage]
     }
 }
 
-/// The first word.
+/// Returns the first word of a frame.
 const fn head_word(kind: u8, len: u32) -> u64 {
     kind as u64 | (len as u64) << 32
 }
 
-/// The same with a wish.
+/// Returns the first word of a frame with a preferred copy method.
 const fn head_with_wish(kind: u8, wish: bool) -> u64 {
     head_word(kind, 0) | (wish as u64) << 8
 }
 
-/// The kind, the wish and the length.
+/// Parses the first word: kind, preferred copy method and length.
 fn parse_head(head: u64) -> Result<(u8, u8, u32), TaggedError> {
     let [kind, wish, reserved @ .., _, _, _, _] = head.to_le_bytes();
     if reserved != [0; 2] {
@@ -251,7 +251,7 @@ fn parse_reference([name, start, len]: [u64; 3]) -> Result<ExportReference, Tagg
     Ok(ExportReference { name, part })
 }
 
-/// A reference and the rows in it, of which the last is whole.
+/// Parses a reference and its rows, of which the last is whole.
 fn parse_placed(place: [u64; 3], rows: [u64; 2]) -> Result<(ExportReference, StridedRows), TaggedError> {
     let reference = parse_reference(place)?;
     let rows = StridedRows::of_words(rows).filter(|rows| rows.packed_bytes(reference.part.len()).is_some());
@@ -267,7 +267,7 @@ fn without_length(len: u32) -> Result<(), TaggedError> {
 }
 
 impl TaggedMessage {
-    /// Its first cell; of an eager one without the bytes.
+    /// Returns the first cell; for an eager message, without the payload.
     #[inline]
     #[must_use]
     pub fn to_words(&self) -> [u64; WORDS] {
@@ -283,10 +283,10 @@ impl TaggedMessage {
         }
     }
 
-    /// Reads a first cell.
+    /// Parses a first cell.
     ///
     /// # Errors
-    /// [`TaggedError`] says what is wrong.
+    /// [`TaggedError`] names the invalid field.
     #[inline]
     pub fn from_words(words: &[u64; WORDS]) -> Result<Self, TaggedError> {
         let [first, tag, two, three, four, five, six, seven] = *words;
@@ -317,7 +317,7 @@ impl TaggedMessage {
         }
     }
 
-    /// Cells that it takes.
+    /// Returns how many cells the frame occupies.
     #[inline]
     #[must_use]
     pub const fn cell_count(&self) -> u64 {
@@ -329,7 +329,7 @@ impl TaggedMessage {
 }
 
 impl TaggedAnswer {
-    /// Its cell.
+    /// Returns the cell.
     #[inline]
     #[must_use]
     pub fn to_words(&self) -> [u64; WORDS] {
@@ -350,10 +350,10 @@ impl TaggedAnswer {
         }
     }
 
-    /// Reads a cell.
+    /// Parses a cell.
     ///
     /// # Errors
-    /// [`TaggedError`] says what is wrong.
+    /// [`TaggedError`] names the invalid field.
     #[inline]
     pub fn from_words(words: &[u64; WORDS]) -> Result<Self, TaggedError> {
         let [first, one, two, three, four, five, six, seven] = *words;

@@ -1,92 +1,93 @@
-//! What ranks of a host say to each other of a window: docs/wire.md, "Windows inside a node". Carried by tagged messages of the Rust API, which makes
-//! and reads them; whom they come from is known by what carries them.
+//! Messages of the ranks of a host about a window: docs/wire.md, "Windows inside a node". The Rust API encodes and parses them, and sends them as
+//! tagged messages, which identify the sender. This module never checks that an access is inside its part.
 
 use crate::tagged::StridedRows;
 use crate::wire::cursor::{FieldReader, ShortInput};
 use crate::wire::ipc::{ExportReference, IpcError, REFERENCE_BYTES};
 
-/// Bytes of a [`PartCard`].
+/// Size of a [`PartCard`] in bytes.
 pub const CARD_BYTES: usize = 16 + REFERENCE_BYTES;
 
-/// Bytes of an [`WindowAccess`].
+/// Size of a [`WindowAccess`] in bytes.
 pub const ACCESS_BYTES: usize = 56;
 
 const VERSION: u8 = 1;
 
-/// What a rank gives.
+/// How a rank provides its part (1 byte at offset 1 of its card).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WindowPart {
-    /// Nothing, and nobody is to have the window: it was asked for what cannot be.
+    /// 0: the window was requested with invalid arguments, and no rank gets it.
     Refused,
-    /// Bytes that others reach by messages alone.
+    /// 1: memory that other ranks reach by messages only.
     Asked,
-    /// Bytes that others may map.
+    /// 2: memory that other ranks may map.
     Mapped(ExportReference),
 }
 
-/// What a rank tells each other one of its part.
+/// The card that a rank sends to each other rank (40 bytes): version at offset 0 (1 byte), [`WindowPart`] at 1, 6 zero bytes, then the length and a
+/// reference.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PartCard {
-    /// Its bytes.
+    /// Offset 8, 8 bytes: length of the part in bytes.
     pub len: u64,
-    /// How they are reached.
+    /// How the part is reached. The reference, at offset 16 (24 bytes), is zero unless the memory may be mapped.
     pub part: WindowPart,
 }
 
-/// What is done to a part that is reached by messages.
+/// The operation on a part that is reached by messages (1 byte at offset 1).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AccessKind {
-    /// Bytes come, and are placed.
+    /// 1: the owner receives bytes and stores them.
     Put,
-    /// Bytes are asked for.
+    /// 2: the owner sends bytes.
     Get,
 }
 
-/// A rank asks the owner of a part for something.
+/// A request to the owner of a part (56 bytes): version at offset 0 (1 byte), [`AccessKind`] at 1, 6 zero bytes, then the fields in this order.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct WindowAccess {
-    /// What.
+    /// The operation.
     pub deed: AccessKind,
-    /// Which window: the number of the call that made it, the same at all ranks.
+    /// Offset 8, 8 bytes: the window, as the number of the call that created it, the same at all ranks.
     pub window: u64,
-    /// The asking rank's number of it: its bytes, and how it ended, come with that.
+    /// Offset 16, 8 bytes: the requesting rank's number of the access. The tags of its data and its result contain it.
     pub number: u64,
-    /// The first byte in the part.
+    /// Offset 24, 8 bytes: offset of the first byte in the part.
     pub at: u64,
-    /// Bytes, without what is between rows; at least one.
+    /// Offset 32, 8 bytes: length in bytes, at least 1, without the gaps between rows.
     pub len: u64,
-    /// How they stand in the part.
+    /// Offset 40, 16 bytes: the rows of the access in the part.
     pub rows: StridedRows,
 }
 
-/// Bytes that say nothing of a window.
+/// Why the bytes are not a message about a window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WindowError {
-    /// Fewer bytes, or more.
+    /// The length is wrong, or a request has 0 bytes.
     #[error("cut short, or too long")]
     Length,
-    /// Another version made it.
+    /// The version is not that of this code.
     #[error("version {0}, and this is {VERSION}: all ranks need the same library")]
     Version(u8),
-    /// It says something else than this version knows.
+    /// The kind is unknown.
     #[error("of kind {0}")]
     Kind(u8),
-    /// Bits that must be zero are not.
+    /// Bits that must be zero are set.
     #[error("reserved bits are set")]
     Reserved,
-    /// Rows that lie over each other, or reach beyond the last address.
+    /// The rows overlap, or reach beyond the last address.
     #[error("rows that no bytes stand in")]
     Rows,
-    /// A reference that cannot be.
+    /// The reference is invalid.
     #[error(transparent)]
     Reference(#[from] IpcError),
-    /// It refers to fewer bytes than it says, or to more.
+    /// The reference does not have the length of the part.
     #[error("{len} bytes that are {found}")]
     Span {
-        /// What it says.
+        /// The length of the part.
         len: u64,
-        /// What it refers to.
+        /// The length of the reference.
         found: u64,
     },
 }
@@ -115,7 +116,7 @@ fn check_end(reader: FieldReader<'_>) -> Result<(), WindowError> {
 }
 
 impl PartCard {
-    /// Its bytes.
+    /// Returns the card's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; CARD_BYTES] {
         let (kind, reference) = match self.part {
@@ -130,10 +131,10 @@ impl PartCard {
         out
     }
 
-    /// Reads one.
+    /// Parses a card.
     ///
     /// # Errors
-    /// [`WindowError`] says what is wrong.
+    /// [`WindowError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, WindowError> {
         let mut reader = FieldReader(bytes);
         let kind = read_kind(&mut reader)?;
@@ -158,7 +159,7 @@ impl PartCard {
 }
 
 impl WindowAccess {
-    /// Its bytes.
+    /// Returns the request's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; ACCESS_BYTES] {
         let [block, stride] = self.rows.to_words();
@@ -174,10 +175,10 @@ impl WindowAccess {
         out
     }
 
-    /// Reads one. That its bytes are in the part is for the owner to see.
+    /// Parses a request. The owner has to check that its bytes are inside the part.
     ///
     /// # Errors
-    /// [`WindowError`] says what is wrong.
+    /// [`WindowError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, WindowError> {
         let mut reader = FieldReader(bytes);
         let deed = match read_kind(&mut reader)? {
@@ -198,7 +199,7 @@ impl WindowAccess {
         access.end_offset().map(|_| access).ok_or(WindowError::Rows)
     }
 
-    /// Where its last byte ends in the part; `None` if no address space is that large.
+    /// Returns the offset after its last byte in the part; `None` if it exceeds 64 bits.
     #[must_use]
     pub const fn end_offset(&self) -> Option<u64> {
         match self.rows.spanned_bytes(self.len) {

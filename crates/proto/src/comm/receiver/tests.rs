@@ -1,4 +1,4 @@
-//! Sender and receiver together, over a mailbox and a wire that the test reorders.
+//! Sender and receiver together, over a mailbox and a wire whose order the test changes.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -26,22 +26,22 @@ enum Flying {
     Direct(BufferToken, usize),
 }
 
-/// One comm: messages and buffers are known by their position in the order of their calls.
+/// One comm. Messages and buffers are identified by their position in the order of their calls.
 struct Pair {
     sender: MessageSender,
     receiver: MessageReceiver,
     lines: RecordLines,
     mailbox: Box64,
-    /// Records under way, and where they land.
+    /// Records in flight, and their destinations.
     records: VecDeque<(usize, CtsRecord)>,
-    /// The receive whose record lies there, by line.
+    /// By line: the receive whose record it contains.
     written: Vec<Option<u32>>,
     wire: VecDeque<Flying>,
-    /// For each bounce buffer the message in it.
+    /// By bounce buffer: the message that it contains.
     bounced: Vec<usize>,
     /// Buffer number by token slot.
     buffers: Vec<usize>,
-    /// (message, buffer) pairs that happened.
+    /// The (message, buffer) pairs so far.
     pairs: Vec<(usize, usize)>,
     posted: usize,
     outstanding: usize,
@@ -65,7 +65,7 @@ impl Pair {
         }
     }
 
-    /// The two ends of a member of a group.
+    /// Returns the two ends of a member of a group.
     fn in_group(start: u32, lines: RecordLines) -> Self {
         let links = if lines == RecordLines::One { 1 } else { 2 };
         let sender = MessageSender::starting_at(start, 64, EAGER_CREDITS_MAX as u32);
@@ -166,7 +166,7 @@ impl Pair {
     }
 }
 
-/// A plan: groups of tags for receives; the same tags, in another order within a group, for sends.
+/// Runs a plan: `groups` contains the tags of each receive; the sends have the same tags, in another order within a group.
 fn run(groups: &[Vec<u32>], script: &[u8], ordered: bool, mut pair: Pair) -> Result<(), TestCaseError> {
     if !ordered {
         pair.sender = pair.sender.without_order();
@@ -282,7 +282,7 @@ fn eager_messages_wait_while_an_earlier_one_has_no_receive() {
     }
 }
 
-/// Where messages overtake each other, those after a delayed one are no more than the receiver has bounce buffers for.
+/// Where messages overtake each other, those after a delayed message are at most as numerous as the receiver's bounce buffers.
 #[test]
 fn eager_messages_wait_while_an_earlier_one_is_under_way() {
     let mut pair = Pair::new(u32::MAX - 90);
@@ -326,8 +326,8 @@ fn a_member_knows_which_records_have_their_places() {
     }
 }
 
-/// Receives that eager messages have filled, as many as there can be without the sender's having read of one, and then as
-/// many others as may be outstanding: their records just find room.
+/// Eager messages fill the largest possible number of receives before the sender reads a record of one. Then the largest allowed number of
+/// further receives is posted: their records just find room.
 #[test]
 fn a_member_begins_as_many_receives_as_its_mailbox_has_room_for() {
     for (lines, count) in [

@@ -14,7 +14,7 @@ fn dialling(slots: usize, silence: Duration) -> StreamLife {
     StreamLife::new_dialling(slots, silence, at(0))
 }
 
-/// The slots that are dialled at a moment.
+/// Returns the slots that are dialled at a moment.
 fn dialled(life: &mut StreamLife, ms: u64) -> Vec<usize> {
     core::iter::from_fn(|| life.next_dial(at(ms))).map(|step| step.slot).collect()
 }
@@ -24,7 +24,7 @@ fn join(life: &mut StreamLife, slot: usize, ms: u64) {
     life.on_joined(slot, at(ms));
 }
 
-/// A stream over so many slots, all of them joined at 1 ms.
+/// Returns a stream over `slots` slots, all of them joined at 1 ms.
 fn woven(slots: usize, silence: Duration) -> StreamLife {
     let mut life = dialling(slots, silence);
     assert_eq!(dialled(&mut life, 0), (0..slots).collect::<Vec<_>>());
@@ -43,12 +43,12 @@ fn each_slot_is_dialled_once_and_again_beside_an_unanswered_attempt() {
     join(&mut life, 0, 20);
     assert_eq!((life.joined_count(), life.is_joined(0), life.is_joined(1)), (1, true, false));
     assert_eq!(dialled(&mut life, 499), [0; 0]);
-    // One beside the first, then in the place of the oldest.
+    // The second attempt runs beside the first; each later one replaces the oldest.
     for (ms, drops_oldest) in [(500, false), (1000, true), (1500, true), (2000, true), (2500, true)] {
         assert_eq!(life.next_deadline(), Some(at(ms)));
         assert_eq!(life.next_dial(at(ms)), Some(DialStep { slot: 1, drops_oldest }));
     }
-    // A third slot, of an address that was told later.
+    // A third slot, of an address that became known later.
     life.set_slots(3);
     assert_eq!(dialled(&mut life, 2600), [2]);
 }
@@ -84,7 +84,7 @@ fn a_strand_that_is_lost_is_dialled_at_once_and_every_half_second() {
     }
 }
 
-/// An address that may lead nowhere costs less after a minute, until the network changes.
+/// A slot whose address may lead nowhere is dialled less often after a minute, until the network changes.
 #[test]
 fn a_slot_that_never_carried_is_dialled_less_often_until_another_is_lost() {
     let mut life = dialling(2, SILENCE);
@@ -104,19 +104,19 @@ fn a_slot_that_never_carried_is_dialled_less_often_until_another_is_lost() {
 
 #[test]
 fn a_stream_ends_at_once_with_the_process() {
-    // The last joined strand is ended by the other host.
+    // The other host ends the last joined strand.
     let mut life = woven(2, SILENCE);
     lose(&mut life, 0, StrandEnd::Refusal, 50);
     assert!(!life.check_over(at(50)));
     lose(&mut life, 1, StrandEnd::Refusal, 50);
     assert!(life.check_over(at(50)) && life.has_ended() && life.next_dial(at(9000)).is_none());
-    // So is the only one at the end that accepts.
+    // The other host ends the only strand of the accepting end.
     let mut life = StreamLife::new_accepted(SILENCE, at(0));
     assert!(!life.check_over(at(100_000)), "it may be silent");
     life.on_joined(0, at(100_000));
     lose(&mut life, 0, StrandEnd::Refusal, 100_001);
     assert!(life.check_over(at(100_001)));
-    // All have fallen silent, and the host says that nothing listens at an address that was the process's.
+    // All strands have fallen silent, and the host refuses at an address that was the process's.
     let mut life = woven(2, SILENCE);
     (0..2).for_each(|slot| lose(&mut life, slot, StrandEnd::Silence, 50));
     assert_eq!(dialled(&mut life, 150), [0, 1]);
@@ -146,7 +146,7 @@ fn a_stream_that_fell_silent_lingers_while_it_is_dialled() {
     }
 }
 
-/// An address that never led to the process proves nothing.
+/// A refusal at an address that never led to the process proves nothing.
 #[test]
 fn a_refusal_by_an_unproven_address_ends_nothing() {
     let mut life = dialling(2, SILENCE);
@@ -158,7 +158,7 @@ fn a_refusal_by_an_unproven_address_ends_nothing() {
     assert!(!life.check_over(at(20_001)));
 }
 
-/// The host answers, so a path is whole; the process may be stopped for as long as it likes.
+/// The host answers, so a path is whole; the process may be stopped for any time.
 #[test]
 fn an_answered_attempt_keeps_a_stream_alive() {
     let mut life = woven(2, SILENCE);
@@ -173,7 +173,7 @@ fn an_answered_attempt_keeps_a_stream_alive() {
     assert!(life.check_over(at(500_000)), "it was killed");
 }
 
-/// It was stopped, or computed: frames that arrived meanwhile are yet to be read.
+/// The process was stopped or computed: frames that arrived meanwhile have yet to be read.
 #[test]
 fn a_process_that_did_not_look_lingers_all_the_same() {
     let mut life = woven(1, SILENCE);
@@ -192,30 +192,30 @@ fn a_stream_that_nothing_answers_is_given_up_after_the_peer_time() {
         assert!(!life.check_over(at(ms)), "at {ms}");
     }
     assert!(life.check_over(at(10_001)));
-    // Or as soon as nothing can be dialled.
+    // A stream also ends as soon as no slot can be dialled.
     let mut life = dialling(1, SILENCE);
     dialled(&mut life, 0);
     life.on_ended(0, StrandPhase::Dialled, StrandEnd::Refusal, at(1));
     assert!(life.check_over(at(1)));
 }
 
-/// Milliseconds between two looks at each end.
+/// Milliseconds between two polls of each end.
 const TICK: u64 = 5;
 
 /// One connection of the simulated network.
 #[derive(Clone, Debug)]
 struct Wire {
     slot: usize,
-    /// The packet that is under way or tried next, and when the kernel sends it.
+    /// The packet that is in flight or is tried next, and the time at which the kernel sends it.
     stage: Stage,
     sends_at: u64,
     pause: u64,
-    /// Of each end: it has joined, and it has not given up.
+    /// By end: whether it has joined, and whether it still holds the connection.
     joined: [bool; 2],
     holds: [bool; 2],
     /// Last moment at which its path was whole.
     whole: u64,
-    /// Since when it is whole again.
+    /// Time since which it is whole again.
     since: u64,
 }
 
@@ -234,9 +234,9 @@ struct World {
     up: Vec<bool>,
     rtt: u64,
     silence: u64,
-    /// How much later than the peer time the kernel of each end gives a strand up.
+    /// By how much the kernel of each end exceeds the peer time before it ends a strand.
     late: [u64; 2],
-    /// When each path was mended, and no attempt was made since.
+    /// By path: the time of its repair, until the next attempt.
     mended: Vec<Option<u64>>,
 }
 
@@ -253,7 +253,7 @@ impl World {
         self.mended[path] = up.then_some(now);
     }
 
-    /// Plays the events of one moment; an error names the broken promise.
+    /// Runs the events of one moment; an error names the broken promise.
     fn tick(&mut self, now: u64) -> Result<(), TestCaseError> {
         while let Some(DialStep { slot, drops_oldest }) = self.lives[0].next_dial(at(now)) {
             let waits = |wire: &Wire| wire.slot == slot && wire.stage == Stage::Syn;
@@ -284,7 +284,7 @@ impl World {
         Ok(())
     }
 
-    /// A packet goes out, and its effect comes after one way or two.
+    /// Sends a packet, whose effect follows after one way or two.
     fn carry(&mut self, wire: usize, now: u64) {
         let up = self.up[self.wires[wire].slot];
         let wire = &mut self.wires[wire];
@@ -305,7 +305,7 @@ impl World {
         }
         let slot = wire.slot;
         match wire.stage {
-            // The answers come a moment later: that moment is added to the next packet.
+            // The answers arrive later: that time is added to the next packet.
             Stage::Syn => {
                 (wire.stage, wire.sends_at, wire.pause) = (Stage::Join, now + self.rtt, 200 + self.rtt);
                 self.lives[0].on_answered(slot);
@@ -321,7 +321,7 @@ impl World {
             Stage::Answer => {
                 (wire.stage, wire.joined[0]) = (Stage::Done, true);
                 self.lives[0].on_joined(slot, at(now));
-                // The other attempts of the slot are dropped.
+                // The dialling end drops the other attempts of the slot.
                 for other in &mut self.wires {
                     other.holds[0] &= other.slot != slot || other.joined[0];
                     other.holds[1] &= other.joined[1];
@@ -331,7 +331,7 @@ impl World {
         }
     }
 
-    /// Ends a connection that carries nothing, or whose other end has gone, as the kernels do.
+    /// Ends a connection that carries nothing, or whose other end has ended, as the kernels do.
     fn end(&mut self, wire: usize, now: u64) {
         let wire = &mut self.wires[wire];
         let phase = match wire.stage {
@@ -344,7 +344,7 @@ impl World {
                 continue;
             }
             let silent = now - wire.whole > self.silence + self.late[end];
-            // It asks the other end, which knows nothing of it any more.
+            // A probe reaches the other end, which has no such connection any more.
             let alone = wire.joined[1] && !wire.holds[1 - end];
             let refused = alone && now == wire.whole && now - wire.since >= self.silence / 4;
             if silent || refused {
@@ -358,7 +358,7 @@ impl World {
     }
 }
 
-/// Which path is cut, for how long, and the time from its mend to the next cut.
+/// The cut path, the duration of the cut, and the time from its repair to the next cut.
 fn rounds() -> impl Strategy<Value = Vec<(usize, u64, u64)>> {
     let gap = prop_oneof![Just(0), Just(100), Just(1000), Just(3000), 0..4000_u64];
     prop::collection::vec((0..3_usize, 0..15_000_u64, gap), 1..6)
@@ -367,7 +367,7 @@ fn rounds() -> impl Strategy<Value = Vec<(usize, u64, u64)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Paths are cut one after another, each at the moment at which the one before is whole again, or later.
+    /// Paths are cut one after another, each when the one before is whole again, or later.
     #[test]
     fn a_stream_outlives_cuts_one_after_another(
         paths in 2..=3_usize,

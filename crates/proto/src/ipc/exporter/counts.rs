@@ -1,34 +1,34 @@
-//! What an exporter counts: what has happened, and what there is. Plain numbers, for whoever shows them.
+//! The event counts and the current amounts of an exporter, for status displays.
 
 use core::ops::{AddAssign, SubAssign};
 
-/// Why a message goes without sharing. Each is counted, so that no fallback goes unseen.
+/// Why a message is sent without sharing. Each fallback is counted, so that none is unnoticed.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum FallbackReason {
     /// The budget is 0.
     Off,
-    /// The allocation alone is longer than the budget.
+    /// The allocation alone exceeds the budget.
     TooLong,
-    /// What is in use, or not let go by all peers yet, leaves no room.
+    /// Exports in use, and exports that peers have not released, leave no room.
     NoRoom,
-    /// The peer could not map it lately.
+    /// The peer recently failed to map it.
     PassedOver,
-    /// The peer is letting it go.
+    /// The peer is retiring it.
     Draining,
-    /// It has as many users as there may be.
+    /// It has the maximal number of users.
     Pins,
-    /// The exporter ends.
+    /// The exporter is closing.
     Closing,
     /// The driver does not export it.
     NotExported,
-    /// The peer could not map it: its message goes again.
+    /// The peer could not map it: the message is sent again.
     NotMapped,
-    /// The memory was freed while it was exported.
+    /// The memory was freed while it was being exported.
     Gone,
 }
 
 impl FallbackReason {
-    /// All of them, in order.
+    /// All reasons, in order.
     pub const ALL: [Self; 10] = [
         Self::Off,
         Self::TooLong,
@@ -43,10 +43,10 @@ impl FallbackReason {
     ];
 }
 
-/// Exports, and the bytes of their allocations.
+/// A number of exports, and the bytes of their allocations.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ExportAmount {
-    /// How many.
+    /// Number of exports.
     pub entries: usize,
     /// Bytes of all of them.
     pub bytes: u64,
@@ -56,25 +56,25 @@ impl ExportAmount {
     /// Nothing.
     pub const NONE: Self = Self { entries: 0, bytes: 0 };
 
-    /// One export of so many bytes.
+    /// Returns the amount of one export of that many bytes.
     #[must_use]
     pub const fn one_export(bytes: u64) -> Self {
         Self { entries: 1, bytes }
     }
 
-    /// Whether it is within the other, by both measures.
+    /// Returns whether it is within the other, by both measures.
     #[must_use]
     pub const fn fits_within(self, other: Self) -> bool {
         self.entries <= other.entries && self.bytes <= other.bytes
     }
 
-    /// Whether there may be none of it: one of the two is 0.
+    /// Returns whether one measure is 0, so that no export fits.
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.entries == 0 || self.bytes == 0
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     #[must_use]
     pub const fn combined_with(self, other: Self) -> Self {
         Self { entries: self.entries + other.entries, bytes: self.bytes.saturating_add(other.bytes) }
@@ -94,33 +94,33 @@ impl SubAssign for ExportAmount {
     }
 }
 
-/// What has happened so far.
+/// Event counts.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ExporterCounts {
     /// Messages that found their memory exported.
     pub hits: u64,
-    /// Of them, those whose peer had to be told first.
+    /// Those hits whose export had to be announced to the peer first.
     pub announced: u64,
     /// Exports begun.
     pub misses: u64,
-    /// Exports retired to keep to a budget, or because they were asked back.
+    /// Exports retired because of a budget, or because they were requested back.
     pub evicted: u64,
-    /// Exports retired because nobody had used them for long.
+    /// Exports retired because they were unused for the idle limit.
     pub expired: u64,
     /// Exports retired because their memory had been freed.
     pub stale: u64,
-    /// Messages that went without sharing, by [`FallbackReason`].
+    /// Messages sent without sharing, by [`FallbackReason`].
     fallbacks: [u64; FallbackReason::ALL.len()],
 }
 
 impl ExporterCounts {
-    /// Messages that went without sharing for that reason.
+    /// Returns the number of messages sent without sharing for that reason.
     #[must_use]
     pub const fn fallback_count(&self, why: FallbackReason) -> u64 {
         self.fallbacks[why as usize]
     }
 
-    /// Messages that went without sharing.
+    /// Returns the number of messages sent without sharing.
     #[must_use]
     pub fn all_fallbacks(&self) -> u64 {
         self.fallbacks.iter().sum()
@@ -131,15 +131,15 @@ impl ExporterCounts {
     }
 }
 
-/// What there is.
+/// Current amounts.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ExportUsage {
-    /// What is kept for later messages, in use or not.
+    /// Exports kept for later messages, in use or not.
     pub live: ExportAmount,
-    /// What goes with the last message that uses it.
+    /// Exports that end with the last message that uses them.
     pub passing: ExportAmount,
-    /// What is over, and cannot be given back before all peers have let it go: zombies.
+    /// Zombies: retired exports that a message uses or a peer has not released.
     pub zombies: ExportAmount,
-    /// Of the live ones, how many no message uses.
+    /// Live exports that no message uses.
     pub idle: usize,
 }

@@ -1,4 +1,4 @@
-//! What is asked back, and who goes: memory that is freed, peers that are drained or dead, the exporter itself.
+//! Releases on request: of memory that will be freed, of peers that drain or end, and of the whole exporter.
 
 use super::MemoryExporter;
 use super::peer::{HoldPhase, ImportingPeerId};
@@ -7,8 +7,8 @@ use crate::slots::SlotId;
 use crate::time::Instant;
 
 impl MemoryExporter {
-    /// The allocation with that address is asked back, for instance because it will be freed: its export is over. `false` if none has
-    /// that address. It is given back when [`MemoryExporter::has_export_of`] says no.
+    /// Retires the export of the allocation that contains the address, for instance because it will be freed. Returns false if no export contains it.
+    /// The release is complete when [`MemoryExporter::has_export_of`] returns false.
     pub fn release_allocation(&mut self, address: u64) -> bool {
         let Some((_, slot)) =
             ByteSpan::new(address, 1).and_then(|byte| self.index.find_containing(&(), byte))
@@ -19,14 +19,14 @@ impl MemoryExporter {
         true
     }
 
-    /// Whether an allocation with any of those bytes is exported, or was and is not let go by all.
+    /// Returns whether an allocation with any of those bytes is exported, or was and is not released by all peers.
     #[must_use]
     pub fn has_export_of(&self, bytes: ByteSpan) -> bool {
         self.list_exports().any(|export| export.memory.span.overlaps(bytes))
     }
 
-    /// A hook's flag was found set: something was freed, nobody knows what. Every export is asked about ([`ExporterCommand::Query`]), and
-    /// those whose memory is gone are over.
+    /// Handles a free hook's flag: some memory was freed. [`MemoryExporter::poll`] then returns an [`ExporterCommand::Query`] for every export, and
+    /// exports of freed memory are retired.
     ///
     /// [`ExporterCommand::Query`]: super::ExporterCommand::Query
     pub fn on_memory_freed(&mut self) {
@@ -34,8 +34,8 @@ impl MemoryExporter {
         self.sweep = 0;
     }
 
-    /// That peer is to let go all that it was told of: what messages to it use, once they are done. Until it has, its messages go
-    /// another way; then it may be told again.
+    /// Makes a peer release all exports that were announced to it; those that messages to it use, once the messages are done. Until then, messages to
+    /// the peer that need them are sent another way. Afterwards they may be announced again.
     pub fn drain_peer(&mut self, peer: ImportingPeerId) {
         let Some(peer) = self.peers.get_mut(peer.0) else { return };
         for slot in 0..peer.toward.len() {
@@ -49,7 +49,7 @@ impl MemoryExporter {
         }
     }
 
-    /// That peer is dead, or has said BYE: it uses and has nothing any more. Pins for it need not be given back, and may be.
+    /// Removes a peer that is dead or has sent BYE, with everything that it used or held. Its pins may be returned, but need not be.
     pub fn remove_peer(&mut self, peer: ImportingPeerId, now: Instant) {
         let Some(left) = self.peers.remove(peer.0) else { return };
         for (slot, toward) in
@@ -60,7 +60,7 @@ impl MemoryExporter {
         }
     }
 
-    /// A peer that was told of it is gone.
+    /// Removes a peer from the holders of an export.
     fn forget_holder(&mut self, id: SlotId, pins: u32, now: Instant) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         entry.held = entry.held.saturating_sub(1);
@@ -71,8 +71,8 @@ impl MemoryExporter {
         self.unexport_if_unused(id);
     }
 
-    /// Nothing is shared any more, and all exports are over. The rest is as ever, until [`MemoryExporter::is_gone`]; whoever has not let
-    /// go by then may be said to be [`MemoryExporter::remove_peer`].
+    /// Stops sharing and retires all exports. Other calls continue as before, until [`MemoryExporter::is_gone`]. Peers that have not released
+    /// everything by then may be removed with [`MemoryExporter::remove_peer`].
     pub fn close(&mut self) {
         self.closing = true;
         for slot in 0..self.entries.used_places() as u32 {
@@ -80,7 +80,7 @@ impl MemoryExporter {
         }
     }
 
-    /// Whether nothing is left after [`MemoryExporter::close`].
+    /// Returns whether no export is left after [`MemoryExporter::close`].
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.closing && self.list_exports().next().is_none()

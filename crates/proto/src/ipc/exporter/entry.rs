@@ -1,7 +1,7 @@
-//! One export that a process knows, and the tokens of those who hold it. Owned by the exporter, which alone changes it.
+//! The state of one export, and the tokens of its users. Owned by the exporter, which alone changes it.
 //!
 //! ```text
-//! Exporting --exported--> Live --retired--> Retiring --nobody uses or maps it--> Leaving --told--> Ending --unexported--> gone
+//! Exporting --exported--> Live --retired--> Retiring --no user, no holder--> Leaving --polled--> Ending --unexported--> gone
 //!      |
 //!      +--failed--> gone
 //! ```
@@ -13,25 +13,25 @@ use crate::queue::{LinkedEntry, QueueLinks};
 use crate::time::Instant;
 use crate::wire::ipc::{ExportName, ExportReference};
 
-/// Where an export stands.
+/// The state of an export.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum ExportState {
-    /// Somebody is exporting it.
+    /// A caller is exporting it.
     Exporting,
     /// It can be shared.
     Live,
-    /// Nobody finds it any more; a message uses it, or a peer has it.
+    /// No lookup finds it any more; a message uses it, or a peer holds it.
     Retiring,
-    /// It is to be unexported; nobody has been told to yet.
+    /// It is to be unexported; no caller has received the command yet.
     Leaving,
-    /// Somebody is unexporting it.
+    /// A caller is unexporting it.
     Ending,
-    /// Its place has had all generations, and is never used again.
+    /// Its slot has used all generations, and is never used again.
     Spent,
 }
 
-/// The right of one message to a peer to use an export: nobody unmaps it there before this is given back. There is one for each
-/// that was given; one that is dropped keeps its export for ever.
+/// The right of one message to a peer to use an export, which stays mapped there until the pin is returned. Each pin must be returned once; a dropped
+/// pin keeps its export for ever.
 #[cfg_attr(test, derive(Clone))]
 #[derive(Debug, Eq, Hash, PartialEq)]
 #[must_use = "a pin that is not given back keeps its export for ever"]
@@ -41,15 +41,15 @@ pub struct ExportPin {
 }
 
 impl ExportPin {
-    /// Which export; the place of its name is where the caller may keep what belongs to it.
+    /// Returns the name of the export; the caller may store its own data by the slot of the name.
     #[must_use]
     pub const fn export_name(&self) -> ExportName {
         self.name
     }
 }
 
-/// Export this, without the lock; then say [`MemoryExporter::on_exported`](super::MemoryExporter::on_exported) or
-/// [`MemoryExporter::on_export_failed`](super::MemoryExporter::on_export_failed), one of the two for certain. It counts as a pin.
+/// An export to create without the lock. The caller then calls exactly one of [`MemoryExporter::on_exported`](super::MemoryExporter::on_exported) and
+/// [`MemoryExporter::on_export_failed`](super::MemoryExporter::on_export_failed). It counts as a pin.
 #[cfg_attr(test, derive(Clone))]
 #[derive(Debug, Eq, Hash, PartialEq)]
 #[must_use = "others wait for this export"]
@@ -60,28 +60,29 @@ pub struct PendingExport {
 }
 
 impl PendingExport {
-    /// What it will be called.
+    /// Returns the name that the export will have.
     #[must_use]
     pub const fn export_name(&self) -> ExportName {
         self.pin.name
     }
 
-    /// What to export.
+    /// Returns the allocation to export.
     #[must_use]
     pub const fn allocation(&self) -> DriverAllocation {
         self.allocation
     }
 }
 
-/// A message may go, and name the memory.
+/// The reference of a message that may be sent.
 #[derive(Debug, Eq, Hash, PartialEq)]
 #[must_use]
 pub struct SharedReference {
-    /// To be given back when the message is done, or its peer dead: [`MemoryExporter::finish_message`](super::MemoryExporter::finish_message).
+    /// The pin, to be returned by [`MemoryExporter::finish_message`](super::MemoryExporter::finish_message) when the message is done or its peer is
+    /// dead.
     pub pin: ExportPin,
-    /// What the message says.
+    /// The reference that the message contains.
     pub reference: ExportReference,
-    /// Whether the export is to be announced to the peer first; then it must be, even if the message is given up.
+    /// Whether the export has to be announced to the peer first; even if the message is abandoned.
     pub announce: bool,
 }
 
@@ -90,27 +91,27 @@ pub struct SharedReference {
 pub(super) struct ExportEntry {
     pub(super) memory: DriverAllocation,
     pub(super) state: ExportState,
-    /// Whether who asks finds it; once not, never again.
+    /// Whether a lookup finds it; once false, always false.
     pub(super) listed: bool,
-    /// Whether it goes as soon as no message uses it.
+    /// Whether it ends as soon as no message uses it.
     pub(super) passing: bool,
-    /// Whether that is because it was asked back: then a further message that wants it kept may use it only if there is room to keep
-    /// it, so that it does end.
+    /// Whether it is passing because it was requested back. A further message that wants to keep it may then use it only if there is room to keep it,
+    /// so that the export does end.
     pub(super) asked_back: bool,
-    /// Messages that use it, and who exports it.
+    /// Messages that use it, and the caller that exports it.
     pub(super) pins: u32,
-    /// Peers that were told of it and have not let it go.
+    /// Peers to which it was announced and that have not released it.
     pub(super) held: u32,
     /// When the last message was done.
     pub(super) used: Instant,
-    /// Up to which epoch of frees it is known to be there.
+    /// The epoch of frees up to which its memory is known to exist.
     pub(super) checked: u32,
-    /// Its neighbours in the one queue that it is in.
+    /// Its links in the one queue that contains it.
     pub(super) links: QueueLinks,
 }
 
 impl ExportEntry {
-    /// One that its first pin exports.
+    /// Creates an export that its first pin creates at the driver.
     pub(super) const fn new(memory: DriverAllocation, passing: bool, now: Instant, checked: u32) -> Self {
         let state = ExportState::Exporting;
         let links = QueueLinks::NONE;
@@ -119,7 +120,7 @@ impl ExportEntry {
         Self { memory, state, listed, passing, asked_back, pins: 1, held: 0, used: now, checked, links }
     }
 
-    /// Whether it waits among those that may be evicted.
+    /// Returns whether it may be evicted.
     pub(super) fn is_idle(&self) -> bool {
         self.state == ExportState::Live && self.pins == 0 && !self.passing
     }

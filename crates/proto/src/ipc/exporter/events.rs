@@ -1,4 +1,4 @@
-//! News of messages, peers and the driver, and what is to be done next.
+//! Events of messages, peers and the driver, and the commands that follow.
 
 use super::counts::FallbackReason;
 use super::entry::{ExportPin, ExportState};
@@ -10,17 +10,17 @@ use crate::slots::SlotId;
 use crate::time::Instant;
 use crate::wire::ipc::{CopyOutcome, ExportName, ExportNames, NAMES_MAX};
 
-/// What is to be done, without the lock.
+/// A command that the caller executes without the lock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub enum ExporterCommand {
-    /// Give this back to the driver, then say [`MemoryExporter::on_unexported`]. A failure is the caller's to repeat or to bear.
+    /// Return the export to the driver, then call [`MemoryExporter::on_unexported`]. The caller handles a failure: it repeats the call or gives up.
     Unexport(ExportName),
-    /// Ask the driver what is there, then say [`MemoryExporter::on_queried`].
+    /// Query the driver for the allocation, then call [`MemoryExporter::on_queried`].
     Query(AllocationQuery),
 }
 
-/// A question to the driver: whether an export's memory is still there.
+/// A query of the driver: whether an export's memory still exists.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct AllocationQuery {
     pub(super) name: ExportName,
@@ -29,30 +29,30 @@ pub struct AllocationQuery {
 }
 
 impl AllocationQuery {
-    /// The address to ask about: the first byte of an allocation.
+    /// Returns the address to query: the first byte of an allocation.
     #[must_use]
     pub const fn address(&self) -> u64 {
         self.span.start()
     }
 }
 
-/// News that cannot be; nothing was changed.
+/// An event is invalid; the exporter is unchanged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ExporterEventError {
-    /// There is no such export, or it stands elsewhere.
+    /// No such export exists, or it is in another state.
     #[error("no export has that name, or it stands elsewhere")]
     NoExport,
-    /// There is no such peer any more.
+    /// The peer has been removed.
     #[error("the peer is gone")]
     NoPeer,
-    /// The peer was not told to let that go.
+    /// The peer released an export that it was not requested to release.
     #[error("a peer lets go what it was not told to")]
     NotTold,
 }
 
 impl MemoryExporter {
-    /// A message is done, as its peer says, or will never be. If the peer could not map the memory the message goes again another
-    /// way, and some that follow it do, too. Of a dead peer, or one that has left, nothing is left to be given back.
+    /// Ends a message: its peer reported an outcome, or never will. If the peer could not map the memory, this message and some later ones are sent
+    /// another way. Does nothing for a peer that is dead or has left.
     pub fn finish_message(&mut self, pin: ExportPin, outcome: CopyOutcome, now: Instant) {
         let id = pin.name.slot_id();
         if outcome == CopyOutcome::NotMapped {
@@ -74,7 +74,7 @@ impl MemoryExporter {
         self.unpin_export(id, now);
     }
 
-    /// One uses it no more.
+    /// Removes one user of an export.
     pub(super) fn unpin_export(&mut self, id: SlotId, now: Instant) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let was = entry.pins;
@@ -88,7 +88,7 @@ impl MemoryExporter {
         }
     }
 
-    /// What that peer is to let go, for one message; `None`: nothing. To be asked when there is room for the message.
+    /// Returns names that the peer has to retire, for one message; `None` if there are none. Call it when there is room for the message.
     pub fn take_due_names(&mut self, peer: ImportingPeerId) -> Option<ExportNames> {
         let peer = self.peers.get_mut(peer.0)?;
         let first = ExportName::new(self.entries.entry_at(*peer.due.front()?)?.0)?;
@@ -107,10 +107,11 @@ impl MemoryExporter {
         ExportNames::new(names.get(..len)?)
     }
 
-    /// A peer says that it has let these go.
+    /// Records that a peer has released these exports.
     ///
     /// # Errors
-    /// [`ExporterEventError`] if it was not told to let go one of them, or says one twice: then none of it counts, and the peer is broken.
+    /// [`ExporterEventError`] if the peer was not requested to release one of them, or lists one twice. Then none counts, and the peer is to be
+    /// treated as broken.
     pub fn on_retired(
         &mut self,
         peer: ImportingPeerId,
@@ -142,7 +143,7 @@ impl MemoryExporter {
         Ok(())
     }
 
-    /// What is to be done next. To be asked after any other call, and at [`MemoryExporter::next_deadline`], until there is nothing.
+    /// Returns the next command. Call it after any other call, and at [`MemoryExporter::next_deadline`], until it returns `None`.
     pub fn poll(&mut self, now: Instant) -> Option<ExporterCommand> {
         self.expire_idle(now);
         if let Some(id) = self.leaving.front() {
@@ -160,10 +161,10 @@ impl MemoryExporter {
         Some(ExporterCommand::Query(AllocationQuery { name: ExportName::new(id)?, span, epoch }))
     }
 
-    /// The driver has it back: its bytes count no more.
+    /// Records that the driver has ended an export: its bytes no longer count.
     ///
     /// # Errors
-    /// [`ExporterEventError`] if nobody was told to give it back.
+    /// [`ExporterEventError`] if no [`ExporterCommand::Unexport`] was returned for it.
     pub fn on_unexported(&mut self, name: ExportName) -> Result<(), ExporterEventError> {
         let entry = self.entries.get(name.slot_id()).filter(|entry| entry.state == ExportState::Ending);
         let Some(entry) = entry else { return Err(ExporterEventError::NoExport) };
@@ -172,7 +173,8 @@ impl MemoryExporter {
         Ok(())
     }
 
-    /// What the driver says is at the address of a [`AllocationQuery`]; `None`: nothing. If it is not what was exported, that is over.
+    /// Takes the driver's answer to an [`AllocationQuery`]; `None` if no allocation has the address. The export is retired unless the answer is the
+    /// exported allocation.
     pub fn on_queried(&mut self, query: AllocationQuery, now_there: Option<DriverAllocation>) {
         let Some(entry) = self.entries.get_mut(query.name.slot_id()).filter(|entry| entry.listed) else {
             return;

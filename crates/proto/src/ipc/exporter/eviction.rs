@@ -1,5 +1,5 @@
-//! What is kept though no message uses it, and what goes when that is too much or too old. Whatever the budget is changed to, what
-//! is kept comes down to it as messages are done.
+//! Unused exports that are kept, and their eviction when they are too many or too old. After any change of the budget, the kept exports shrink to it
+//! as messages end.
 
 use super::MemoryExporter;
 use super::counts::{ExportAmount, FallbackReason};
@@ -10,8 +10,8 @@ use crate::slots::SlotId;
 use crate::time::Instant;
 
 impl MemoryExporter {
-    /// From now on at least so much may be kept, by either measure. Allocates the memory for that; nothing else does. Without memory for it the
-    /// budget stays, and messages beyond it take another way.
+    /// Raises the budget to at least this amount, by either measure, and allocates the tables for it; no other call allocates them. Without memory,
+    /// the budget stays, and messages beyond it are sent another way.
     pub fn grow_budget(&mut self, budget: ExportAmount) {
         let most = EXPORTS_MAX - self.config.passing;
         let entries = self.config.budget.entries.max(budget.entries.min(most));
@@ -22,17 +22,17 @@ impl MemoryExporter {
         }
     }
 
-    /// The peers' tables first: they may have more places than there are.
+    /// The peers' tables grow first: they may have more places than the exporter.
     fn make_places(&mut self, places: usize) -> Result<(), OutOfMemory> {
         self.peers.iter_mut().try_for_each(|(_, peer)| peer.grow_exports(places))?;
         self.index.reserve_nodes(places)?;
         self.entries.set_capacity(places)
     }
 
-    /// From now on at most so much may be kept, by either measure; 0 of one: nothing, and messages go another way. What is beyond
-    /// is retired, the least recently used first; what messages use, as soon as they are done, and further ones go another way
-    /// meanwhile, so that this comes however closely they follow each other. Tables keep their size, as the generations of names
-    /// live in them.
+    /// Lowers the budget to at most this amount, by either measure. If one measure is 0, no export is kept and messages are sent another way. Excess
+    /// exports are retired, the least recently used first; those that messages use, as soon as the messages are done. Further messages that want such
+    /// an export are sent another way meanwhile, so that it ends however closely messages follow each other. Tables keep their size, because the
+    /// generations of names are stored in them.
     pub fn shrink_budget(&mut self, budget: ExportAmount) {
         let kept = &mut self.config.budget;
         kept.entries = kept.entries.min(budget.entries);
@@ -41,14 +41,14 @@ impl MemoryExporter {
         self.let_pass_until(|exporter| exporter.live.fits_within(exporter.config.budget));
     }
 
-    /// Asks memory back: of what is kept, at most so many bytes stay. The least recently used goes first; then what messages use,
-    /// as soon as they are done. The budget stays as it is.
+    /// Reduces kept exports to at most `bytes` bytes. Retires unused exports first, the least recently used first, then those that messages use, as
+    /// soon as the messages are done. The budget stays unchanged.
     pub fn trim_exports(&mut self, bytes: u64) {
         while self.live.bytes > bytes && self.evict_idle() {}
         self.let_pass_until(|exporter| exporter.live.bytes <= bytes);
     }
 
-    /// Of what messages use, so much goes with the last of them that it is enough.
+    /// Marks exports that messages use as passing, until `is_enough` returns true.
     fn let_pass_until(&mut self, is_enough: impl Fn(&Self) -> bool) {
         for slot in 0..self.entries.used_places() as u32 {
             if is_enough(self) {
@@ -63,8 +63,8 @@ impl MemoryExporter {
         }
     }
 
-    /// The export of a pin goes with whoever uses it last, however much may be kept: who lent it for long wants it back. Whoever asks for it
-    /// meanwhile and wants it kept has it kept, if there is room.
+    /// Lets the export of a pin end with its last user, whatever the budget, because its memory was lent for long and the owner wants it back. A
+    /// message that requests it meanwhile with `passing` false keeps it, if there is room.
     pub fn let_go(&mut self, pin: &ExportPin) {
         let id = pin.name.slot_id();
         let used = self.entries.get(id).is_some_and(|entry| entry.listed && entry.pins > 0);
@@ -73,14 +73,14 @@ impl MemoryExporter {
         }
     }
 
-    /// When [`MemoryExporter::poll`] next has something to do by time alone.
+    /// Returns when [`MemoryExporter::poll`] next has work because of time alone.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let first = self.entries.get(self.idle.front()?)?;
         Some(first.used + self.config.idle?)
     }
 
-    /// What no message has used for long goes.
+    /// Retires exports that were unused for the idle limit.
     pub(super) fn expire_idle(&mut self, now: Instant) {
         while self.next_deadline().is_some_and(|deadline| deadline <= now) {
             let Some(id) = self.idle.front() else { return };
@@ -89,7 +89,7 @@ impl MemoryExporter {
         }
     }
 
-    /// Whether there is room for one more.
+    /// Makes room for one more export, or returns why there is none.
     pub(super) fn make_room(&mut self, one: ExportAmount, passing: bool) -> Result<(), FallbackReason> {
         let budget = self.config.budget;
         let room = |there: ExportAmount| {
@@ -108,8 +108,8 @@ impl MemoryExporter {
         }
     }
 
-    /// A message that wants it kept finds one that goes with its last message: it is kept from now on, if there is room. Without,
-    /// the message may use it all the same; but not if nothing may be kept, or if it was asked back.
+    /// Handles a message that wants to keep an export which ends with its last message: the export is kept from now on, if there is room. Without
+    /// room the message may still use it, unless the budget is 0 or the export was requested back.
     pub(super) fn keep_passing(&mut self, id: SlotId) -> Result<(), FallbackReason> {
         let Some(entry) = self.entries.get(id).filter(|entry| entry.passing) else { return Ok(()) };
         let one = self.config.amount_of(entry.memory);
@@ -132,7 +132,7 @@ impl MemoryExporter {
         Ok(())
     }
 
-    /// One that is in use is asked back: it goes with its last message from now on.
+    /// Requests back an export in use: it ends with its last message from now on.
     fn let_pass(&mut self, id: SlotId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let one = self.config.amount_of(entry.memory);
@@ -144,7 +144,7 @@ impl MemoryExporter {
         self.passing += one;
     }
 
-    /// The last message that used it is done.
+    /// Handles the end of the last message that used an export.
     pub(super) fn on_last_unpin(&mut self, id: SlotId, now: Instant) {
         let Some(entry) = self.entries.get_mut(id).filter(|entry| entry.state == ExportState::Live) else {
             return;
@@ -161,7 +161,7 @@ impl MemoryExporter {
         while !self.live.fits_within(self.config.budget) && self.evict_idle() {}
     }
 
-    /// The least recently used one that no message uses goes, if there is any.
+    /// Retires the least recently used idle export; returns false if there is none.
     fn evict_idle(&mut self) -> bool {
         let Some(id) = self.idle.front() else { return false };
         self.counts.evicted += 1;

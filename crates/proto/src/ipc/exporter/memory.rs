@@ -1,18 +1,17 @@
-//! What an exporter knows memory by. Made by the caller from what its driver says.
+//! The identity of memory for the exporter, which the caller creates from its driver's reports.
 
 use crate::intervals::ByteSpan;
 
-/// What a driver calls an allocation: a number that no other allocation of the process has had or will have. Of a driver whose
-/// numbers are shorter and come again the caller makes longer ones.
+/// The driver's id of an allocation, which no other allocation of the process ever has. If a driver reuses its ids, the caller extends them.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct DriverAllocationId(pub u64);
 
-/// An allocation, as the driver tells it of a pointer into it.
+/// An allocation, as the driver reports it for a pointer into it.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct DriverAllocation {
-    /// Its addresses in this process, all of them.
+    /// Its address range in this process.
     pub span: ByteSpan,
-    /// Its name.
+    /// Its id.
     pub id: DriverAllocationId,
     /// The number of its device.
     pub device: u32,

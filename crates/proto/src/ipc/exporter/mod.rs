@@ -1,21 +1,25 @@
-//! The end that has the memory: it alone decides what is exported, who is told, and when that is over.
+//! The exporting end: it owns the memory, and alone decides which allocations are exported, to which peers, and for how long.
 //!
-//! - [`MemoryExporter::lookup_export`] finds an export and changes nothing. [`MemoryExporter::share_memory`] pins one for a message ([`ShareDecision::Sent`]), or says
-//!   what is missing: an export that the caller is to make ([`ShareDecision::Export`]), another caller's export
-//!   ([`ShareDecision::Coming`]); or that this message goes another way ([`ShareDecision::Fallback`]). Both are told what the driver
-//!   says of the address just now: an address alone may be that of memory that was freed and given to another owner.
-//! - [`MemoryExporter::finish_message`]: the message is done. [`MemoryExporter::poll`], after any call and at [`MemoryExporter::next_deadline`]: what is to be
-//!   unexported or asked of the driver. [`MemoryExporter::take_due_names`], for each peer whose stream has room: what it is to let go.
-//!   [`MemoryExporter::on_retired`]: it has.
-//! - [`MemoryExporter::grow_budget`] and [`MemoryExporter::shrink_budget`], and nothing else, change what may be kept. [`MemoryExporter::trim_exports`],
-//!   [`MemoryExporter::drain_peer`], [`MemoryExporter::release_allocation`], [`MemoryExporter::on_memory_freed`] and [`MemoryExporter::close`] ask something back.
+//! - [`MemoryExporter::lookup_export`] finds an export and changes nothing.
+//! - [`MemoryExporter::share_memory`] pins an export for a message ([`ShareDecision::Sent`]). If none exists, the caller has to create it
+//!   ([`ShareDecision::Export`]), wait for another caller that does ([`ShareDecision::Coming`]), or send the message another way
+//!   ([`ShareDecision::Fallback`]). Like `lookup_export`, it takes the driver's current answer for the address: an address alone may belong to memory
+//!   that was freed and allocated again.
+//! - [`MemoryExporter::finish_message`] ends a message.
+//! - [`MemoryExporter::poll`] returns exports to end and queries for the driver. The caller calls it after any other call and at
+//!   [`MemoryExporter::next_deadline`].
+//! - [`MemoryExporter::take_due_names`] returns names to retire, for each peer whose stream has room; [`MemoryExporter::on_retired`] takes the peer's
+//!   reply.
+//! - Only [`MemoryExporter::grow_budget`] and [`MemoryExporter::shrink_budget`] change the budget. [`MemoryExporter::trim_exports`],
+//!   [`MemoryExporter::drain_peer`], [`MemoryExporter::release_allocation`], [`MemoryExporter::on_memory_freed`] and [`MemoryExporter::close`] end
+//!   exports.
 //!
-//! Live exports have no byte in common. What overlaps a new allocation, or has its address and another id, is retired when the new
-//! one is seen. What is retired is found no more, and is over once no message uses it and every peer has let it go or is dead;
-//! until then its bytes count, as the driver has them. An export that a message uses is never retired at the peer of that message.
+//! Live exports have no byte in common. When a new allocation is seen, an export that overlaps it, or has its address and another id, is retired. A
+//! retired export is not found any more. It ends once no message uses it and every peer has released it or is dead; its bytes count until then,
+//! because the driver still holds them. An export that a message uses is never retired at the peer of that message.
 //!
-//! A look-up takes as many steps as the logarithm of the number of exports, or a few if it is the one found last. A hit allocates
-//! nothing. News that do not fit are refused and change nothing.
+//! A lookup takes logarithmic time in the number of exports, and a few steps for the export found last. A hit allocates nothing. Invalid events are
+//! rejected and change nothing.
 
 mod counts;
 mod drain;
@@ -43,92 +47,92 @@ use crate::slots::{SlotId, SlotTable};
 use crate::time::{Duration, Instant};
 use crate::wire::ipc::ExportName;
 
-/// No export.
+/// The slot number that stands for no export.
 const NONE: u32 = u32::MAX;
 
-/// What an exporter may do.
+/// The limits of an exporter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ExporterConfig {
-    /// What may be kept, what is not let go yet included; more than [`EXPORTS_MAX`] entries are as many as that, less `passing`.
+    /// The budget for kept exports and zombies together. At most [`EXPORTS_MAX`] entries less `passing`; a larger number counts as that.
     pub budget: ExportAmount,
-    /// Exports besides that go with the last message that uses them; at most half of [`EXPORTS_MAX`].
+    /// Number of additional exports that end with the last message that uses them; at most half of [`EXPORTS_MAX`].
     pub passing: usize,
-    /// For how long an export is kept that no message uses; `None`: for ever.
+    /// How long an unused export is kept; `None` for no limit.
     pub idle: Option<Duration>,
-    /// Whether an export keeps no memory from being freed, as where others copy by the kernel's calls: its bytes count as none then.
+    /// Whether exports do not keep memory from being freed, as where peers copy by system calls; their bytes then count as 0.
     pub weightless: bool,
 }
 
 impl ExporterConfig {
-    /// For how long an export is kept by default that no message uses.
+    /// The default time for which an unused export is kept.
     pub const IDLE: Duration = Duration::from_secs(30);
 
-    /// What one export of that memory counts.
+    /// Returns the amount that one export of that memory counts.
     fn amount_of(&self, memory: DriverAllocation) -> ExportAmount {
         ExportAmount::one_export(if self.weightless { 0 } else { memory.span.len() })
     }
 }
 
-/// What a process has exported.
+/// All exports of a process.
 #[derive(Clone, Debug)]
 pub struct MemoryExporter {
     config: ExporterConfig,
     entries: SlotTable<ExportEntry>,
-    /// Those that are found, by their addresses: the places of their names.
+    /// The exports that a lookup finds, by their addresses: the slots of their names.
     index: IntervalTree<(), u32>,
-    /// The one that was shared last.
+    /// The export that was shared last.
     recent: Option<RecentExport>,
     peers: SlotTable<ImportingPeer>,
-    /// Those that may be evicted, the least recently used in front.
+    /// Exports that may be evicted, least recently used first.
     idle: LinkedQueue,
-    /// Those to be unexported that nobody has been told of.
+    /// Exports to be unexported, before [`MemoryExporter::poll`] has returned them.
     leaving: LinkedQueue,
     live: ExportAmount,
     passing: ExportAmount,
     zombies: ExportAmount,
-    /// Most bytes of all three so far.
+    /// Largest sum of live, passing and zombie bytes so far.
     peak: u64,
-    /// Goes up whenever memory was freed.
+    /// Incremented whenever memory was freed.
     epoch: u32,
-    /// The next place to look at whether its memory is still there.
+    /// The next slot to check for freed memory.
     sweep: u32,
     closing: bool,
     counts: ExporterCounts,
 }
 
-/// A live export that can be found, with all that a hit looks at.
+/// A live export that a lookup finds, with all data that a hit needs.
 #[derive(Clone, Copy, Debug)]
 struct RecentExport {
     name: ExportName,
     memory: DriverAllocation,
 }
 
-/// There are as many peers as there may be.
+/// The limit of [`IPC_PEERS_MAX`] peers is reached, or memory for another peer cannot be allocated.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("memory is shared with {IPC_PEERS_MAX} processes already, or there is no memory for one more")]
 pub struct TooManyPeers;
 
-/// An export, as it stands: for those who show it.
+/// An export and its state, for status displays.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ExportListing {
     /// Its name.
     pub name: ExportName,
     /// Its memory.
     pub memory: DriverAllocation,
-    /// Where it stands.
+    /// Its state.
     pub state: ExportState,
-    /// Whether it goes with the last message that uses it.
+    /// Whether it ends with the last message that uses it.
     pub passing: bool,
-    /// When the last message that used it was done, or it was made.
+    /// When the last message that used it ended, or when it was created.
     pub used: Instant,
     /// Messages that use it.
     pub pins: u32,
-    /// Peers that were told of it and have not let it go.
+    /// Peers to which it was announced and that have not released it.
     pub holders: u32,
 }
 
 impl MemoryExporter {
-    /// One that has exported nothing.
+    /// Creates an exporter without exports.
     #[must_use]
     pub fn new(config: ExporterConfig) -> Self {
         let passing = config.passing.min(EXPORTS_MAX / 2);
@@ -153,51 +157,51 @@ impl MemoryExporter {
         new
     }
 
-    /// A process comes that may be told of exports.
+    /// Adds a process to which exports may be announced.
     ///
     /// # Errors
     /// [`TooManyPeers`].
     pub fn add_peer(&mut self) -> Result<ImportingPeerId, TooManyPeers> {
-        // Without memory for one more there is room for none.
+        // Without memory for its tables, the peer is refused.
         let peer = ImportingPeer::new(self.export_capacity()).map_err(|_| TooManyPeers)?;
         self.peers.insert(peer).map(ImportingPeerId).map_err(|_| TooManyPeers)
     }
 
-    /// Exports that there can be at once, by the largest budget so far.
+    /// Returns how many exports can exist at once, by the largest budget so far.
     const fn export_capacity(&self) -> usize {
         self.entries.capacity()
     }
 
-    /// What may be kept, and the rest.
+    /// Returns the current budget and the other limits.
     #[must_use]
     pub const fn config(&self) -> ExporterConfig {
         self.config
     }
 
-    /// What has happened so far.
+    /// Returns the event counts so far.
     #[must_use]
     pub const fn counts(&self) -> ExporterCounts {
         self.counts
     }
 
-    /// What there is.
+    /// Returns the current amounts.
     #[must_use]
     pub const fn usage(&self) -> ExportUsage {
         ExportUsage { live: self.live, passing: self.passing, zombies: self.zombies, idle: self.idle.len() }
     }
 
-    /// Most bytes that were exported at once so far, zombies included.
+    /// Returns the largest number of bytes that were exported at once so far, zombies included.
     #[must_use]
     pub const fn peak_bytes(&self) -> u64 {
         self.peak
     }
 
-    /// For how long an export is kept from now on that no message uses; `None`: for ever.
+    /// Sets how long an unused export is kept from now on; `None` for no limit.
     pub const fn set_idle_limit(&mut self, limit: Option<Duration>) {
         self.config.idle = limit;
     }
 
-    /// Every export, as it stands.
+    /// Iterates over all exports.
     pub fn list_exports(&self) -> impl Iterator<Item = ExportListing> {
         let used = self.entries.iter().filter(|(_, entry)| entry.state != ExportState::Spent);
         used.filter_map(|(id, entry)| {
@@ -206,7 +210,8 @@ impl MemoryExporter {
         })
     }
 
-    /// The peers that were told of an export and have not let it go, each with the number of messages to it that use it.
+    /// Iterates over the peers to which an export was announced and that have not released it, each with the number of its messages that use the
+    /// export.
     pub fn export_holders(&self, name: ExportName) -> impl Iterator<Item = (ImportingPeerId, u32)> {
         let known = self.entries.get(name.slot_id()).is_some();
         let toward = move |peer: &ImportingPeer| {
@@ -220,7 +225,7 @@ impl MemoryExporter {
 
 #[cfg(test)]
 impl MemoryExporter {
-    /// All that decides what can happen from now on.
+    /// Hashes all state that determines future behaviour.
     pub(in crate::ipc) fn print(&self, hasher: &mut impl core::hash::Hasher) {
         use core::hash::Hash;
         (&self.entries, &self.peers, &self.idle, &self.leaving).hash(hasher);
@@ -228,7 +233,7 @@ impl MemoryExporter {
         (self.config.budget, self.sweep).hash(hasher);
     }
 
-    /// The place's next use is its last.
+    /// Makes the next use of the slot its last.
     pub(in crate::ipc) fn wear_out(&mut self, slot: u32) {
         self.entries.wear_out(slot);
     }
@@ -237,7 +242,7 @@ impl MemoryExporter {
         self.entries.get_mut(name.slot_id()).into_iter().for_each(|entry| entry.pins = pins);
     }
 
-    /// For how many exports tables have room.
+    /// Returns for how many exports the tables have room.
     pub(in crate::ipc) fn room(&self) -> [usize; 4] {
         let of_peers = self.peers.iter().map(|(_, peer)| peer.toward.capacity() + peer.due.capacity());
         [self.entries.room(), self.index.room(), self.entries.capacity(), of_peers.sum()]

@@ -1,4 +1,4 @@
-//! What an exporter knows of one importing process: which exports it was told of, and what it is still to be told.
+//! The exporter's state of one importing process: the exports announced to it, and the names that it has to retire.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -7,41 +7,41 @@ use crate::limits::IPC_PASSED_OVER_MAX;
 use crate::reserve::{OutOfMemory, try_deque, try_filled, try_grow};
 use crate::slots::SlotId;
 
-/// An importing process, from its coming to its death or its BYE. A process that comes again is another one.
+/// An importing process, from its arrival to its death or its BYE. A process that returns gets a new id.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct ImportingPeerId(pub(in crate::ipc) SlotId);
 
 impl ImportingPeerId {
-    /// The place in which the caller may keep what belongs to it.
+    /// Returns the slot by which the caller may store its own data.
     #[must_use]
     pub const fn slot(self) -> u32 {
         self.0.slot
     }
 }
 
-/// How a peer stands to an export.
+/// The state of an export at a peer.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub(super) enum HoldPhase {
-    /// It has not heard of it, or has let it go.
+    /// It was not announced, or has been released.
     #[default]
     No,
-    /// It was told of it.
+    /// It was announced.
     Announced,
-    /// As that; it is to let it go once no message uses it.
+    /// It was announced, and is to be retired once no message uses it.
     Draining,
-    /// It is to be told to let it go.
+    /// It is to be retired, and the RETIRE is not sent yet.
     Due,
-    /// It was told to let it go.
+    /// The RETIRE was sent.
     Told,
 }
 
-/// A peer and an export.
+/// An export at a peer.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub(super) struct PeerExport {
     pub(super) held: HoldPhase,
-    /// How often it could not map it, one after another.
+    /// Consecutive failures of the peer to map it.
     failures: u8,
-    /// So many messages more go another way.
+    /// How many further messages are sent another way.
     passed_over: u16,
     /// Messages to that peer that use it.
     pub(super) pins: u32,
@@ -50,14 +50,14 @@ pub(super) struct PeerExport {
 /// A peer.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct ImportingPeer {
-    /// By the exports' slots.
+    /// Its exports, by slot.
     pub(super) toward: Vec<PeerExport>,
-    /// Slots of exports that it is to be told to let go.
+    /// Slots of exports that it has to be requested to retire.
     pub(super) due: VecDeque<u32>,
 }
 
 impl PeerExport {
-    /// Whether one more message is to go another way, as the peer could not map this.
+    /// Returns whether the next message is sent another way because the peer could not map this; counts that message.
     pub(super) const fn is_passed_over(&mut self) -> bool {
         if self.passed_over == 0 {
             return false;
@@ -66,26 +66,26 @@ impl PeerExport {
         true
     }
 
-    /// It could not map it.
+    /// Records that the peer could not map it.
     pub(super) fn on_map_failed(&mut self) {
         self.failures = self.failures.saturating_add(1);
         let run = 1_u16.checked_shl(self.failures.into()).unwrap_or(u16::MAX);
         self.passed_over = run.min(IPC_PASSED_OVER_MAX);
     }
 
-    /// It has mapped it.
+    /// Records that the peer has mapped it.
     pub(super) const fn on_map_succeeded(&mut self) {
         self.failures = 0;
     }
 }
 
 impl ImportingPeer {
-    /// One that knows nothing, with room for so many exports.
+    /// Creates a peer without announcements, with room for `exports` exports.
     pub(super) fn new(exports: usize) -> Result<Self, OutOfMemory> {
         Ok(Self { toward: try_filled(PeerExport::default(), exports)?.into_vec(), due: try_deque(exports)? })
     }
 
-    /// There may be so many exports now.
+    /// Grows its tables to `exports` exports.
     pub(super) fn grow_exports(&mut self, exports: usize) -> Result<(), OutOfMemory> {
         if exports > self.toward.len() {
             let bytes = exports.saturating_mul(size_of::<u32>());
@@ -98,7 +98,7 @@ impl ImportingPeer {
         Ok(())
     }
 
-    /// It is to let an export go that no message to it uses.
+    /// Queues the retirement of an export that no message to this peer uses.
     pub(super) fn queue_retire(&mut self, slot: u32) {
         if let Some(toward) = self.toward.get_mut(slot as usize) {
             toward.held = HoldPhase::Due;

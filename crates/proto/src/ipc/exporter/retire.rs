@@ -1,4 +1,4 @@
-//! The end of an export: it is found no more, its peers let it go, and then the driver has it back.
+//! The end of an export: lookups do not find it, its peers release it, and then the driver ends it.
 
 use super::MemoryExporter;
 use super::entry::{ExportEntry, ExportState};
@@ -6,7 +6,7 @@ use super::peer::HoldPhase;
 use crate::slots::SlotId;
 
 impl MemoryExporter {
-    /// Nobody finds that export any more; it is over once no message uses it and no peer has it.
+    /// Hides an export from lookups; it ends once no message uses it and no peer holds it.
     pub(super) fn retire_at(&mut self, slot: u32) {
         let Some((id, entry)) = self.entries.entry_at(slot).filter(|(_, entry)| entry.listed) else { return };
         let idle = entry.is_idle();
@@ -15,13 +15,13 @@ impl MemoryExporter {
         if idle {
             self.idle.unlink_entry(&mut self.entries, id);
         }
-        // Who is exporting it is told when it is.
+        // An export that is being created is retired when its caller reports the result.
         if live {
             self.begin_retiring(id);
         }
     }
 
-    /// The memory of that export is not what it was.
+    /// Retires an export whose memory has changed.
     pub(super) fn end_stale(&mut self, slot: u32) {
         self.counts.stale += 1;
         self.retire_at(slot);
@@ -39,7 +39,7 @@ impl MemoryExporter {
         }
     }
 
-    /// One that is live and in no queue is over: whoever was told of it is to let it go, once no message uses it there.
+    /// Retires a live export that is in no queue: peers that know it have to release it, once no message uses it there.
     pub(super) fn begin_retiring(&mut self, id: SlotId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let one = self.config.amount_of(entry.memory);
@@ -62,7 +62,7 @@ impl MemoryExporter {
         self.unexport_if_unused(id);
     }
 
-    /// One that is over goes back to the driver if nobody uses it and nobody has it.
+    /// Queues a retired export for the driver, if no message uses it and no peer holds it.
     pub(super) fn unexport_if_unused(&mut self, id: SlotId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if entry.state == ExportState::Retiring && entry.pins == 0 && entry.held == 0 {
@@ -71,7 +71,7 @@ impl MemoryExporter {
         }
     }
 
-    /// Its name is over. A place that has had all its generations stays taken, so that no name comes twice.
+    /// Removes an export. A slot that has used all generations stays occupied, so that no name occurs twice.
     pub(super) fn remove(&mut self, id: SlotId) {
         if id.generation != u32::MAX {
             self.entries.remove(id);
@@ -80,7 +80,7 @@ impl MemoryExporter {
         }
     }
 
-    /// Looks at every export that can be found.
+    /// Returns the first export from a slot on that a lookup finds and `is` accepts.
     pub(super) fn find_listed(&self, from: u32, is: impl Fn(&ExportEntry) -> bool) -> Option<SlotId> {
         let mut places =
             (from..self.entries.used_places() as u32).filter_map(|slot| self.entries.entry_at(slot));

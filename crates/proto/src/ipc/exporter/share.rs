@@ -1,4 +1,4 @@
-//! A message asks for its memory: what is found, what is missing, and what is exported for it.
+//! Requests of messages for their memory: lookup, pin, and the export of memory that has none.
 
 use super::counts::FallbackReason;
 use super::entry::{ExportEntry, ExportPin, ExportState, PendingExport, SharedReference};
@@ -10,59 +10,59 @@ use crate::limits::IPC_PINS_MAX;
 use crate::time::Instant;
 use crate::wire::ipc::{ExportName, ExportReference};
 
-/// What a message asks for.
+/// A message's request for its memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ExportRequest {
-    /// To whom it goes.
+    /// The peer to which the message is sent.
     pub peer: ImportingPeerId,
     /// Its bytes, by their addresses.
     pub part: ByteSpan,
-    /// The allocation that has them, as the driver said just now.
+    /// The allocation that contains them, as the driver has just reported it.
     pub memory: DriverAllocation,
-    /// Whether an export that is made for it goes with it, whatever the budget; otherwise it is kept as far as that allows.
+    /// Whether a new export ends with the message, whatever the budget; otherwise it is kept if the budget allows it.
     pub passing: bool,
 }
 
-/// What a look-up finds.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ExportLookup {
-    /// It is exported.
+    /// The memory is exported.
     Hit(ExportName),
-    /// It is being exported.
+    /// The memory is being exported.
     Coming,
-    /// Nothing is exported there.
+    /// No export has these bytes.
     Absent,
-    /// Another allocation was exported there.
+    /// Another allocation was exported at this address.
     Stale,
 }
 
-/// What becomes of a message.
+/// How a message is sent.
 #[derive(Debug, Eq, PartialEq)]
 #[must_use]
 pub enum ShareDecision {
-    /// It may go.
+    /// By this reference.
     Sent(SharedReference),
-    /// Carry this out first.
+    /// After the caller has executed this export.
     Export(PendingExport),
-    /// Another caller carries it out: ask again.
+    /// After another caller has executed the export: the caller repeats the request.
     Coming,
-    /// It goes another way; this is counted.
+    /// Another way; the fallback is counted.
     Fallback(FallbackReason),
 }
 
-/// A message asks for what cannot be; nothing was changed.
+/// A request is invalid; the exporter is unchanged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ExportRequestError {
-    /// That peer is dead, or has left.
+    /// The peer is dead, or has left.
     #[error("the peer is gone")]
     Gone,
-    /// Its bytes are not all of that allocation.
+    /// Its bytes are not all inside the allocation.
     #[error("bytes outside of their allocation")]
     Outside,
 }
 
 impl MemoryExporter {
-    /// The export of those bytes, which are of `memory` as the driver said just now, if there is one. Changes nothing.
+    /// Returns the export of those bytes, which are in `memory` as the driver has just reported. Changes nothing.
     #[inline]
     #[must_use]
     pub fn lookup_export(&self, part: ByteSpan, memory: DriverAllocation) -> ExportLookup {
@@ -75,10 +75,10 @@ impl MemoryExporter {
         self.lookup_indexed(part, memory)
     }
 
-    /// Not inlined, so that the one that was found last costs less.
+    /// Not inlined, so that a hit on the export found last stays short.
     #[inline(never)]
     fn lookup_indexed(&self, part: ByteSpan, memory: DriverAllocation) -> ExportLookup {
-        // No two overlap: none but this can have its first byte.
+        // Exports do not overlap: only this one can contain the first byte.
         let Some((span, slot)) = self.index.last_from(&(), part.start()) else { return ExportLookup::Absent };
         let Some((id, entry)) = self.entries.entry_at(slot).filter(|_| span.contains(part)) else {
             return ExportLookup::Absent;
@@ -92,7 +92,7 @@ impl MemoryExporter {
         }
     }
 
-    /// A message asks for its memory. What is found is pinned; what is not is begun, if there is room.
+    /// Pins the export of a message's memory, or begins an export if there is room.
     ///
     /// # Errors
     /// [`ExportRequestError`].
@@ -114,14 +114,14 @@ impl MemoryExporter {
         })
     }
 
-    /// A message of bytes that no one export is of: they lie in several allocations, one behind the other. It is counted.
+    /// Counts a message whose bytes are in several adjacent allocations, so that no single export contains them.
     pub fn pass_over(&mut self) -> ShareDecision {
         self.fall_back(FallbackReason::NotExported)
     }
 
     fn share_found(&mut self, name: ExportName, ask: &ExportRequest) -> ShareDecision {
         let id = name.slot_id();
-        // The driver was asked just now: its memory is there.
+        // The driver has just reported the allocation: its memory exists.
         self.entries.get_mut(id).into_iter().for_each(|entry| entry.checked = self.epoch);
         self.remember_recent(name);
         let room = if ask.passing { Ok(()) } else { self.keep_passing(id) };
@@ -135,13 +135,13 @@ impl MemoryExporter {
         }
     }
 
-    /// It is the one that was shared last.
+    /// Records the export that was shared last.
     fn remember_recent(&mut self, name: ExportName) {
         let Some(entry) = self.entries.get(name.slot_id()) else { return };
         self.recent = Some(RecentExport { name, memory: entry.memory });
     }
 
-    /// One message more uses a live export.
+    /// Adds a message to a live export.
     fn pin_export(
         &mut self,
         name: ExportName,
@@ -183,7 +183,7 @@ impl MemoryExporter {
         ShareDecision::Fallback(why)
     }
 
-    /// An allocation that is not exported: what was at its addresses is over, and it is exported if there is room.
+    /// Retires exports at the addresses of a new allocation, and begins its export if there is room.
     fn begin_export(&mut self, ask: &ExportRequest, now: Instant) -> ShareDecision {
         let memory = ask.memory;
         self.retire_overlapping(memory);
@@ -207,14 +207,14 @@ impl MemoryExporter {
         ShareDecision::Export(PendingExport { pin, allocation: memory, part: ask.part })
     }
 
-    /// Whatever has a byte of that allocation is another one that is gone.
+    /// Retires every export that overlaps the allocation: its memory was freed.
     fn retire_overlapping(&mut self, memory: DriverAllocation) {
         while let Some((_, slot)) = self.index.find_overlapping(&(), memory.span) {
             self.end_stale(slot);
         }
     }
 
-    /// It was exported. What becomes of the message that it was made for.
+    /// Records that an export was created, and returns how its message is sent.
     ///
     /// # Errors
     /// [`ExporterEventError`] if the token is of another exporter.
@@ -246,7 +246,7 @@ impl MemoryExporter {
         Ok(shared)
     }
 
-    /// It could not be exported; nothing of it is left at the driver. Its message goes another way.
+    /// Records that an export failed and the driver holds nothing of it. Its message is sent another way.
     ///
     /// # Errors
     /// [`ExporterEventError`] if the token is of another exporter.
@@ -268,7 +268,7 @@ impl MemoryExporter {
     }
 }
 
-/// Those bytes, counted from the first of the whole.
+/// Returns those bytes as offsets from the first byte of the whole.
 #[inline]
 fn offset_span(part: ByteSpan, whole: ByteSpan) -> Option<ByteSpan> {
     ByteSpan::new(part.start().checked_sub(whole.start())?, part.len())

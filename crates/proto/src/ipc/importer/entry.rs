@@ -1,7 +1,7 @@
-//! One import, its mappings, and the tokens of those who use it. Owned by the importer, which alone changes it.
+//! The state of one import and its mappings, and the tokens of its users. Owned by the importer, which alone changes it.
 //!
 //! ```text
-//! Vacant --announced--> Known --retired--> Retiring --nobody uses it, nothing is mapped--> Vacant
+//! Vacant --announced--> Known --retired--> Retiring --no user, no mapping--> Vacant
 //!   |                     ^
 //!   +--referred to--> Awaited
 //! ```
@@ -12,49 +12,49 @@ use crate::intervals::ByteSpan;
 use crate::slots::SlotId;
 use crate::wire::ipc::ExportName;
 
-/// An exporting process, from its coming to its end. A process that comes again is another one.
+/// An exporting process, from its arrival to its end. A process that returns gets a new id.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SourceId(pub(in crate::ipc) SlotId);
 
 impl SourceId {
-    /// The place in which the caller may keep what belongs to it.
+    /// Returns the slot by which the caller may store its own data.
     #[must_use]
     pub const fn slot(self) -> u32 {
         self.0.slot
     }
 }
 
-/// How memory is mapped.
+/// The kind of a mapping.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum MappingKind {
-    /// For a device: what copy engines take.
+    /// For a device: its copy engines can access it.
     Device,
-    /// For the host: what a processor may load and store.
+    /// For the host: the CPU can load and store.
     Host,
 }
 
-/// Where and how memory is mapped. A mapping serves who asks for the same place, and nobody else.
+/// The device and the kind of a mapping. A mapping serves requests for the same place only.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct MappingPlace {
     /// This process's number of the device.
     pub device: u32,
-    /// How.
+    /// The kind of mapping.
     pub way: MappingKind,
 }
 
-/// A mapping: of one export, in one place.
+/// A mapping of one export, in one place.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct MappingId {
-    /// Whose memory.
+    /// The exporting process.
     pub source: SourceId,
-    /// Which export.
+    /// The export.
     pub name: ExportName,
-    /// Where.
+    /// The place.
     pub place: MappingPlace,
 }
 
-/// The right of one operation to use an import: nobody unmaps it before this is given back. There is one for each that was given;
-/// one that is dropped keeps its import for ever.
+/// The right of one operation to use an import, which stays mapped until the pin is returned. Each pin must be returned once; a dropped pin keeps its
+/// import for ever.
 #[cfg_attr(test, derive(Clone))]
 #[derive(Debug, Eq, Hash, PartialEq)]
 #[must_use = "a use that does not end keeps its import for ever"]
@@ -65,44 +65,44 @@ pub struct ImportPin {
 }
 
 impl ImportPin {
-    /// Which import.
+    /// Returns the name of the import.
     #[must_use]
     pub const fn export_name(&self) -> ExportName {
         self.name
     }
 
-    /// Its bytes, counted from the first of the allocation.
+    /// Returns its bytes, as offsets from the first byte of the allocation.
     #[must_use]
     pub const fn part(&self) -> ByteSpan {
         self.part
     }
 }
 
-/// Where an import stands.
+/// The state of an import.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum ImportState {
-    /// There is none.
+    /// The slot has no import.
     Vacant,
-    /// Something was referred to, and is not announced yet.
+    /// A message referred to it before its announcement arrived.
     Awaited,
-    /// It may be mapped.
+    /// It was announced and may be mapped.
     Known,
-    /// It is to be forgotten.
+    /// It is to be unmapped and forgotten.
     Retiring,
 }
 
-/// Where a mapping stands.
+/// The state of a mapping.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(super) enum MappingPhase {
-    /// Somebody is mapping it, for the second time where that is true.
+    /// A caller is mapping it; `again` if for the second time.
     Opening { again: bool },
-    /// It can be used, at that address.
+    /// It is mapped at that address.
     Open { address: u64 },
-    /// The driver took it for mapped already; to be tried again when others are unmapped.
+    /// The driver reported the memory as mapped already; it is to be tried again after other mappings have been unmapped.
     Refused,
-    /// It could not be mapped; whoever uses the import now is told.
+    /// It could not be mapped; current users of the import get the error.
     Failed,
-    /// It is to be unmapped, or somebody is doing so.
+    /// It is to be unmapped; `told` once a caller has received the command.
     Closing { address: u64, told: bool },
 }
 
@@ -113,19 +113,19 @@ pub(super) struct ImportMapping {
     pub(super) state: MappingPhase,
 }
 
-/// An import, or its place.
+/// An import, or its vacant slot.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(super) struct ImportEntry {
-    /// Which use of the place it is, or was.
+    /// The generation of the slot's current or last use.
     pub(super) generation: u32,
     pub(super) state: ImportState,
-    /// Where it lies at the exporter, once that is known.
+    /// Its address range at the exporter, once known.
     pub(super) span: Option<ByteSpan>,
-    /// Which announcement of its exporter it is: of two that overlap the later one is there, and the other one gone.
+    /// The sequence number of its announcement. Of two imports that overlap, the one announced later exists and the other was freed.
     pub(super) order: u64,
     /// Operations that use it.
     pub(super) pins: u32,
-    /// Few: a place each.
+    /// Few: one per place.
     pub(super) mappings: Vec<ImportMapping>,
 }
 
@@ -139,7 +139,7 @@ impl ImportEntry {
         mappings: Vec::new(),
     };
 
-    /// The mapping in that place.
+    /// Returns the mapping in that place.
     #[inline]
     pub(super) fn mapping(&self, place: MappingPlace) -> Option<&ImportMapping> {
         self.mappings.iter().find(|mapping| mapping.place == place)

@@ -1,51 +1,51 @@
-//! What an exporter says, and the ends of operations.
+//! Messages of an exporter, and the ends of operations.
 
 use super::entry::{ImportEntry, ImportPin, ImportState, SourceId};
 use super::{ImportSource, MemoryImporter};
 use crate::limits::{IPC_PINS_MAX, NAMES_AWAITED_MAX};
 use crate::wire::ipc::{ExportAnnouncement, ExportName, ExportNames, ExportReference};
 
-/// An announcement cannot be; nothing was changed. Its exporter is broken, or gone.
+/// An announcement is invalid; the importer is unchanged. Its exporter is broken, or has ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AnnounceError {
-    /// That exporter has ended.
+    /// The exporter has ended.
     #[error("the exporter is gone")]
     Gone,
-    /// Its place is taken, or has had later names.
+    /// The slot is in use, or has had later names.
     #[error("an announced name is known, or over")]
     Name(ExportName),
 }
 
-/// A reference cannot be; nothing was changed.
+/// A reference is invalid; the importer is unchanged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ArriveError {
-    /// That exporter has ended: its operation will never be.
+    /// The exporter has ended: its operation will never happen.
     #[error("the exporter is gone")]
     Gone,
-    /// What it names is over, or being ended: the exporter is broken.
+    /// It names an export that is retired or being retired: the exporter is broken.
     #[error("a message names what is over")]
     Stale(ExportName),
-    /// Its bytes are not all of the allocation: the exporter is broken.
+    /// Its bytes are not all inside the allocation: the exporter is broken.
     #[error("a message names bytes outside of what was announced")]
     Outside,
-    /// As many names as may be are waited for, or the import has as many users as may be: the exporter is broken.
+    /// The maximal number of names awaits announcements, or the import has the maximal number of users: the exporter is broken.
     #[error("too many messages wait for their memory")]
     TooMany,
 }
 
-/// Something is to be retired that is not known, or was before; nothing was changed. Its exporter is broken.
+/// A RETIRE names an export that is unknown or was retired before; the importer is unchanged. Its exporter is broken.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("what is not known is to be unmapped")]
 pub struct RetireError(pub ExportName);
 
-/// News of a mapping that is not there, or stands elsewhere; nothing was changed.
+/// An event names a mapping that does not exist, or is in another state; the importer is unchanged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("no mapping is there, or it stands elsewhere")]
 pub struct NoMapping;
 
 impl MemoryImporter {
-    /// An exporter says what may be mapped. Its handle is the caller's to keep, beside the name, until the name is
-    /// [`MemoryImporter::take_retired_names`] or the exporter gone.
+    /// Records an announcement. The caller keeps its handle by the name, until [`MemoryImporter::take_retired_names`] returns the name or the
+    /// exporter has ended.
     ///
     /// # Errors
     /// [`AnnounceError`].
@@ -76,7 +76,7 @@ impl MemoryImporter {
         Ok(())
     }
 
-    /// Whether that was announced, and not retired since.
+    /// Returns whether the name was announced, and not retired since.
     #[inline]
     #[must_use]
     pub fn is_announced(&self, source: SourceId, name: ExportName) -> bool {
@@ -85,7 +85,7 @@ impl MemoryImporter {
         entry.is_some_and(|of| of.generation == name.slot_id().generation && of.state == ImportState::Known)
     }
 
-    /// A message names bytes: they are pinned until [`MemoryImporter::release_pin`].
+    /// Pins the bytes that a message names, until [`MemoryImporter::release_pin`].
     ///
     /// # Errors
     /// [`ArriveError`].
@@ -127,7 +127,7 @@ impl MemoryImporter {
         Ok(ImportPin { source, name, part })
     }
 
-    /// An operation uses its bytes no more. Its exporter may be told DONE from now on, and not before.
+    /// Returns the pin of an operation that has stopped using its bytes. Only now may the caller send DONE to its exporter.
     pub fn release_pin(&mut self, done: ImportPin) {
         let Some(source) = self.sources.get_mut(done.source.0) else { return };
         source.pins = source.pins.saturating_sub(1);
@@ -141,10 +141,10 @@ impl MemoryImporter {
         self.remove_ended_source(done.source);
     }
 
-    /// An exporter wants these to be unmapped and forgotten.
+    /// Retires imports on behalf of their exporter.
     ///
     /// # Errors
-    /// [`RetireError`]. Of an exporter that has ended nothing is an error, and nothing is done.
+    /// [`RetireError`]. For an exporter that has ended, returns no error and does nothing.
     pub fn on_retire(&mut self, source: SourceId, names: &ExportNames) -> Result<(), RetireError> {
         let Some(of) = self.sources.get_mut(source.0).filter(|source| !source.ended) else { return Ok(()) };
         let known =
@@ -174,7 +174,7 @@ impl ImportSource {
     }
 }
 
-/// Whether the bytes of a reference are all in what was announced.
+/// Returns whether all bytes of a reference are in the announced allocation.
 pub(super) fn is_within(entry: &ImportEntry, reference: &ExportReference) -> bool {
     entry.span.is_some_and(|span| reference.part.end() <= span.len())
 }

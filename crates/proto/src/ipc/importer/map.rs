@@ -1,4 +1,4 @@
-//! Where the bytes are that an operation uses: found, mapped, or not to be had.
+//! Resolves the bytes of an operation to an address: found, mapped first, or unavailable.
 
 use super::MemoryImporter;
 use super::entry::{ImportMapping, ImportPin, ImportState, MappingId, MappingPhase, MappingPlace};
@@ -6,42 +6,44 @@ use super::events::{NoMapping, is_within};
 use crate::limits::MAPPINGS_OF_IMPORT_MAX;
 use crate::wire::ipc::ExportReference;
 
-/// What becomes of an operation that asks for its bytes.
+/// The result of a request for an address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub enum ResolveOutcome {
-    /// They are at that address.
+    /// The bytes are at that address.
     At(u64),
-    /// Map this first, without the lock; then say [`MemoryImporter::on_mapped`] or [`MemoryImporter::on_map_failed`], one of the two for certain.
+    /// The caller has to map this first, without the lock, and then calls exactly one of [`MemoryImporter::on_mapped`] and
+    /// [`MemoryImporter::on_map_failed`].
     Map(MappingId),
-    /// The announcement is on its way, another operation maps them, or something else is unmapped first: ask again after news.
+    /// The announcement is outstanding, another operation maps the bytes, or another mapping is unmapped first: the caller repeats the request after
+    /// the next event.
     Wait,
-    /// They cannot be mapped: end this, and say that nothing was copied.
+    /// The bytes cannot be mapped: the caller ends the operation, and reports that no bytes were copied.
     Failed,
 }
 
-/// An operation asks for what cannot be; nothing was changed.
+/// A request is invalid; the importer is unchanged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ResolveError {
-    /// Its bytes are not all of the allocation that was announced for its name: the exporter is broken.
+    /// Its bytes are not all inside the allocation that was announced for its name: the exporter is broken.
     #[error("a message names bytes outside of what was announced")]
     Outside,
-    /// The exporter is dead, and this was not mapped.
+    /// The exporter is dead, and the memory was not mapped.
     #[error("the exporter is gone")]
     Gone,
 }
 
-/// Why a driver did not map.
+/// Why a driver refused a mapping.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MapRefusal {
-    /// It takes the memory, or memory at that address, for mapped already.
+    /// It considers the memory, or memory at that address, mapped already.
     AlreadyMapped,
-    /// Something else.
+    /// Any other reason.
     Other,
 }
 
 impl MemoryImporter {
-    /// Where the bytes of an operation are, in that place. What is mapped is found by its name alone.
+    /// Returns the address of an operation's bytes in a place. Existing mappings are found by the name alone.
     ///
     /// # Errors
     /// [`ResolveError`].
@@ -101,7 +103,7 @@ impl MemoryImporter {
         }
     }
 
-    /// Nothing is mapped in that place: it is begun, if nothing lies in the way.
+    /// Begins a mapping in a place that has none, unless an overlapping mapping exists.
     fn begin_mapping(&mut self, mapping: MappingId) -> ResolveOutcome {
         let Some(source) = self.sources.get_mut(mapping.source.0) else { return ResolveOutcome::Failed };
         let slot = mapping.name.slot_id().slot;
@@ -123,7 +125,7 @@ impl MemoryImporter {
         ResolveOutcome::Map(mapping)
     }
 
-    /// What lies in the way is stale, or what asks is. In the first case it is unmapped first, unless somebody uses it.
+    /// Handles an overlapping mapping: either it is stale, or the request is. A stale mapping is unmapped first, unless an operation uses it.
     fn clear(&mut self, mapping: MappingId, other: usize) -> ResolveOutcome {
         let of = |slot: usize| self.sources.get(mapping.source.0).and_then(|source| source.entries.get(slot));
         let Some((asks, other_is)) = of(mapping.name.slot_id().slot as usize).zip(of(other)) else {
@@ -137,10 +139,10 @@ impl MemoryImporter {
         ResolveOutcome::Wait
     }
 
-    /// It is mapped, its first byte at that address.
+    /// Records that a mapping was created with its first byte at that address.
     ///
     /// # Errors
-    /// [`NoMapping`] if nobody was told to map it.
+    /// [`NoMapping`] if no caller was requested to map it.
     pub fn on_mapped(&mut self, mapping: MappingId, address: u64) -> Result<(), NoMapping> {
         let slot = mapping.name.slot_id().slot as usize;
         *self.opening_mapping(mapping)? = MappingPhase::Open { address };
@@ -148,10 +150,10 @@ impl MemoryImporter {
         Ok(())
     }
 
-    /// It could not be mapped, and nothing of it is left. Those who ask for it now are told, and who comes later tries anew.
+    /// Records that a mapping failed and nothing of it is left. Current requests get the failure; later ones try again.
     ///
     /// # Errors
-    /// [`NoMapping`] if nobody was told to map it.
+    /// [`NoMapping`] if no caller was requested to map it.
     pub fn on_map_failed(&mut self, mapping: MappingId, why: MapRefusal) -> Result<(), NoMapping> {
         let closing = self.sources.get(mapping.source.0).map_or(0, |source| source.closing);
         let state = self.opening_mapping(mapping)?;

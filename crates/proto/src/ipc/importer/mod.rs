@@ -1,20 +1,21 @@
-//! The end that maps: it obeys, pins what it uses, and says that something is unmapped only when it is.
+//! The importing end: it follows the exporter, pins the bytes of operations, and sends RETIRED only after everything of a name is unmapped.
 //!
-//! - [`MemoryImporter::on_announce`]: an exporter says what may be mapped; nothing is mapped for that. [`MemoryImporter::pin_reference`]: a message names
-//!   bytes; they are pinned, even if the announcement is still on its way.
-//! - [`MemoryImporter::resolve_address`]: where those bytes are, in a certain place ([`ResolveOutcome::At`]); or the caller is to map them first
-//!   ([`ResolveOutcome::Map`], then [`MemoryImporter::on_mapped`] or [`MemoryImporter::on_map_failed`]), or to ask again ([`ResolveOutcome::Wait`]), or they cannot be
-//!   mapped ([`ResolveOutcome::Failed`]). [`MemoryImporter::release_pin`]: they are used no more.
-//! - [`MemoryImporter::on_retire`]: the exporter wants something back. [`MemoryImporter::poll`], after any call: what is to be unmapped; then
-//!   [`MemoryImporter::on_unmapped`]. [`MemoryImporter::take_retired_names`], when the stream to the exporter has room: what it can be told.
-//! - [`MemoryImporter::end_source`]: an exporter is dead, or this process shares no more with it.
+//! - [`MemoryImporter::on_announce`] records an announcement and maps nothing. [`MemoryImporter::pin_reference`] pins the bytes of a message, even
+//!   before their announcement has arrived.
+//! - [`MemoryImporter::resolve_address`] returns the address of those bytes in a place ([`ResolveOutcome::At`]). Otherwise the caller has to map them
+//!   first ([`ResolveOutcome::Map`], then [`MemoryImporter::on_mapped`] or [`MemoryImporter::on_map_failed`]), repeat the request
+//!   ([`ResolveOutcome::Wait`]), or end the operation ([`ResolveOutcome::Failed`]). [`MemoryImporter::release_pin`] returns the pin.
+//! - [`MemoryImporter::on_retire`] retires imports. [`MemoryImporter::poll`], after any call, returns mappings to unmap;
+//!   [`MemoryImporter::on_unmapped`] takes the result. [`MemoryImporter::take_retired_names`] returns names for RETIRED, when the stream to the
+//!   exporter has room.
+//! - [`MemoryImporter::end_source`] ends an exporter that is dead, or with which this process stops sharing.
 //!
-//! An import is mapped once in each place, by whoever comes first, and unmapped when its exporter says so and nobody uses it. What a
-//! new one overlaps is stale, as live allocations of one exporter do not: it is unmapped first, and the new one not mapped if that
-//! is in use; nor is what is stale mapped in the place of the new one. A name that is mapped takes a few steps to resolve, however many there are, and allocates nothing.
+//! An import is mapped once in each place, by the first operation that needs it. It is unmapped when its exporter retires it and no operation uses
+//! it. Live allocations of one exporter do not overlap, so an import that overlaps a newer one is stale. The stale mapping is unmapped first; while
+//! an operation uses it, the new import is not mapped. A stale import is never mapped over a newer one. Resolving a mapped name takes constant time
+//! and allocates nothing.
 //!
-//! What the other process says is not believed: names of other generations, repetitions and bytes outside of an allocation are
-//! refused and change nothing.
+//! The other process is not trusted: names of other generations, repetitions and bytes outside of an allocation are rejected and change nothing.
 
 mod entry;
 mod events;
@@ -35,73 +36,73 @@ use crate::limits::IPC_PEERS_MAX;
 use crate::slots::{SlotId, SlotTable};
 use crate::wire::ipc::ExportName;
 
-/// What a process has mapped of others.
+/// All mappings of a process of other processes' memory.
 #[derive(Clone, Debug)]
 pub struct MemoryImporter {
     sources: SlotTable<ImportSource>,
-    /// What is to be unmapped and nobody was told to.
+    /// Mappings to unmap, before [`MemoryImporter::poll`] has returned them.
     unmapping: VecDeque<MappingId>,
     counts: ImporterCounts,
 }
 
-/// One exporter, as seen from here.
+/// The importer's state of one exporter.
 #[derive(Clone, Debug)]
 struct ImportSource {
-    /// By the slots of names.
+    /// Its imports, by the slots of their names.
     entries: Vec<ImportEntry>,
-    /// Where those lie at the exporter that are mapped, or are being: their slots.
+    /// The exporter's address ranges of imports that are mapped or being mapped, with their slots.
     spans: IntervalTree<(), u32>,
-    /// Announcements so far.
+    /// Number of announcements so far.
     announced: u64,
-    /// Names that are waited for.
+    /// Number of names whose announcement is outstanding.
     awaited: usize,
-    /// What the exporter can be told to be unmapped.
+    /// Names to send in RETIRED.
     retired: VecDeque<ExportName>,
-    /// Mappings to be unmapped, or being.
+    /// Mappings to be unmapped, or being unmapped.
     closing: usize,
-    /// Uses that have not ended.
+    /// Pins that have not been returned.
     pins: u64,
-    /// Whether nothing more comes of it.
+    /// Whether the exporter has ended.
     ended: bool,
 }
 
-/// What has happened so far.
+/// Event counts.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ImporterCounts {
     /// Names that were mapped when they were resolved.
     pub hits: u64,
     /// Mappings begun.
     pub opens: u64,
-    /// Mappings that could not be made.
+    /// Mappings that failed.
     pub failures: u64,
     /// Mappings ended.
     pub closes: u64,
-    /// Mappings ended, or not begun, because a stale one lay in the way.
+    /// Mappings ended, or not begun, because of an overlapping stale one.
     pub stale: u64,
-    /// References that came before their announcement.
+    /// References that arrived before their announcement.
     pub ahead: u64,
-    /// References that were refused.
+    /// References that were rejected.
     pub refused: u64,
 }
 
-/// What there is.
+/// Current amounts.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ImporterUsage {
-    /// Names that may be mapped, or are to be forgotten.
+    /// Names that may be mapped, or are being retired.
     pub imports: usize,
-    /// Names that are waited for.
+    /// Names whose announcement is outstanding.
     pub awaited: usize,
     /// Mappings in any state.
     pub mappings: usize,
-    /// Their bytes, each mapping's by itself.
+    /// Their bytes, where each mapping counts separately.
     pub bytes: u64,
-    /// Of them, those to be unmapped, or being.
+    /// Those mappings to be unmapped, or being unmapped.
     pub closing: usize,
-    /// Uses that have not ended.
+    /// Pins that have not been returned.
     pub pins: u64,
 }
 
-/// There are as many exporters as there may be.
+/// The limit of [`IPC_PEERS_MAX`] exporters is reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("memory of {IPC_PEERS_MAX} processes is known already")]
 pub struct TooManySources;
@@ -113,7 +114,7 @@ impl Default for MemoryImporter {
 }
 
 impl MemoryImporter {
-    /// One that knows nobody.
+    /// Creates an importer without exporters.
     #[must_use]
     pub fn new() -> Self {
         let sources = SlotTable::new(IPC_PEERS_MAX);
@@ -121,7 +122,7 @@ impl MemoryImporter {
         Self { sources, unmapping, counts: ImporterCounts::default() }
     }
 
-    /// An exporter comes.
+    /// Adds an exporter.
     ///
     /// # Errors
     /// [`TooManySources`].
@@ -139,19 +140,19 @@ impl MemoryImporter {
         self.sources.insert(source).map(SourceId).map_err(|_| TooManySources)
     }
 
-    /// Whether nothing is left of an exporter that has ended: nothing mapped, nobody who uses it. Only then may a BYE be said to it.
+    /// Returns whether nothing is left of an exporter that has ended: no mapping and no user. Only then may a BYE be sent to it.
     #[must_use]
     pub fn is_gone(&self, source: SourceId) -> bool {
         self.sources.get(source.0).is_none()
     }
 
-    /// What has happened so far.
+    /// Returns the event counts so far.
     #[must_use]
     pub const fn counts(&self) -> ImporterCounts {
         self.counts
     }
 
-    /// What there is of one exporter.
+    /// Returns the current amounts of one exporter.
     #[must_use]
     pub fn source_usage(&self, source: SourceId) -> ImporterUsage {
         let Some(source) = self.sources.get(source.0) else { return ImporterUsage::default() };
@@ -172,7 +173,7 @@ impl MemoryImporter {
 }
 
 impl ImportSource {
-    /// The import of that name.
+    /// Returns the import of that name.
     #[inline]
     fn entry(&self, name: ExportName) -> Option<&ImportEntry> {
         let SlotId { slot, generation } = name.slot_id();
@@ -184,7 +185,7 @@ impl ImportSource {
         self.entries.get_mut(slot as usize).filter(|entry| entry.generation == generation)
     }
 
-    /// The place of that name, made if there is none.
+    /// Returns the entry of the name's slot, and creates it if it does not exist.
     fn ensure_entry(&mut self, name: ExportName) -> &mut ImportEntry {
         let slot = name.slot_id().slot as usize;
         if slot >= self.entries.len() {
@@ -196,7 +197,7 @@ impl ImportSource {
 
 #[cfg(test)]
 impl MemoryImporter {
-    /// All that decides what can happen from now on.
+    /// Hashes all state that determines future behaviour.
     pub(in crate::ipc) fn print(&self, hasher: &mut impl core::hash::Hasher) {
         use core::hash::Hash;
         for (id, source) in self.sources.iter() {
@@ -206,7 +207,7 @@ impl MemoryImporter {
         self.unmapping.hash(hasher);
     }
 
-    /// Puts an item behind the queue that may be of no mapping.
+    /// Appends an item to the queue, possibly without a mapping.
     pub(in crate::ipc) fn queue_unmap(&mut self, mapping: MappingId) {
         self.unmapping.push_back(mapping);
     }

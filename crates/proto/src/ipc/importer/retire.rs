@@ -1,4 +1,4 @@
-//! The end of imports: unmapped when nobody uses them, and only then told.
+//! The end of imports: unmapped when no operation uses them, and only then reported as retired.
 
 use super::MemoryImporter;
 use super::entry::{ImportEntry, ImportState, MappingId, MappingPhase, SourceId};
@@ -6,19 +6,20 @@ use super::events::NoMapping;
 use crate::slots::SlotId;
 use crate::wire::ipc::{ExportName, ExportNames, NAMES_MAX};
 
-/// Unmap this, without the lock; then say [`MemoryImporter::on_unmapped`]. A failure is the caller's to repeat or to bear.
+/// A mapping to unmap without the lock; the caller then calls [`MemoryImporter::on_unmapped`]. The caller handles a failure: it repeats the call or
+/// gives up.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub struct UnmapCommand {
-    /// Which.
+    /// The mapping.
     pub mapping: MappingId,
-    /// Where its first byte is.
+    /// The address of its first byte.
     pub address: u64,
 }
 
 impl MemoryImporter {
-    /// Returns the mapping to unmap next. To be called after any other call, until there is nothing. An item of the queue that is of no mapping any more is passed
-    /// over: the items behind it do not wait for another call.
+    /// Returns the mapping to unmap next. Call it after any other call, until it returns `None`. A queue item without a mapping is skipped, so that
+    /// the items behind it do not wait for another call.
     pub fn poll(&mut self) -> Option<UnmapCommand> {
         while let Some(mapping) = self.unmapping.pop_front() {
             let unmap = self.begin_unmap(mapping);
@@ -29,7 +30,7 @@ impl MemoryImporter {
         None
     }
 
-    /// The caller is told to unmap it; `None`: it is of no mapping that is to be unmapped.
+    /// Begins to unmap; `None` if the item has no mapping that is to be unmapped.
     fn begin_unmap(&mut self, mapping: MappingId) -> Option<UnmapCommand> {
         let source = self.sources.get_mut(mapping.source.0)?;
         let found = source.entry_mut(mapping.name)?.mapping_mut(mapping.place)?;
@@ -38,10 +39,10 @@ impl MemoryImporter {
         Some(UnmapCommand { mapping, address: *address })
     }
 
-    /// It is unmapped.
+    /// Records that a mapping was unmapped.
     ///
     /// # Errors
-    /// [`NoMapping`] if nobody was told to unmap it.
+    /// [`NoMapping`] if no caller was requested to unmap it.
     pub fn on_unmapped(&mut self, mapping: MappingId) -> Result<(), NoMapping> {
         let source = self.sources.get_mut(mapping.source.0).ok_or(NoMapping)?;
         let entry = source.entry_mut(mapping.name).ok_or(NoMapping)?;
@@ -57,8 +58,7 @@ impl MemoryImporter {
         Ok(())
     }
 
-    /// What the exporter can be told to be unmapped everywhere, for one message; `None`: nothing. To be asked when there is room for
-    /// the message.
+    /// Returns names that are unmapped everywhere, for one RETIRED message; `None` if there are none. Call it when there is room for the message.
     pub fn take_retired_names(&mut self, source: SourceId) -> Option<ExportNames> {
         let source = self.sources.get_mut(source.0)?;
         let first = *source.retired.front()?;
@@ -73,8 +73,8 @@ impl MemoryImporter {
         ExportNames::new(names.get(..len)?)
     }
 
-    /// That exporter is dead, has said BYE, or is to be told one: everything of it is unmapped, what is in use as soon as it is not.
-    /// Nothing it says counts any more. [`MemoryImporter::is_gone`] says when that is done.
+    /// Ends an exporter that is dead, has sent BYE, or will be sent BYE. Unmaps everything of it, memory in use as soon as it is unused. Later
+    /// messages of it are ignored. [`MemoryImporter::is_gone`] returns true when this is complete.
     pub fn end_source(&mut self, source: SourceId) {
         let Some(of) = self.sources.get_mut(source.0) else { return };
         of.ended = true;
@@ -85,7 +85,8 @@ impl MemoryImporter {
         self.remove_ended_source(source);
     }
 
-    /// An import has changed: if nobody uses it, what failed is forgotten; and what is to go is unmapped, and then told.
+    /// Updates an import after a change. Once no operation uses it, failed mappings are forgotten; a retired import is unmapped, and then queued for
+    /// RETIRED.
     pub(super) fn settle_import(&mut self, source: SourceId, slot: usize) {
         let Some(of) = self.sources.get_mut(source.0) else { return };
         let Some(entry) = of.entries.get_mut(slot).filter(|entry| entry.pins == 0) else { return };
@@ -115,7 +116,7 @@ impl MemoryImporter {
         }
     }
 
-    /// Every mapping of an import that nobody uses is to be unmapped; how many there are. What is still being mapped is, once it is.
+    /// Queues all mappings of an unused import to be unmapped, and returns their number. A mapping that is being created follows once it exists.
     pub(super) fn unmap_all(&mut self, source: SourceId, slot: usize) -> u64 {
         let Some(of) = self.sources.get_mut(source.0) else { return 0 };
         let before = of.closing;
@@ -133,7 +134,7 @@ impl MemoryImporter {
         (of.closing - before) as u64
     }
 
-    /// An exporter that has ended is forgotten when nothing is left of it.
+    /// Removes an exporter that has ended once nothing is left of it.
     pub(super) fn remove_ended_source(&mut self, source: SourceId) {
         let over = |of: &super::ImportSource| {
             of.ended && of.pins == 0 && of.entries.iter().all(|entry| entry.mappings.is_empty())

@@ -1,4 +1,4 @@
-//! Whatever happens in whatever order, in larger worlds than those of which everything is seen.
+//! Random events in random order, in worlds too large for an exhaustive search.
 
 use proptest::prelude::*;
 
@@ -28,7 +28,7 @@ const fn setup(config: ExporterConfig, peers: usize) -> Setup {
     Setup { config, hooked: false, buffers: BUFFERS, peers, places: PLACES, refused: &[] }
 }
 
-/// A step that somebody decides, or the number of one that goes on by itself.
+/// A chosen step, or the number of a pending step.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Chosen(Step),
@@ -109,7 +109,7 @@ proptest! {
     }
 }
 
-/// As long as nobody fails, a burst costs one export, and one mapping at each peer and in each place.
+/// Without failures, a burst costs one export, and one mapping at each peer and in each place.
 #[test]
 fn a_burst_costs_one_export_and_one_mapping() {
     let config = config(4, 1 << 20);
@@ -130,13 +130,13 @@ fn a_burst_costs_one_export_and_one_mapping() {
     world.finish();
 }
 
-/// Allocate, send, free, and never send again: for so long that a leak would show.
+/// Allocates, sends, frees, and never sends again, often enough that a leak would show.
 #[test]
 fn ten_thousand_rounds_of_allocate_send_and_free_leave_nothing() {
     for hooked in [false, true] {
         let mut world = World::new(Setup { hooked, ..setup(config(4, 0x1000), 2) });
         for round in 0..10_000 {
-            // By turns at the same place, across it, and elsewhere.
+            // In turn at the same address, across its end, and elsewhere.
             let buffer = [0, 1, 3, 0, 4][round % 5];
             world.step(Step::Allocate(buffer));
             for peer in 0..2 {
@@ -163,7 +163,7 @@ fn ten_thousand_rounds_of_allocate_send_and_free_leave_nothing() {
     }
 }
 
-/// All that is on its way, and under way, goes on until nothing does, in an order that the numbers say.
+/// Executes all pending steps until none is left, in an order that the numbers determine.
 fn settle(world: &mut World, numbers: &[usize]) {
     for number in numbers.iter().chain(&[0]).cycle() {
         let steps = world.pending();
@@ -172,8 +172,7 @@ fn settle(world: &mut World, numbers: &[usize]) {
     }
 }
 
-/// Allocate, send, free, and never send again: each way to ask memory back, and time alone, leave nothing exported and nothing
-/// mapped.
+/// Allocates, sends, frees, and never sends again: each way to request memory back, and time alone, leave nothing exported and nothing mapped.
 #[test]
 fn each_way_to_ask_memory_back_leaves_nothing() {
     let none = ExportAmount::NONE;
@@ -204,7 +203,7 @@ fn each_way_to_ask_memory_back_leaves_nothing() {
             }
             let releases = way == "release";
             if releases {
-                // It is said before the memory is freed.
+                // The release is requested before the memory is freed.
                 steps.iter().for_each(|step| world.step(*step));
             }
             frees.into_iter().for_each(|step| world.step(step));
@@ -213,7 +212,7 @@ fn each_way_to_ask_memory_back_leaves_nothing() {
             }
             settle(&mut world, &[3, 1, 4, 1, 5]);
             if in_use && way == "time" {
-                // It counts from the last use.
+                // The idle time counts from the last use.
                 world.step(Step::Wait);
                 settle(&mut world, &[]);
             }
@@ -226,7 +225,7 @@ fn each_way_to_ask_memory_back_leaves_nothing() {
     }
 }
 
-/// However closely messages follow each other, a budget of 0 ends what they use, and none begins.
+/// However closely messages follow each other, a budget of 0 ends the exports that they use, and no export begins.
 #[test]
 fn a_budget_of_nothing_is_come_down_to_though_messages_never_pause() {
     let mut world = World::new(setup(config(4, 0x1000), 2));
@@ -243,7 +242,7 @@ fn a_budget_of_nothing_is_come_down_to_though_messages_never_pause() {
         let shared = world.sent;
         assert!(shared > 0, "{round}");
         world.step(Step::Shrink(ExportAmount::NONE));
-        // New ones come before those that are under way are done, again and again.
+        // New messages begin before pending ones are done, again and again.
         for step in 0..200 {
             send(&mut world);
             let steps = world.pending();

@@ -1,4 +1,4 @@
-//! What is found, exported, announced and pinned, and who says what cannot be.
+//! Lookup, export, announcement and pins, and invalid events.
 
 use super::*;
 use crate::ipc::exporter::{ExportLookup, ExportRequestError, ExportState, ExporterEventError};
@@ -74,10 +74,10 @@ fn memory_at_the_address_of_another_is_known_by_its_id() {
     assert_eq!(one.unexport(at(1)), [old]);
 }
 
-/// U1: what is stale stays with whoever uses it, and only with them.
+/// U1: a stale export stays for the messages that use it, and for no others.
 #[test]
 fn what_is_stale_and_in_use_stays_until_its_messages_are_done() {
-    // Other memory at its address, other memory across its end, and a driver that knows of nothing there.
+    // Other memory at its address, other memory across its end, and a driver that knows no allocation there.
     let again = [Some(allocation(9, 0x1000, 0x100)), Some(allocation(9, 0x10ff, 0x100)), None];
     for again in again {
         let mut one = Exporting::new(config(8, 1 << 20));
@@ -115,7 +115,7 @@ fn what_is_stale_and_in_use_stays_until_its_messages_are_done() {
     }
 }
 
-/// M22: a driver that counts in 32 bits has its numbers extended by whoever asks it, and all 64 of them count here.
+/// M22: the caller extends the 32-bit ids of a driver, and the exporter compares all 64 bits.
 #[test]
 fn ids_that_differ_in_their_high_half_are_others() {
     let mut one = Exporting::new(config(4, 1 << 20));
@@ -229,7 +229,7 @@ fn who_could_not_map_it_is_passed_over_for_longer_each_time() {
     }
     assert_eq!((one.announced, one.exporter.counts().fallback_count(FallbackReason::NotMapped)), (1, 12));
     let _elsewhere = one.send(&ExportRequest { peer: other, ..one.ask(A()) }, at(1)).unwrap();
-    // Once it has, all is as before.
+    // Once the peer has released it, all is as before.
     one.touch(A(), at(1));
     let sent = one.send(&one.ask(A()), at(1)).unwrap();
     one.exporter.finish_message(sent.pin, CopyOutcome::NotMapped, at(1));

@@ -1,4 +1,4 @@
-//! What is announced, pinned, mapped, unmapped and told, and who says what cannot be.
+//! Announcements, pins, mappings, their ends and reports, and invalid events.
 
 use super::*;
 use crate::ipc::importer::{
@@ -38,7 +38,7 @@ impl Importing {
         MappingId { source: self.source, name, place }
     }
 
-    /// Where it is; what is not mapped is, at an address that is its slot's.
+    /// Resolves the bytes; memory that is not mapped is mapped at an address that depends on its slot.
     fn resolve(&mut self, used: &ImportPin, place: MappingPlace) -> ResolveOutcome {
         match self.importer.resolve_address(used, place).unwrap() {
             ResolveOutcome::Map(mapping) => {
@@ -174,7 +174,7 @@ fn what_is_unmapped_is_told_in_messages_of_thirty_two() {
     assert_eq!([first.get(), second.get()], [&all[..32], &all[32..]]);
 }
 
-/// Items of a mapping that was told already, of a name that is not known, and of a process that is gone.
+/// Queue items of a mapping that was returned before, of an unknown name, and of an ended process.
 #[test]
 fn a_stale_item_stops_no_unmapping() {
     let mut one = Importing::new();
@@ -281,7 +281,7 @@ fn what_is_stale_and_in_use_stays_and_the_new_one_goes_another_way() {
     assert_eq!(one.resolve(&wants, GPU), ResolveOutcome::At(2 << 32));
 }
 
-/// A late message of what is stale: what is there now stays mapped, in use or not.
+/// A late message about stale memory: the current mapping stays, in use or not.
 #[test]
 fn what_is_stale_is_not_mapped_in_the_place_of_what_is_there() {
     let mut one = Importing::new();
@@ -297,7 +297,7 @@ fn what_is_stale_is_not_mapped_in_the_place_of_what_is_there() {
     assert_eq!(one.told(), [old]);
     one.touch(new);
     assert_eq!(one.opens, 1);
-    // What was announced again is not what it was.
+    // Memory that is announced again is new memory.
     one.announce(old, 0x1000, 0x100).unwrap();
     let used = one.arrive(old, 0, 1).unwrap();
     assert_eq!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::Wait));
@@ -324,7 +324,7 @@ fn a_driver_that_has_it_mapped_already_is_asked_again_once_others_are_unmapped()
     }
     assert_eq!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::Failed));
     one.importer.release_pin(used);
-    // Another one tries anew; nothing is being unmapped that it could wait for.
+    // Another operation tries again; no pending unmapping delays it.
     let used = one.arrive(new, 0, 1).unwrap();
     assert_eq!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::Map(id)));
     one.importer.on_map_failed(id, MapRefusal::AlreadyMapped).unwrap();

@@ -1,11 +1,11 @@
-//! Budgets, idle time, and what is asked back.
+//! Budgets, idle time, and requests to release memory.
 
 use super::*;
 use crate::ipc::exporter::AllocationQuery;
 use crate::ipc::exporter::ExportUsage;
 use crate::limits::EXPORTS_MAX;
 
-/// One of so many bytes, elsewhere for each number.
+/// Returns an allocation of that many bytes, at an address that depends on the number.
 fn numbered(number: u64, len: u64) -> DriverAllocation {
     allocation(number, 0x10_0000 * (number + 1), len)
 }
@@ -28,7 +28,7 @@ fn the_least_recently_used_goes_and_counts_until_it_is_let_go() {
     assert_eq!(one.settle(at(4)), [all[1]]);
     let new = one.touch(fourth, at(4));
     assert_eq!(one.exporter.usage(), ExportUsage { live: amount(3, 300), idle: 3, ..ExportUsage::default() });
-    // By bytes: two go for one that is as long as both.
+    // By bytes: two exports are evicted for one with the length of both.
     assert_eq!(one.send(&one.ask(numbered(5, 200)), at(5)), Err(FallbackReason::NoRoom));
     assert_eq!(one.settle(at(5)), [all[2], all[0]]);
     let _long = one.touch(numbered(5, 200), at(5));
@@ -45,7 +45,7 @@ fn what_is_in_use_makes_no_room() {
     assert_eq!((one.exporter.take_due_names(one.peer), one.exporter.poll(at(1))), (None, None));
     let counts = one.exporter.counts();
     assert_eq!((counts.evicted, counts.fallback_count(FallbackReason::NoRoom)), (0, 1));
-    // One that goes with its message needs none, up to a limit of its own.
+    // A passing export needs no budget, up to a limit of its own.
     let config = one.exporter.config();
     let passing: Vec<_> = (2..2 + config.passing as u64)
         .map(|n| one.send(&ExportRequest { passing: true, ..one.ask(numbered(n, 1 << 30)) }, at(1)).unwrap())
@@ -91,7 +91,7 @@ fn a_budget_that_shrinks_is_kept_to_as_messages_end() {
         let _over = one.settle(at(11));
         assert!(one.exporter.usage().live.entries <= at_most);
     }
-    // Nothing may be kept, and nothing is shared.
+    // With a budget of 0, no memory is shared.
     assert_eq!(one.exporter.usage(), ExportUsage::default());
     assert_eq!(one.send(&one.ask(numbered(0, 1)), at(12)), Err(FallbackReason::Off));
     one.exporter.grow_budget(amount(0, 1000));
@@ -114,7 +114,7 @@ fn what_is_in_use_when_the_budget_becomes_nothing_goes_with_its_message() {
     assert_eq!(one.exporter.usage(), ExportUsage::default());
 }
 
-/// However closely messages follow each other: what was beyond a lowered budget when it was lowered is used by no more of them.
+/// However closely messages follow each other: exports beyond a lowered budget get no further messages.
 #[test]
 fn what_is_beyond_a_lowered_budget_ends_though_messages_never_pause() {
     for (budget, why) in [
@@ -130,7 +130,7 @@ fn what_is_beyond_a_lowered_budget_ends_though_messages_never_pause() {
         let kept = usize::from(!budget.is_none());
         assert_eq!(one.exporter.usage().live.entries, kept, "{budget:?}: the rest goes with its messages");
         assert_eq!((one.exporter.take_due_names(one.peer), one.exporter.poll(at(1))), (None, None));
-        // Further messages, before those are done; who wants it for this message alone may have it.
+        // Further messages, before those are done; a message that wants the export for itself only may have it.
         let further: Vec<_> = memory.iter().map(|memory| one.send(&one.ask(*memory), at(2))).collect();
         let shared: Vec<_> = further
             .iter()
@@ -147,7 +147,7 @@ fn what_is_beyond_a_lowered_budget_ends_though_messages_never_pause() {
     }
 }
 
-/// As long as it is there it is kept again if the budget is raised in time.
+/// A zombie is kept again if the budget is raised in time.
 #[test]
 fn what_is_beyond_a_budget_that_is_raised_again_stays() {
     let mut one = Exporting::new(config(4, 1000));
@@ -161,7 +161,7 @@ fn what_is_beyond_a_budget_that_is_raised_again_stays() {
     assert_eq!((one.settle(at(2)), one.exporter.usage().live), (Vec::new(), amount(1, 100)));
 }
 
-/// What is lent for long is there, and is no part of a budget: messages have it, too, unless nothing may be kept at all.
+/// Memory lent for long is no part of a budget. Messages may use it, too, unless the budget is 0.
 #[test]
 fn messages_have_what_is_lent_whatever_else_is_kept() {
     let mut one = Exporting::new(config(1, 1000));
@@ -173,7 +173,7 @@ fn messages_have_what_is_lent_whatever_else_is_kept() {
     one.exporter.shrink_budget(ExportAmount::NONE);
     assert_eq!(one.send(&one.ask(numbered(0, 100)), at(3)), Err(FallbackReason::Off));
     assert_eq!(one.settle(at(3)), [kept]);
-    // Once it is taken back, further messages need room for it.
+    // Once it is requested back, further messages need room for it.
     one.exporter.grow_budget(amount(1, 1000));
     one.touch(numbered(1, 100), at(3));
     let last = one.send(&one.ask(numbered(0, 100)), at(3)).unwrap();
@@ -303,14 +303,14 @@ fn a_flag_that_something_was_freed_has_every_export_asked_about() {
     .collect();
     let asked: Vec<_> = queries.iter().map(AllocationQuery::address).collect();
     assert_eq!(asked, all.iter().map(|memory| memory.span.start()).collect::<Vec<_>>());
-    // The second is gone, at the place of the third is another one.
+    // The second allocation was freed; the third address has another allocation.
     one.exporter.on_queried(queries[0], Some(all[0]));
     one.exporter.on_queried(queries[1], None);
     one.exporter.on_queried(queries[2], Some(DriverAllocation { id: DriverAllocationId(7), ..all[2] }));
     assert_eq!(one.settle(at(1)), names[1..]);
     assert_eq!(one.touch(all[0], at(1)), names[0]);
     assert_eq!(one.exporter.counts().stale, 2);
-    // An answer to an older question says nothing of what was freed since.
+    // The answer to an older query does not cover later frees.
     one.exporter.on_memory_freed();
     let Some(ExporterCommand::Query(query)) = one.exporter.poll(at(1)) else { unreachable!() };
     one.exporter.on_memory_freed();
@@ -335,12 +335,12 @@ fn a_closed_exporter_shares_nothing_and_is_gone_when_all_is_let_go() {
     assert_eq!((one.settle(at(1)), one.exporter.is_gone()), (Vec::from([used]), true));
 }
 
-/// P5: what a window has is an export like any other, which goes with its last user.
+/// P5: the export of a window is like any other, and ends with its last user.
 #[test]
 fn what_was_lent_goes_with_its_last_user_however_much_may_be_kept() {
     let mut one = Exporting::new(config(4, 1 << 20));
     let memory = allocation(1, 0x1000, 64);
-    // One that messages have had before, and one that was made for it.
+    // An export that messages used before, and one that was created for the window.
     for before in [true, false] {
         if before {
             one.touch(memory, at(1));
@@ -349,7 +349,7 @@ fn what_was_lent_goes_with_its_last_user_however_much_may_be_kept() {
         let lent = [one.send(&lend, at(1)).unwrap(), one.send(&lend, at(1)).unwrap()];
         one.exporter.trim_exports(0);
         assert!(one.settle(at(100)).is_empty(), "neither trimmed nor expired while it is lent");
-        // A message that wants it kept, of which one ends before and one after.
+        // Messages that want to keep it: one ends before, and one after.
         let [first, second] = [(); 2].map(|()| one.send(&one.ask(memory), at(2)).unwrap());
         one.exporter.finish_message(first.pin, CopyOutcome::Copied, at(2));
         for lent in lent {

@@ -1,4 +1,4 @@
-//! The rules of both ends: one by one, whatever happens in whatever order, and everything in a few steps.
+//! The rules of both ends: one by one, under random events, and exhaustively in small worlds.
 
 mod churn;
 mod exporting;
@@ -19,7 +19,7 @@ use crate::slots::SlotId;
 use crate::time::{Duration, Instant};
 use crate::wire::ipc::{CopyOutcome, ExportName};
 
-/// For how long exports are kept here that nobody uses.
+/// How long unused exports are kept in these tests.
 const IDLE: Duration = Duration::from_secs(30);
 
 fn span(start: u64, len: u64) -> ByteSpan {
@@ -34,7 +34,7 @@ fn allocation(id: u64, start: u64, len: u64) -> DriverAllocation {
     DriverAllocation { span: span(start, len), id: DriverAllocationId(id), device: 0 }
 }
 
-/// So many seconds.
+/// Returns the instant after that many seconds.
 fn at(seconds: u64) -> Instant {
     Instant::default() + Duration::from_secs(seconds)
 }
@@ -48,7 +48,7 @@ const fn config(entries: usize, bytes: u64) -> ExporterConfig {
     }
 }
 
-/// An exporter with a peer, and what a driver and a stream would do for it.
+/// An exporter with a peer, and the actions of a driver and a stream for it.
 struct Exporting {
     exporter: MemoryExporter,
     peer: ImportingPeerId,
@@ -67,7 +67,7 @@ impl Exporting {
         ExportRequest { peer: self.peer, part: memory.span, memory, passing: false }
     }
 
-    /// A message about all of it; `None` if it goes another way.
+    /// Sends a message about the whole allocation; the error is the reason for another way.
     fn send(&mut self, ask: &ExportRequest, now: Instant) -> Result<SharedReference, FallbackReason> {
         let shared = match self.exporter.share_memory(ask, now).unwrap() {
             ShareDecision::Export(export) => {
@@ -86,7 +86,7 @@ impl Exporting {
         }
     }
 
-    /// A message that is done at once; its name.
+    /// Sends a message that is done at once, and returns the export's name.
     fn touch(&mut self, memory: DriverAllocation, now: Instant) -> ExportName {
         let sent = self.send(&self.ask(memory), now).unwrap();
         let name = sent.pin.export_name();
@@ -94,7 +94,7 @@ impl Exporting {
         name
     }
 
-    /// What is to be let go and unexported is; its names, as they are unexported.
+    /// Completes all due retirements and unexports, and returns the names in the order of the unexports.
     fn settle(&mut self, now: Instant) -> Vec<ExportName> {
         let mut over = self.unexport(now);
         while let Some(names) = self.exporter.take_due_names(self.peer) {

@@ -1,5 +1,5 @@
-//! Everything that can happen in small worlds, breadth first. Each state is seen once; where nothing goes on by itself, nothing is
-//! left that should have, and all can be given back. And that comes soon: whatever goes on by itself, in whatever order, ends.
+//! All events of small worlds, breadth first. Each state is visited once. In states without pending steps, nothing is left that should have ended,
+//! and everything can be released. Every order of pending steps ends after a bounded number of them.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -30,14 +30,14 @@ const fn send(buffer: usize, peer: usize) -> Step {
     Step::Send { buffer, peer, place: 0, passing: false }
 }
 
-/// What was seen: each state, by a number, and which other ones come of it by themselves.
+/// The visited states by number, and for each the states that its pending steps lead to.
 struct Seen {
     numbers: HashMap<u64, u32>,
     next: Vec<Vec<u32>>,
 }
 
 impl Seen {
-    /// The number of a state, and whether it was not seen before.
+    /// Returns the number of a state, and whether it is new.
     fn number(&mut self, print: u64) -> (u32, bool) {
         let new = self.next.len() as u32;
         let number = *self.numbers.entry(print).or_insert(new);
@@ -47,7 +47,7 @@ impl Seen {
         (number, number == new)
     }
 
-    /// The longest way that anything goes by itself; `None`: one goes round in a circle.
+    /// Returns the longest sequence of pending steps; `None` if the states form a cycle.
     fn longest(&self) -> Option<usize> {
         let (mut into, mut len) = (vec![0_u32; self.next.len()], vec![0_usize; self.next.len()]);
         self.next.iter().flatten().for_each(|to| into[*to as usize] += 1);
@@ -68,13 +68,13 @@ impl Seen {
     }
 }
 
-/// Most steps that a message takes by itself, from its export to the end of that: it is exported, announced, referred to; it looks and
-/// has a stale mapping ended, looks and has its own made, which is, looks and copies, and is answered; it is asked back, unmapped, and
-/// told to be.
+/// Most pending steps of a message, from its export to the end of that export. It is exported, announced and referred to. It resolves its bytes and
+/// has a stale mapping ended, resolves them again and has its own mapping made, resolves them a last time, copies, and is answered. Then its export
+/// is retired, unmapped, and reported as retired.
 const STEPS_OF_MESSAGE: usize = 12;
 
-/// All that can happen if these steps are taken, each as often as it says and whenever it can be, and all else goes on by itself
-/// in any order. `begun` is done first. Returns the number of states.
+/// Visits all states that follow if these steps are taken, each at most the given number of times and whenever it is possible, and pending steps are
+/// executed in any order. `begun` is executed first. Returns the number of states.
 fn everything(setup: Setup, begun: &[Step], steps: &[(Step, u8)]) -> usize {
     let mut world = World::new(setup);
     begun.iter().for_each(|&step| world.step(step));
@@ -105,7 +105,7 @@ fn everything(setup: Setup, begun: &[Step], steps: &[(Step, u8)]) -> usize {
                 open.push_back((to, next));
             }
         }
-        // Whatever goes on by itself comes here.
+        // Every sequence of pending steps ends here.
         if over {
             state.world.check_at_rest();
             state.world.finish();
@@ -117,7 +117,7 @@ fn everything(setup: Setup, begun: &[Step], steps: &[(Step, u8)]) -> usize {
     seen.next.len()
 }
 
-/// One buffer, one across its end, and one elsewhere; they are as long as two, and as one.
+/// One buffer, one across its end, and one elsewhere; budgets are of two buffers or of one.
 const BUFFERS: &[(u64, u64)] = &[(0x1000, 8), (0x1004, 8), (0x2000, 8)];
 
 const PLACES: &[MappingPlace] = &[
@@ -135,7 +135,7 @@ fn amount(entries: usize) -> ExportAmount {
     ExportAmount { entries, bytes: 8 * entries as u64 }
 }
 
-/// The least that a search must see, so that it is one.
+/// Checks that a search visited at least the expected number of states.
 fn seen(states: usize, least: usize) {
     assert!(states >= least, "{states} states, {least} expected");
 }
@@ -216,7 +216,7 @@ fn a_hook_that_only_sets_a_flag() {
     seen(everything(setup, &[A, C], &steps), 19_000);
 }
 
-/// U1: an export whose memory is gone, and a mapping that lies in the way, stay as long as a message uses them.
+/// U1: an export of freed memory, and an overlapping mapping, stay until no message uses them.
 #[test]
 fn memory_that_is_freed_under_use() {
     let freed = Step::FreeUnderUse(0);
@@ -236,7 +236,7 @@ fn messages_that_are_given_up_at_any_point() {
     seen(everything(setup(1, 1), &[A, C], &steps), 1_200);
 }
 
-/// What is never mapped is not tried again and again.
+/// A buffer that is never mapped is not tried again and again.
 #[test]
 fn a_buffer_that_no_driver_maps() {
     let steps = [(send(0, 0), 2), (send(2, 0), 1), (Step::Drain(0), 1)];

@@ -1,4 +1,4 @@
-//! I17: what is said to a peer goes by two channels, and in whatever order they and all others deliver it, the end is the same.
+//! I17: messages to a peer use two channels. In whatever order these and all others deliver them, the final state is the same.
 
 use std::collections::{HashMap, HashSet};
 use std::vec::Vec;
@@ -23,7 +23,7 @@ const fn send(buffer: usize, peer: usize) -> Step {
     Step::Send { buffer, peer, place: 0, passing: false }
 }
 
-/// The user takes those steps, each as far as it can be taken, while nothing is delivered. What is to be exported is, at once.
+/// Executes those steps of the user, as far as each is possible, while nothing is delivered. Exports are made at once.
 fn act(world: &mut World, steps: &[Step]) {
     for &step in steps {
         if world.is_possible(step) {
@@ -35,8 +35,8 @@ fn act(world: &mut World, steps: &[Step]) {
     }
 }
 
-/// The user acts, all is delivered, and so on, in every order that there is. Returns the number of states. After each act the ends
-/// differ in names and in the order of what happened, and in nothing else.
+/// Executes the user's acts, with all deliveries after each of them, in every possible order. Returns the number of states. After each act, the final
+/// states differ only in names and in the order of events.
 fn every_order(setup: Setup, acts: &[&[Step]]) -> usize {
     let mut begun = Vec::from([World::new(setup)]);
     let mut states = 0;
@@ -77,11 +77,11 @@ fn every_order_of_what_is_delivered_has_the_same_end() {
         [&[a, send(0, 0), send(0, 0), send(0, 1)], &[Step::Free(0), b, send(1, 0), send(1, 1)]];
     let states = every_order(setup(4, 2), &acts);
     assert!(states > 700, "{states}");
-    // Two at once, one of which is asked back under use and comes again.
+    // Two at once, one of which is requested back under use and sent again.
     let acts: [&[Step]; 2] = [&[a, c, send(0, 0), send(2, 0), Step::Release(0), send(2, 0)], &[send(0, 0)]];
     let states = every_order(setup(4, 1), &acts);
     assert!(states > 400, "{states}");
-    // A peer is drained, and told again; then nothing may be kept.
+    // A peer is drained, and gets the announcement again; then the budget becomes 0.
     let shrink = Step::Shrink(ExportAmount::NONE);
     let acts: [&[Step]; 3] =
         [&[a, send(0, 0), Step::Drain(0), send(0, 0)], &[send(0, 0), send(0, 1), shrink], &[send(0, 0)]];
@@ -89,8 +89,8 @@ fn every_order_of_what_is_delivered_has_the_same_end() {
     assert!(states > 100, "{states}");
 }
 
-/// What the user does at once. What is asked back while messages use it comes last: who sends it again before they are done gets another
-/// way to go or not, as they are done or not, and that is no matter of channels.
+/// The user's steps of one act. A request to release memory that messages use is the last one. Whether a later message about that memory finds it
+/// depends on whether those messages are done, and not on the channels.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let buffer = || 0..BUFFERS.len();
     let send = (buffer(), 0..PEERS, 0..PLACES.len(), 0..8_u8)
@@ -113,7 +113,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-/// Delivers all there is, the next of it by the numbers.
+/// Delivers all messages; the numbers choose the next one.
 fn deliver(world: &mut World, numbers: &[usize]) {
     for number in numbers.iter().cycle() {
         let steps = world.pending();

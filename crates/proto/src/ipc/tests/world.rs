@@ -1,8 +1,8 @@
-//! An exporting process, importing ones, what is on its way between them, and drivers that say no to what a driver would suffer
-//! from. Every step checks what must hold of the two machines together.
+//! An exporting process, importing processes, the messages between them, and strict drivers, which refuse every call that would harm a real driver.
+//! Every step checks the invariants of the two state machines together.
 //!
-//! What the exporter says travels on two streams, so that references overtake announcements and the other way round; within a stream
-//! nothing overtakes. A copy looks at whose bytes it finds.
+//! The exporter sends on two streams, so that references overtake announcements and the reverse; within a stream the order is kept. A copy checks
+//! whose bytes it finds.
 
 mod check;
 
@@ -25,12 +25,12 @@ use crate::wire::ipc::{
     CopyOutcome, ExportAnnouncement, ExportHandle, ExportName, ExportReference, IpcMessage,
 };
 
-/// What the user and the machine do.
+/// A step of the user or of the machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Step {
     /// The user allocates a buffer, at its place.
     Allocate(usize),
-    /// The user frees it, as no message uses it; or though one does.
+    /// The user frees it: while no message uses it, or while one does.
     Free(usize),
     FreeUnderUse(usize),
     /// A message about a buffer to a peer begins, to be copied in a place.
@@ -40,23 +40,23 @@ pub(super) enum Step {
         place: usize,
         passing: bool,
     },
-    /// An export is made, or is not.
+    /// An export succeeds or fails.
     Exported(usize, bool),
-    /// What is first on the stream of announcements arrives; on that of references; on the way back.
+    /// The first message arrives: on the stream of announcements, on that of references, on the way back.
     Announcements(usize),
     References(usize),
     Answers(usize),
-    /// A message at a peer looks for its bytes, or copies them.
+    /// A message at a peer resolves its bytes, or copies them.
     Turn(usize, usize),
-    /// A mapping is made, or is not.
+    /// A mapping succeeds or fails.
     Mapped(usize, usize, Result<(), MapRefusal>),
-    /// The first message at a peer is given up there.
+    /// The first message at a peer is abandoned there.
     Cancel(usize),
-    /// A peer unmaps what is to be unmapped next.
+    /// A peer executes the next unmapping.
     Unmap(usize),
-    /// The hook's flag is looked at.
+    /// The flag of the free hook is checked.
     Look,
-    /// What is idle has been so for long.
+    /// The idle limit passes.
     Wait,
     Trim(u64),
     Shrink(ExportAmount),
@@ -65,7 +65,7 @@ pub(super) enum Step {
     Release(usize),
     /// The exporter is closed.
     Close,
-    /// A peer ends its imports, and says BYE when it has.
+    /// A peer ends its imports, and sends BYE when it has.
     Leave(usize),
     /// A peer dies.
     Die(usize),
@@ -73,17 +73,17 @@ pub(super) enum Step {
     DieAll,
 }
 
-/// What there is in a world.
+/// The configuration of a world.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
     pub(super) config: ExporterConfig,
-    /// Whether a hook tells that something was freed, once it is.
+    /// Whether a free hook reports frees.
     pub(super) hooked: bool,
-    /// Where the buffers are; those that overlap are not allocated together.
+    /// The address ranges of the buffers; those that overlap are not allocated together.
     pub(super) buffers: &'static [(u64, u64)],
     pub(super) peers: usize,
     pub(super) places: &'static [MappingPlace],
-    /// Buffers that no driver maps.
+    /// Buffers that every driver refuses to map.
     pub(super) refused: &'static [usize],
 }
 
@@ -98,7 +98,7 @@ struct Sending {
     pin: ExportPin,
 }
 
-/// A message that was begun and waits for its export.
+/// A message that has begun and waits for its export.
 #[derive(Clone, Debug, Hash)]
 struct Exporting {
     export: PendingExport,
@@ -113,7 +113,7 @@ struct Operation {
     used: ImportPin,
     id: DriverAllocationId,
     place: usize,
-    /// Where it is copying from.
+    /// The address that it is copying from.
     from: Option<u64>,
 }
 
@@ -130,7 +130,7 @@ struct Held {
 struct Peer {
     alive: bool,
     leaving: bool,
-    /// It has said BYE; the exporter has heard it.
+    /// The peer has sent BYE; the exporter has received it.
     said: bool,
     gone: bool,
     id: ImportingPeerId,
@@ -139,12 +139,12 @@ struct Peer {
     announcements: VecDeque<IpcMessage>,
     references: VecDeque<(u64, ExportReference, DriverAllocationId, usize)>,
     answers: VecDeque<IpcMessage>,
-    /// What was announced, and under which name.
+    /// Announced allocations, and their names.
     handles: Vec<(ExportName, DriverAllocationId, ByteSpan)>,
     operations: Vec<Operation>,
     opening: Vec<MappingId>,
     held: Vec<Held>,
-    /// What was mapped since it was announced: it is not to be mapped again.
+    /// Mappings made since the announcement: none is to be made again.
     opened: Vec<MappingId>,
 }
 
@@ -154,12 +154,12 @@ pub(super) struct World {
     pub(super) exporter: MemoryExporter,
     alive: bool,
     now: Instant,
-    /// Numbers of allocations and of messages that were given.
+    /// Numbers of allocations and messages so far.
     allocations: u64,
     pub(super) sent: u64,
     buffers: Vec<Option<DriverAllocation>>,
     freed: bool,
-    /// All names that were ever given.
+    /// All names so far.
     names: Vec<ExportName>,
     exporting: Vec<Exporting>,
     exports: Vec<(ExportName, DriverAllocation)>,
@@ -168,7 +168,7 @@ pub(super) struct World {
     pub(super) steps: Steps,
 }
 
-/// How often what has happened that the machines count, too.
+/// Event counts, to compare with those of the state machines.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub(super) struct Steps {
     pub(super) copied: u64,
@@ -204,12 +204,12 @@ impl World {
         }
     }
 
-    /// Mappings that there are.
+    /// Returns the number of mappings.
     pub(super) fn mapped(&self) -> usize {
         self.peers.iter().map(|peer| peer.held.len()).sum()
     }
 
-    /// What can happen by itself: what is on its way or under way goes on.
+    /// Returns the pending steps: each message in flight and each pending action continues.
     pub(super) fn pending(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         steps.extend((0..self.exporting.len()).map(|at| Step::Exported(at, true)));
@@ -234,7 +234,7 @@ impl World {
         steps
     }
 
-    /// Whether somebody may decide that now. What fails must be under way.
+    /// Returns whether a step is possible now. A failure needs a pending action.
     pub(super) fn is_possible(&self, step: Step) -> bool {
         match step {
             Step::Exported(at, _) => self.pending().contains(&Step::Exported(at, true)),
@@ -264,7 +264,7 @@ impl World {
         }
     }
 
-    /// Whether a message uses a buffer, or begins to.
+    /// Returns whether a message uses a buffer, or begins to.
     fn is_used(&self, buffer: usize) -> bool {
         let id = self.buffers[buffer].map(|memory| memory.id);
         self.exporting.iter().any(|one| Some(one.export.allocation().id) == id)
@@ -349,12 +349,12 @@ impl World {
                 self.exporting.push(Exporting { export, peer, place });
             }
             ShareDecision::Fallback(_) => self.steps.fallbacks += 1,
-            // It would ask again.
+            // The message would repeat its request.
             ShareDecision::Coming => {}
         }
     }
 
-    /// A message goes, behind the announcement if there is one, on another stream.
+    /// Sends a message, after the announcement if there is one, on another stream.
     fn put(&mut self, sent: SharedReference, peer: usize, place: usize, memory: DriverAllocation) {
         let name = sent.reference.name;
         assert!(self.exports.contains(&(name, memory)), "a message names what is not exported");
@@ -436,7 +436,7 @@ impl World {
         }
     }
 
-    /// A message looks for its bytes, or has copied them.
+    /// A message resolves its bytes, or completes its copy.
     fn turn(&mut self, at: usize, turn: usize) {
         let (places, peer) = (self.setup.places, &mut self.peers[at]);
         let operation = &mut peer.operations[turn];
@@ -505,7 +505,7 @@ impl World {
         peer.importer.on_unmapped(unmap.mapping).unwrap();
     }
 
-    /// What the machines want done at once: unexports, questions, and messages.
+    /// Executes the commands of the state machines: unexports, queries and messages.
     fn go_on(&mut self) {
         while self.alive
             && let Some(command) = self.exporter.poll(self.now)
@@ -581,7 +581,7 @@ impl Peer {
         self.opened.clear();
     }
 
-    /// Whether it has heard of that name, or will before what is said to it from now on on the same stream.
+    /// Returns whether the peer knows that name, or will when it reads messages sent from now on on the same stream.
     fn is_told_of(&self, name: ExportName) -> bool {
         let said = |message: &IpcMessage| match message {
             IpcMessage::Announce(announce) if announce.name == name => Some(true),
@@ -592,7 +592,7 @@ impl Peer {
         self.announcements.iter().rev().find_map(said).unwrap_or_else(heard)
     }
 
-    /// Whether a message would be told to wait, and nothing else would happen.
+    /// Returns whether a message would have to wait, and nothing else would happen.
     fn is_waiting(&self, operation: &Operation, setup: &Setup) -> bool {
         let mut importer = self.importer.clone();
         let before = importer.counts();
@@ -601,7 +601,7 @@ impl Peer {
         waits && importer.counts() == before
     }
 
-    /// Whether a message has not been answered here.
+    /// Returns whether a message is not answered here.
     fn has(&self, operation: u64) -> bool {
         self.references.iter().any(|one| one.0 == operation)
             || self.operations.iter().any(|one| one.operation == operation)
@@ -613,7 +613,7 @@ impl Peer {
         self.answers.push_back(IpcMessage::Done { operation, outcome });
     }
 
-    /// What can be told is told.
+    /// Sends all due RETIRED messages.
     fn answer(&mut self) {
         while self.alive
             && let Some(names) = self.importer.take_retired_names(self.source)
@@ -627,7 +627,7 @@ impl Peer {
     }
 }
 
-/// Some bytes of it.
+/// Returns part of a range.
 fn inside(span: ByteSpan) -> ByteSpan {
     super::span(span.start() + 1, span.len() - 1)
 }

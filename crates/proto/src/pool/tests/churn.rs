@@ -1,4 +1,4 @@
-//! Comms that come and go.
+//! Comms that join and leave.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use super::*;
 proptest! {
     #![proptest_config(cases(128))]
 
-    /// A comm goes to a smallest group; so as soon as as many have come as places were left empty, sizes are even.
+    /// Each comm joins a smallest group. So sizes are even as soon as comms have filled the empty places.
     #[test]
     fn groups_are_even_after_churn(m in 1..=8_u8, churn in prop::collection::vec(0..40_usize, 0..200)) {
         let (mut a, mut b) = (pool(SharingMode::On, m), pool(SharingMode::On, m));
@@ -39,7 +39,7 @@ proptest! {
     }
 }
 
-/// Nothing is left of a hundred thousand comms, and the tables are as large as a few need.
+/// A hundred thousand comms leave no state behind, and the tables stay as large as a few comms need.
 #[test]
 fn a_hundred_thousand_comms_leave_nothing_behind() {
     let (mut a, mut b) = (pool(SharingMode::On, 2), pool(SharingMode::On, 2));

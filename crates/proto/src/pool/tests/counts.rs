@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A pair of processes: comms, and the NICs at each end.
+/// The comms of a pair of processes, and the NICs at each end.
 #[derive(Clone, Debug)]
 struct Towards {
     comms: usize,
@@ -19,9 +19,9 @@ fn towards() -> impl Strategy<Value = Towards> {
 proptest! {
     #![proptest_config(cases(64))]
 
-    /// Communicators times channels are comms; each has `q` links for each rail of the end with more, at most 4. In use
-    /// are, for each peer and direction, as many queue pairs as min(n, m) comms have, and as many completion queues as
-    /// these have rails.
+    /// The number of comms is communicators times channels. Each has `q` links for each rail of the end with more rails, at most 4.
+    /// For each peer and direction, the queue pairs in use are those of min(n, m) comms, and the completion queues are
+    /// one per rail of these.
     #[test]
     fn as_many_as_the_formula_says(
         m in 1..=8_u8,
@@ -35,7 +35,7 @@ proptest! {
         let mut there = std::vec![(0, 0); peers.len()];
         let mut conn = 0;
         for (at, towards) in out.iter().enumerate() {
-            // Those that we send to, and for the first of them those that send to us.
+            // The comms that send to each peer, and for the first peer also those that receive from it.
             let both = [Some((towards, true)), (at == 0).then_some((&back, false))];
             for (towards, outwards) in both.into_iter().flatten() {
                 let rails = [towards.nics.0, towards.nics.1].map(|n| nics(&[3, 1, 2, 0][..n]));
@@ -66,7 +66,7 @@ proptest! {
     }
 }
 
-/// What sharing is for: 16 communicators of 32 channels.
+/// The purpose of sharing: 16 communicators of 32 channels.
 #[test]
 fn sixteen_communicators_take_a_hundredth() {
     let used = |sharing| {

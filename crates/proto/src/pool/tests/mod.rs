@@ -1,4 +1,4 @@
-//! The rules of the pool: one by one, and whatever happens in whatever order.
+//! The rules of the pool, one by one and under random sequences of events.
 
 mod churn;
 mod counts;
@@ -37,31 +37,31 @@ fn nics(list: &[u16]) -> NicList {
     NicList::new(list).unwrap()
 }
 
-/// A sending end's key towards that process, from NIC 0 to its NIC 0.
+/// The key of a sending end towards that process, from NIC 0 to its NIC 0.
 fn sending(peer: u8) -> GroupKey {
     GroupKey { peer: process(peer), end: CommEnd::Sending, local: nics(&[0]), remote: nics(&[0]) }
 }
 
-/// A receiving end's key.
+/// The key of a receiving end.
 fn receiving(peer: u8) -> GroupKey {
     GroupKey { end: CommEnd::Receiving, ..sending(peer) }
 }
 
-/// The links' addresses of a group whose ends are called so.
+/// The proof of a group with these ids at its ends.
 fn proof(asking: GroupId, answering: GroupId) -> GroupProof {
     GroupProof::of_links([(&asking.0.to_bits().to_le_bytes()[..], &answering.0.to_bits().to_le_bytes()[..])])
 }
 
-/// What a lossless handshake came to.
+/// The result of a lossless handshake.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Met {
-    /// A seat at each end.
+    /// A member at each end.
     Both(GroupPlace, GroupPlace),
-    /// The asking end has no room.
+    /// The requesting end has no room.
     Exhausted(PoolLimit),
-    /// The answering end has none.
+    /// The replying end has no room.
     NoResources(PoolLimit),
-    /// The answer ended it.
+    /// The reply ended the attempt.
     Failed(AnswerFault),
 }
 
@@ -72,7 +72,7 @@ impl Met {
     }
 }
 
-/// Connects a comm, nothing being lost or delayed.
+/// Connects a comm without losses or delays.
 fn connect(
     ends: (&mut GroupPool, &mut GroupPool),
     keys: (&GroupKey, &GroupKey),
@@ -129,7 +129,7 @@ fn connect(
     unreachable!("it never ends")
 }
 
-/// What the answering end answers, once its links are wired.
+/// Returns the reply of the replying end, after its links are wired.
 fn answered(
     pool: &mut GroupPool,
     verdict: AcceptPlan,
@@ -170,7 +170,7 @@ fn answered(
     }
 }
 
-/// A member leaves, and what is to be destroyed is.
+/// Removes a member, and destroys its group's objects if it was the last.
 fn leave(pool: &mut GroupPool, seat: PoolMemberId) {
     if let RemainingMembers::Last(teardown) = pool.remove_member(seat).unwrap() {
         let group = teardown.group;
@@ -180,7 +180,7 @@ fn leave(pool: &mut GroupPool, seat: PoolMemberId) {
     }
 }
 
-/// Members of each group that can be joined, by index.
+/// Number of members of each joinable group, by index.
 fn sizes(pool: &GroupPool) -> Vec<usize> {
     let mut sizes: Vec<_> = pool
         .group_usages()

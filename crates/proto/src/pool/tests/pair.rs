@@ -1,5 +1,5 @@
-//! Two ends whose words are lost, repeated and late, while comms close at one end only and queue pairs break. A word is
-//! never overtaken, as control streams have it.
+//! Two ends whose messages are lost, repeated and late, while comms close at one end only and queue pairs break. No message
+//! overtakes another, because a control stream preserves order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -7,18 +7,18 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What happens.
+/// An event.
 #[derive(Clone, Debug)]
 enum Event {
     /// A comm begins to connect.
     Begin(GroupPreference),
-    /// The sending end looks after a comm: it asks, says its OPEN again, or finishes wiring.
+    /// The sending end serves a comm: it sends OPEN, repeats it, or finishes wiring.
     Turn(usize),
-    /// The receiving end finishes wiring, or says its RESULT again.
+    /// The receiving end finishes wiring, or repeats its RESULT.
     Answer(usize),
-    /// The first word on the way to an end arrives, and perhaps stays to come again.
+    /// The first message in flight to an end arrives, and optionally stays to arrive again.
     Arrive(usize, bool),
-    /// The first word on the way to an end is lost, if such words are said again.
+    /// The first message in flight to an end is lost, if messages of its kind are repeated.
     Lose(usize),
     /// A comm closes at the sending end.
     Close(usize),
@@ -26,7 +26,7 @@ enum Event {
     CloseThere(usize),
     /// A group's queue pairs break at an end.
     Break(usize, usize),
-    /// An end destroys the next thing that it has to.
+    /// An end destroys its next object.
     Destroy(usize),
 }
 
@@ -54,13 +54,13 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 #[derive(Clone, Copy, Debug)]
 enum Word {
-    /// With the asking end's links, where it has made some.
+    /// Carries the requesting end's links, if it has made some.
     Open {
         conn: u64,
         request: ShareRequest,
         address: Option<GroupId>,
     },
-    /// With the answering end's links, where it has made some.
+    /// Carries the replying end's links, if it has made some.
     Result {
         conn: u64,
         answer: Option<ShareAnswer>,
@@ -69,7 +69,7 @@ enum Word {
     Ready {
         conn: u64,
     },
-    /// To the receiving end, or to the sending one.
+    /// Is sent to the receiving end, or to the sending one.
     Close {
         conn: u64,
     },
@@ -81,7 +81,7 @@ impl Word {
     }
 }
 
-/// How far a comm is at the sending end.
+/// The progress of a comm at the sending end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     Waiting,
@@ -118,9 +118,9 @@ struct Pair {
     pools: [GroupPool; 2],
     comms: Vec<Comm>,
     conns: BTreeMap<u64, Conn>,
-    /// On the way to each end.
+    /// Messages in flight to each end.
     words: [VecDeque<Word>; 2],
-    /// The other end's links that each group's are connected to.
+    /// The other end's links to which each group's links are connected.
     wired_to: [BTreeMap<u64, GroupId>; 2],
     told: [BTreeSet<PoolMemberId>; 2],
     to_destroy: [VecDeque<GroupTeardown>; 2],
@@ -206,7 +206,7 @@ impl Pair {
         self.words[1].push_back(Word::Open { conn, request, address });
     }
 
-    /// Both ends of a group that is to be joined were wired to each other.
+    /// Checks that both ends of a joinable group were wired to each other.
     fn check_joinable(&self, ours: GroupPlace) {
         assert_eq!(self.pools[0].group_phase(ours.group), Some(GroupPhase::Up));
         assert!(self.wired_to[0].contains_key(&ours.group.0.to_bits()));
@@ -243,7 +243,7 @@ impl Pair {
         self.words[0].push_back(Word::Result { conn, answer, address: None });
     }
 
-    /// A comm joins at the receiving end: both ends of the group are wired, and to each other.
+    /// Checks a comm that joins at the receiving end: both ends of its group are wired, and to each other.
     fn check_joined(&self, theirs: GroupPlace, epoch: GroupEpoch) {
         let state = self.pools[1].group_phase(theirs.group);
         assert!(matches!(state, Some(GroupPhase::Up | GroupPhase::Draining)), "{state:?}");
@@ -254,7 +254,7 @@ impl Pair {
         }
     }
 
-    /// Says the RESULT of a connection, if its links are wired.
+    /// Sends the RESULT of a connection, if its links are wired.
     fn result(&mut self, conn: u64) {
         let Some(&Conn { place, request, asking, wired }) = self.conns.get(&conn) else { return };
         if !wired {
@@ -373,7 +373,7 @@ impl Pair {
         }
         let news = !matches!(state, Some(GroupPhase::Broken | GroupPhase::Leaving));
         assert_eq!(told.len(), if news { inside.len() } else { 0 });
-        // Who had not connected yet tries again. At the sending end others stay until they are closed.
+        // Comms that had not connected yet try again. At the sending end, the other comms stay until they are closed.
         if end == 1 {
             let conns: Vec<_> =
                 self.conns.iter().filter(|(_, known)| told.contains(&known.place.seat)).collect();
@@ -421,9 +421,9 @@ impl Pair {
         }
     }
 
-    /// Goes on without losses until nothing changes any more.
+    /// Continues without losses until the state is stable.
     fn settle(&mut self) {
-        // A comm for itself at a time, where the other end did not say that it does not share.
+        // Each round may give one comm links of its own, while the other end has not reported that it does not share.
         for _ in 0..40 + 4 * self.comms.len() {
             (0..self.comms.len())
                 .filter(|&at| !matches!(self.comms[at].phase, Phase::Seated(_)))
@@ -443,7 +443,7 @@ impl Pair {
         }
     }
 
-    /// Every attempt has ended, and whoever has a seat at both ends has it in one group.
+    /// Checks that every attempt has ended, and that a comm with a member at both ends has both in one group.
     fn check_settled(&self) {
         for (at, comm) in self.comms.iter().enumerate() {
             let ended = matches!(comm.phase, Phase::Seated(_) | Phase::Ended);

@@ -1,4 +1,4 @@
-//! One rule each.
+//! One test per rule.
 
 use super::*;
 
@@ -32,18 +32,18 @@ fn groups_are_made_first_and_joined_then() {
 fn the_least_loaded_group_is_joined() {
     let mut ends = two(3);
     let places: Vec<_> = (0..6).map(|conn| join(&mut ends, conn)).collect();
-    // The second group has one member less; its number is not that of the count.
+    // The second group has one member less; its index does not depend on the number of groups.
     leave(&mut ends.0, places[1].0.seat);
     leave(&mut ends.1, places[1].1.seat);
     let next = join(&mut ends, 10).0;
     assert_eq!(ends.0.index(next.group), Some(1));
-    // Where all have two, the load decides.
+    // Both groups have two members, so the load decides.
     ends.0.set_load(places[0].0.group, 5);
     ends.0.set_load(places[2].0.group, 1);
     ends.0.set_load(next.group, 3);
     let third = join(&mut ends, 11).0;
     assert_eq!(ends.0.index(third.group), Some(2));
-    // And weight comes before load.
+    // Weight has precedence over load.
     let heavy = join_as(&mut ends, 12, GroupPreference { weight: 9, ..GroupPreference::new(1) }).0;
     assert_eq!(ends.0.index(heavy.group), Some(1));
     for conn in 13..18 {
@@ -98,7 +98,7 @@ fn only_who_can_prove_the_wiring_joins() {
     assert_eq!(right, proof(ours.group, theirs.group));
 }
 
-/// Comms that differ in anything that a key has share nothing, and each key has its own number of groups.
+/// Comms whose keys differ in any field share nothing, and each key has its own number of groups.
 #[test]
 fn each_part_of_a_key_tells_comms_apart() {
     let base = sending(2);
@@ -119,7 +119,7 @@ fn each_part_of_a_key_tells_comms_apart() {
             "it still is"
         );
     }
-    // At the receiving end the epoch stands for the group, and the rest of the key must be the same.
+    // At the receiving end the epoch identifies the group, and the rest of the key must be equal.
     let mut ends = two(2);
     let groups = [0, 1].map(|conn| join(&mut ends, conn));
     let Ok(ConnectPlan::Join(place, epoch, right)) = ends.0.plan_connect(&base, GroupPreference::new(1))
@@ -139,7 +139,7 @@ fn each_part_of_a_key_tells_comms_apart() {
         assert_eq!(told(&key, right), AcceptPlan::Retry, "{key:?}");
     }
     assert!(matches!(told(&receiving(1), right), AcceptPlan::Joined(at) if at.group == groups[0].1.group));
-    // A process that sends to its peer, and receives from it, over the same NICs.
+    // A process that sends to its peer and receives from it, over the same NICs.
     let back = GroupKey { end: CommEnd::Receiving, ..base };
     assert_eq!(
         ends.0.on_request(&back, 78, 1, &request(epoch, right)),
@@ -263,7 +263,7 @@ fn an_answer_that_fits_no_request_ends_the_attempt() {
 fn a_group_that_the_other_end_lost_is_left_to_its_members() {
     let mut ends = two(1);
     let (ours, theirs) = join(&mut ends, 0);
-    // Closed there, not here.
+    // The comm closes at the receiving end only.
     leave(&mut ends.1, theirs.seat);
     let (again, there) = join(&mut ends, 1);
     assert_ne!(again.group, ours.group);
@@ -308,10 +308,10 @@ fn each_member_of_a_broken_group_is_told_once_and_nobody_joins_it() {
     let fresh = join(&mut ends, 6).0;
     assert!(!places.iter().any(|(ours, _)| ours.group == fresh.group));
     assert_eq!(ends.0.index(fresh.group), Some(0));
-    // At the other end it still stands; who asks for it there has not heard, and gets it.
+    // The group is still up at the other end. A comm that requests it there, without the report, joins it.
     told.iter().for_each(|&seat| leave(&mut ends.0, seat));
     assert_eq!((ends.0.group_phase(broken), ends.0.on_broken(broken)), (None, Vec::new()));
-    // Broken at the other end only: that end says so to who wants to join.
+    // The group broke at the other end only: that end replies so to a comm that requests to join.
     let there = places[1].1.group;
     assert_eq!(ends.1.on_broken(there).len(), 3);
     let (ours, theirs) = (join(&mut ends, 7).0, join(&mut ends, 8).1);
@@ -367,7 +367,7 @@ fn queue_pairs_are_in_use_until_they_are_destroyed() {
     };
     assert!(!a.on_destroyed(place.group), "somebody is in it");
     let Ok(RemainingMembers::Last(teardown)) = a.remove_member(place.seat) else { unreachable!() };
-    // Whoever needs some waits for them, at either end.
+    // A comm that needs these queue pairs waits for them, at either end.
     let request = ShareRequest { mode: ShareMode::Alone, turn: 0 };
     let ask = |a: &mut GroupPool| {
         (a.plan_connect(&sending(2), GroupPreference::new(1)), a.on_request(&receiving(2), 9, 1, &request))
@@ -409,7 +409,7 @@ fn a_budget_makes_comms_share_before_it_makes_them_fail() {
     let none = Met::Exhausted(PoolLimit::QueuePairs { nic: 0, limit: 20 });
     assert_eq!(towards(19), (0, none));
     assert_eq!(a.pool_usage().queue_pairs, 20);
-    // Whoever has a group can go on sharing it.
+    // A key that has a group can continue to share it.
     assert!(matches!(
         connect((a, b), (&sending(3), &receiving(1)), 999, GroupPreference::new(1)),
         Met::Both(..)
@@ -454,7 +454,7 @@ fn who_is_told_to_share_and_has_nothing_to_join_asks_for_links_of_its_own() {
 fn a_short_end_grants_a_group_to_each_nic_of_its_peer() {
     let mut b = pool(SharingMode::On, 1);
     b.set_budget(0, 3);
-    // The other end has a pool like any other; only that its comms leave over different NICs.
+    // The other end has the same sharing parameters; only its comms use different NICs.
     let mut a = pool(SharingMode::On, 1);
     for (nic, conn) in [(0, 1), (1, 2)] {
         let from = GroupKey { local: nics(&[nic]), ..sending(2) };
@@ -477,7 +477,7 @@ fn auto_shares_once_queue_pairs_are_short() {
     for conn in 100..118 {
         connect((a, b), (&sending(conn as u8), &receiving(1)), conn, GroupPreference::new(1)).both();
     }
-    // 25 are in use.
+    // 25 queue pairs are in use.
     connect((a, b), (&sending(9), &receiving(1)), 200, GroupPreference::new(1)).both();
     connect((a, b), (&sending(9), &receiving(1)), 201, GroupPreference::new(1)).both();
     assert_eq!(a.pool_usage().queue_pairs, 26);
@@ -495,11 +495,11 @@ fn a_comm_that_would_rather_be_alone_is_while_queue_pairs_are_not_short() {
         (0..30).for_each(|conn| _ = join_as(&mut ends, conn, wish));
         for pool in [&ends.0, &ends.1] {
             let usage = pool.pool_usage();
-            // Six are half of them, and the second group of a key would need that half too.
+            // Six comms alone use half of the queue pairs. A second group of a key may begin only while at most half are in use.
             assert_eq!((usage.groups, usage.alone, usage.members), (1, 6, 30), "{end}");
         }
     }
-    // What must not share does not, and has all there are.
+    // Comms that must not share do not share, and may use all queue pairs.
     let mut ends = two(2);
     ends.1.set_budget(0, 12);
     let must = GroupPreference { groups_at_most: 0, ..wish };
@@ -526,7 +526,7 @@ fn the_smaller_number_of_groups_counts_and_both_ends_must_want_to_share() {
         for knows in [true, false] {
             let (mut a, mut b) = (pool(one.0, one.1), pool(other.0, other.1));
             let offers = [a.config().sharing_offer(), b.config().sharing_offer()];
-            // An asking end that did not hear the offer is told.
+            // A sending end that did not receive the offer learns of it by the reply.
             let wish =
                 if knows { GroupPreference::new(1).with_offer(offers[1]) } else { GroupPreference::new(1) };
             for conn in 0..20 {

@@ -1,4 +1,4 @@
-//! What atomics make of words, and that each is executed once.
+//! The effect of atomics on words, and that each is executed once.
 
 use proptest::prelude::*;
 
@@ -233,19 +233,19 @@ fn uses_out_of_place_are_not_executed() {
     );
 }
 
-/// A network that loses and reorders, as far as paths that end may: whoever sends again knows that the message before is gone
-/// or has come, but not which, and nothing of the reply.
+/// A network that loses and reorders as lost paths may. A sender that repeats a request knows that the message before was lost or has arrived, but
+/// not which of both, and knows nothing of the reply.
 struct Lossy {
     calls: AtomicRequests,
     served: ServedSlots,
     value: u64,
-    /// What each found, by the number it added.
+    /// The value that each request found, by the number it added.
     executed: BTreeMap<u64, u64>,
     asked: u64,
     answered: u64,
-    /// Whose values are known and not collected.
+    /// Requests whose values have arrived and are not collected.
     known: Vec<ReplySlot>,
-    /// Requests under way, and whether each is a copy.
+    /// Requests in flight, and whether each is a copy.
     requests: Vec<(AtomicRequest, bool)>,
     replies: Vec<AtomicReply>,
     random: u64,
@@ -285,7 +285,7 @@ impl Lossy {
                     self.requests.push((request, false));
                     let kept = self.known.iter().any(|slot| slot.number() == request.slot.number());
                     assert!(!kept, "the value there is not collected");
-                    // Nobody wants this one.
+                    // Abandons this value.
                     if self.asked.is_multiple_of(8) {
                         self.calls.release_value(request.slot);
                     }
@@ -345,7 +345,7 @@ impl Lossy {
         }
     }
 
-    /// Half of all that is under way is lost, and what is not answered is sent again unless its message is still under way.
+    /// Loses half of all messages in flight. Sends unanswered requests again, unless their messages are still in flight.
     fn lose(&mut self) {
         for at in (0..self.requests.len()).rev() {
             if self.below(2) == 0 {

@@ -1,4 +1,4 @@
-//! What quiets wait for.
+//! The operations that quiets wait for.
 
 use proptest::prelude::*;
 
@@ -130,7 +130,7 @@ fn there_is_room_for_what_it_was_grown_to() {
     assert!(ledger.complete_operation(id).is_ok() && ledger.move_operation(id, path(0)).is_err());
 }
 
-/// What may be asked of a ledger, against sets that are counted anew each time.
+/// Calls of a ledger, compared with sets that are recounted each time.
 #[derive(Clone, Debug)]
 enum Deed {
     Begin(u32, u8),

@@ -17,7 +17,7 @@ use crate::rma::shape::EpochShape;
 
 const COUNTED: SignalOrdering = SignalOrdering::Counted { revert_after: 5 };
 
-/// 4 bits, so that epochs wrap all the time.
+/// Epochs of 4 bits, so that their numbers wrap often.
 fn narrow() -> Config {
     Config {
         bits: 4,
@@ -35,7 +35,7 @@ fn wide() -> Config {
     Config { bits: 16, shape: EpochShape::WIRE, ..narrow() }
 }
 
-/// Steps of all kinds, signals the most.
+/// Returns steps of all kinds; most are signals.
 fn mixed(world: &mut World, steps: u64) -> Vec<Step> {
     let mut all = Vec::new();
     for _ in 0..steps {
@@ -49,7 +49,7 @@ fn mixed(world: &mut World, steps: u64) -> Vec<Step> {
     all
 }
 
-/// Every stream between any two does something else.
+/// Runs a world in which every stream between any two processes has its own program.
 fn everybody(config: Config, seed: u64, steps: u64) -> World {
     let mut world = World::new(config, seed);
     for from in 0..config.processes {

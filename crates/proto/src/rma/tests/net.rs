@@ -1,5 +1,5 @@
-//! A few processes over a few rails that keep no order, each with two sends under way at most on a path. Signals and
-//! acknowledgements go as bytes. One clock, one seed.
+//! A few processes over a few rails that keep no order, with at most two sends in flight per path. Signals and acknowledgements are sent as bytes.
+//! One clock and one seed determine the run.
 
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::vec::Vec;
@@ -19,40 +19,40 @@ use crate::wire::rma::signal::{SignalMessage, SignalUpdate, UpdateOp};
 use crate::wire::rma::word::{SymmetricWord, WordWidth};
 use crate::wire::rma::{RmaMessage, RmaStream};
 
-/// Sends under way on one path.
+/// Sends in flight per path, at most.
 const DEPTH: u32 = 2;
 
-/// What a program does on a stream.
+/// A step of a program on a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// A put in so many pieces.
+    /// A put in this number of pieces.
     Put(u32),
-    /// A put with signal in so many pieces; 0: a signal.
+    /// A put with signal in this number of pieces; 0: a signal.
     Signal(u32),
-    /// Waits for all before.
+    /// A quiet.
     Quiet,
 }
 
-/// How a world is.
+/// The parameters of a world.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Config {
     pub(super) bits: u32,
     pub(super) shape: EpochShape,
     pub(super) order: SignalOrdering,
-    /// Delay of each path; each message takes up to four times as long, and so none keeps its place.
+    /// Delay of each path. A message takes up to four times as long, so none keeps its order.
     pub(super) delays: [u64; LINKS_MAX],
     pub(super) rails: u8,
     pub(super) processes: usize,
     pub(super) streams: u8,
-    /// Two threads use each stream, each with every other step.
+    /// Two threads use each stream; each executes every other step.
     pub(super) two_threads: bool,
 }
 
-/// What the owner of an operation wants to know when it ends.
+/// The note of an operation in the ledger.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Note {
     Plain(usize),
-    /// In the epoch of that number.
+    /// The piece, and the number of its epoch.
     Counted(usize, u64),
     Rewritten(usize),
 }
@@ -73,7 +73,7 @@ impl Note {
     }
 }
 
-/// Of which stream, and what it is called in its ledger.
+/// Stream, id in its ledger, and note.
 type Operation = (u8, SlotId, Note);
 
 #[derive(Clone, Debug)]
@@ -89,12 +89,12 @@ struct Packet {
     path: u8,
     load: Load,
     op: Option<Operation>,
-    /// Stream and number of the signal it is.
+    /// Stream and number of the signal, if the packet is one.
     signal: Option<(u8, u64)>,
     arrived: bool,
     noticed: bool,
     completed: bool,
-    /// The network has lost it, or keeps it for some time, or its completion.
+    /// The network has lost the packet, or delays it or its completion.
     held: bool,
     mute: bool,
 }
@@ -103,9 +103,9 @@ struct Packet {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum End {
     Up,
-    /// In error; completions may still come.
+    /// In error; completions may still arrive.
     Failed,
-    /// It has told all.
+    /// In error, and all completions have arrived.
     Quiet,
 }
 
@@ -114,14 +114,14 @@ enum Event {
     Arrive(usize),
     Notice(usize),
     Complete(usize),
-    /// What the network kept comes after all.
+    /// A packet that the network kept arrives late.
     Late(usize),
-    /// The path between two processes carries nothing more, and nobody knows yet.
+    /// The path between two processes loses everything; neither end has noticed.
     Lose(usize, usize, u8),
-    /// One end of a path fails, and then has told all.
+    /// One end of a path fails, and later has reported all completions.
     Fail(usize, usize, u8),
     Quiet(usize, usize, u8),
-    /// Over a control stream: what `from` says to `to`, in order.
+    /// Messages of the control stream from the first process to the second, in order.
     Down(usize, usize, u8),
     Standing(usize, usize, u8, Vec<PathDeliveryReport>),
     MakeUp(usize, usize, MakeUp),
@@ -154,13 +154,13 @@ struct Peer {
     ready: VecDeque<RmaStream>,
     under_way: [u32; LINKS_MAX],
     ends: [End; LINKS_MAX],
-    /// The network carries nothing there.
+    /// The network loses everything on this path.
     dead: [bool; LINKS_MAX],
-    /// When the last word to the peer comes.
+    /// When the last control message to the peer arrives.
     control: u64,
 }
 
-/// What was sent besides writes and signals.
+/// Counts of the messages other than first writes and signals.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sent {
     pub(super) acks: u64,
@@ -168,7 +168,7 @@ pub(super) struct Sent {
     pub(super) counted: u64,
     /// Writes and signals that were sent again.
     pub(super) again: u64,
-    /// Words that made up for writes.
+    /// Messages that made up for writes.
     pub(super) made_up: u64,
 }
 
@@ -238,7 +238,7 @@ impl World {
         (self.random >> 8) % end
     }
 
-    /// What is done on a stream, with a quiet at the end.
+    /// Sets the steps of a stream, and adds a quiet at the end.
     pub(super) fn program(&mut self, from: usize, to: usize, stream: u8, steps: &[Step]) {
         let threads = &mut self.peers.get_mut(&(from, to)).unwrap().outs[usize::from(stream)].threads;
         let many = threads.len();
@@ -252,7 +252,7 @@ impl World {
         self.at(time, Event::Lose(one, two, path));
     }
 
-    /// One end of a path fails by itself.
+    /// Schedules the failure of one end of a path.
     pub(super) fn fail_at(&mut self, time: u64, me: usize, peer: usize, path: u8) {
         self.at(time, Event::Fail(me, peer, path));
     }
@@ -262,7 +262,7 @@ impl World {
         self.queue.push(core::cmp::Reverse((time, self.events.len() - 1)));
     }
 
-    /// Goes on until nothing happens any more; then all programs are at their ends, or nobody would ever go on.
+    /// Runs until no event is left. All programs must then have ended, since no further event could continue one.
     pub(super) fn run(&mut self) {
         let pairs: Vec<_> = self.peers.keys().copied().collect();
         pairs.iter().for_each(|&pair| self.turn(pair));
@@ -287,7 +287,7 @@ impl World {
         }
     }
 
-    /// At the end: what the target counted and applied is what there was, once each.
+    /// Checks at the end that each target counted each counted write and applied each signal exactly once.
     pub(super) fn check_end(&self) {
         for (&(from, to), peer) in &self.peers {
             let of_peer =
@@ -345,7 +345,7 @@ impl World {
             }
             Event::MakeUp(from, to, lost) => {
                 let peer = self.peers.get_mut(&(to, from)).unwrap();
-                // All that ever came of the stream may have been lost.
+                // All earlier messages of the stream may have been lost.
                 peer.inbox.add_stream(lost.stream).unwrap();
                 if peer.inbox.make_up(&lost).unwrap() == ArrivalEffect::Ready(lost.stream) {
                     peer.ready.push_back(lost.stream);
@@ -355,7 +355,7 @@ impl World {
         }
     }
 
-    /// Something reaches the NIC of its target.
+    /// Delivers a packet to the NIC of its target.
     fn arrive(&mut self, at: usize) -> (usize, usize) {
         let packet = &self.packets[at];
         let (pair, path) = ((packet.from, packet.to), packet.path);
@@ -380,7 +380,7 @@ impl World {
         pair
     }
 
-    /// A word on the control stream, which keeps its order.
+    /// Sends a message over the control stream, which keeps its order.
     fn say(&mut self, (from, to): (usize, usize), event: Event) {
         let later = self.now + 1 + self.below(200);
         let last = &mut self.peers.get_mut(&(from, to)).unwrap().control;
@@ -402,7 +402,7 @@ impl World {
         delay + self.below(3 * delay)
     }
 
-    /// The target takes in what has come.
+    /// The target takes in a packet that has arrived.
     fn notice(&mut self, at: usize) {
         let packet = &mut self.packets[at];
         if core::mem::replace(&mut packet.noticed, true) {
@@ -462,7 +462,7 @@ impl World {
         }
     }
 
-    /// The initiator learns that something is complete at its target.
+    /// The initiator learns that an operation is complete at its target.
     fn complete(&mut self, at: usize) {
         let packet = &mut self.packets[at];
         if core::mem::replace(&mut packet.completed, true) {
@@ -481,7 +481,7 @@ impl World {
         self.stream(pair, stream).done(note.piece());
     }
 
-    /// Nothing gets through any more: what is under way is lost, but for some of it that comes late. Either end notices in its time.
+    /// Loses everything in flight on a path, except for some packets that arrive late. Each end notices later.
     fn lose(&mut self, one: usize, two: usize, path: u8) {
         for (me, peer) in [(one, two), (two, one)] {
             self.peers.get_mut(&(me, peer)).unwrap().dead[usize::from(path)] = true;
@@ -501,7 +501,7 @@ impl World {
         }
     }
 
-    /// The network keeps something, perhaps for ever.
+    /// The network keeps a packet, perhaps until the end of the run.
     fn keep(&mut self, at: usize) {
         self.packets[at].held = true;
         if self.below(2) == 0 {
@@ -510,8 +510,8 @@ impl World {
         }
     }
 
-    /// One end of a path fails. As a target it takes in what has come, and says what that was; nothing lands there any more. As an
-    /// initiator it tells its target.
+    /// Fails one end of a path. As a target, the process takes in all arrivals and reports them; nothing lands there any more. As an initiator, it
+    /// notifies its target.
     fn fail(&mut self, (me, peer): (usize, usize), path: u8) {
         let end = &mut self.peers.get_mut(&(me, peer)).unwrap().ends[usize::from(path)];
         if *end != End::Up {
@@ -542,7 +542,7 @@ impl World {
         }
     }
 
-    /// A packet never arrives as a whole; its bytes may.
+    /// Loses a packet. Its bytes may have been placed.
     fn vanish(&mut self, at: usize, may_be_there: bool) {
         let placed = may_be_there && self.below(2) == 0;
         let (now, packet) = (self.now, &mut self.packets[at]);
@@ -562,7 +562,7 @@ impl World {
         }
     }
 
-    /// Goes on with what went over a path that both ends have left.
+    /// Continues with the operations of a path that both ends have left.
     fn settle(&mut self, pair: (usize, usize), path: u8) {
         let is_quiet = self.peers[&pair].ends[usize::from(path)] == End::Quiet;
         for number in 0..self.config.streams {
@@ -576,7 +576,7 @@ impl World {
         }
     }
 
-    /// A path with room, any of them.
+    /// Returns any path with room.
     fn path(&mut self, pair: (usize, usize)) -> Option<u8> {
         let peer = &self.peers[&pair];
         let free: Vec<u8> = (0..self.config.rails)
@@ -627,7 +627,7 @@ impl World {
         }
     }
 
-    /// A process does what it can for one peer.
+    /// Does all work of a process for one peer.
     fn turn(&mut self, pair: (usize, usize)) {
         loop {
             let mut went_on = self.apply(pair);
@@ -637,7 +637,7 @@ impl World {
                     went_on |= self.advance(pair, stream, thread);
                 }
             }
-            // Last, so that what can ride does.
+            // Last, so that acknowledgements are piggybacked where possible.
             if !went_on && !self.acknowledge(pair) {
                 break;
             }
@@ -700,7 +700,7 @@ impl World {
         true
     }
 
-    /// One thing of a thread's program; false if it has to wait.
+    /// Executes one step of a thread's program; returns false if it has to wait.
     fn advance(&mut self, pair: (usize, usize), stream: u8, thread: usize) -> bool {
         let this = &mut self.out(pair, stream).threads[thread];
         match this.steps.front().copied() {
@@ -783,7 +783,7 @@ impl World {
         let (own, alone) = (out.threads[thread].own.take(), !self.config.two_threads);
         let oracle = self.stream(pair, stream);
         let end = oracle.writes();
-        // Of two threads' writes only the first is known to be its own.
+        // With two threads, only the first write is known to belong to this signal.
         let own = own.map_or(end..end, |first| first..if alone { end } else { first + 1 });
         oracle.seal(&signal, own, bits);
         let ack = self.peers.get_mut(&pair).unwrap().inbox.piggyback_ack();

@@ -1,5 +1,4 @@
-//! What must be so, kept apart from the machines: every write and signal in the order of its program, and one clock for all
-//! processes.
+//! The required results, kept apart from the state machines: every write and signal in the order of its program, and one clock for all processes.
 
 use std::collections::BTreeMap;
 use std::vec::Vec;
@@ -9,17 +8,17 @@ use crate::wire::rma::signal::SignalMessage;
 /// A write of a put, or of a put with signal.
 #[derive(Debug, Default)]
 struct Piece {
-    /// When its bytes were there.
+    /// When its bytes were placed.
     placed: Option<u64>,
-    /// When the target had noticed, if it is to.
+    /// When the target counted it, if it is counted.
     noticed: Option<u64>,
     /// The immediate it carried.
     imm: Option<u32>,
-    /// The signal that is the first after it.
+    /// The first signal after it.
     signal: usize,
     /// It was lost with its path, and written again.
     again: bool,
-    /// Its initiator knows that it is complete.
+    /// Its initiator knows that it has completed.
     done: bool,
 }
 
@@ -27,16 +26,16 @@ struct Piece {
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     pieces: Vec<Piece>,
-    /// Which pieces come before each signal, and which of them are its own.
+    /// For each signal: how many pieces precede it, and which of them are its own.
     signals: Vec<(usize, core::ops::Range<usize>)>,
     applied: usize,
     acknowledged: u64,
-    /// Of each epoch, by its whole number: writes and messages that are under way.
+    /// Writes and messages in flight, by the full number of their epoch.
     flying: BTreeMap<u64, u32>,
 }
 
 impl Stream {
-    /// A write begins. `bits` of an epoch's number are on the wire.
+    /// Records a write that begins. The wire carries `bits` bits of its epoch's number.
     pub(super) fn write(&mut self, imm: Option<u32>, bits: u32) -> usize {
         let signal = self.signals.len();
         self.pieces.push(Piece { imm, signal, ..Piece::default() });
@@ -46,7 +45,7 @@ impl Stream {
         self.pieces.len() - 1
     }
 
-    /// Something with that epoch begins to be under way: nothing else that is may look the same (I4).
+    /// Records a write or message of an epoch that is now in flight. No other epoch in flight may have the same bits on the wire (I4).
     fn fly(&mut self, number: u64, wire: u16, bits: u32) {
         let mask = (1 << bits) - 1;
         assert_eq!(u64::from(wire), number & mask, "I9: both ends count alike");
@@ -62,7 +61,7 @@ impl Stream {
         self.flying.retain(|_, flying| *flying > 0);
     }
 
-    /// A signal is sealed, with these writes of its own.
+    /// Records a signal that ends its epoch, with these writes of its own.
     pub(super) fn seal(&mut self, signal: &SignalMessage, own: core::ops::Range<usize>, bits: u32) {
         let number = self.signals.len() as u64;
         for piece in &self.pieces[own.clone()] {
@@ -96,7 +95,7 @@ impl Stream {
         self.land(number);
     }
 
-    /// A counted write that nobody will notice.
+    /// Records a counted write that the target will never count by its arrival.
     pub(super) fn lost(&mut self, piece: usize) {
         self.pieces[piece].again = true;
         let number = self.pieces[piece].signal as u64;
@@ -107,7 +106,7 @@ impl Stream {
         self.land(number);
     }
 
-    /// The target applies the signal that says it is number `said` of its stream.
+    /// Checks a signal that the target applies as number `said` of its stream.
     pub(super) fn apply(&mut self, said: u64, now: u64) {
         assert_eq!(said, self.applied as u64, "I2: in the order of the program");
         let (before, _) = self.signals[self.applied];
@@ -127,13 +126,13 @@ impl Stream {
         assert!(self.acknowledged <= self.applied as u64, "I5: nothing is acknowledged before it is applied");
     }
 
-    /// A quiet of the stream returns.
+    /// Checks a quiet of the stream that returns.
     pub(super) fn quiet(&self) {
         assert_eq!(self.applied, self.signals.len(), "a quiet returns when its signals are applied");
         assert!(self.pieces.iter().all(|piece| piece.placed.is_some()), "and its writes are there");
     }
 
-    /// All is over. Writes that were counted by the target, and signals it applied.
+    /// Checks the end of a run. Returns how many writes the target counted, and how many signals it applied.
     pub(super) fn end(&self) -> (u64, u64) {
         self.quiet();
         assert_eq!(self.acknowledged, self.applied as u64, "I5: each epoch is acknowledged once");

@@ -42,7 +42,7 @@ fn inbox() -> StreamInbox {
     inbox
 }
 
-/// A signal with so many writes of its own, over path 0.
+/// Sends a signal with this number of its own writes, over path 0.
 fn send(
     out: &mut OutgoingStream,
     value: u64,

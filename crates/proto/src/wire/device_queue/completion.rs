@@ -1,62 +1,62 @@
-//! The completion of an entry: 16 bytes, two words.
+//! The completion of an entry: 16 bytes, two words ("Completion" of docs/wire.md).
 
 use super::layout::QueueShape;
 use super::status::EntryStatus;
 use super::{join_halves, split_halves};
 
-/// A completion, as it is read.
+/// A completion, as parsed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct EntryCompletion {
-    /// How the entry ended.
+    /// Word 0, bits 32-47: how the entry ended.
     pub status: EntryStatus,
-    /// The number of its operation, as it stood in the entry.
+    /// Word 0, bits 48-55: the number of its operation, copied from the entry.
     pub op: u8,
-    /// The value before, of an operation that brings one back.
+    /// Word 1: the old value, for an operation that fetches; otherwise 0.
     pub value: u64,
 }
 
-/// What the first word of a completion's place says about an index.
+/// The state of a completion's place with respect to an index, by its first word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CompletionOwner {
     /// The entry of this index has not completed, or its completion is being written.
     NotYet,
-    /// It has; the value may be read now, and is good if the first word is still this one afterwards.
+    /// It has completed. The caller reads the value now; the value is valid if the first word is unchanged afterwards.
     Here {
         /// How it ended.
         status: EntryStatus,
         /// Its operation.
         op: u8,
     },
-    /// A later entry's completion has taken the place.
+    /// The place contains the completion of a later entry.
     Gone,
 }
 
 impl EntryCompletion {
-    /// What a place holds before its first completion.
+    /// The first word of a place before its first completion.
     pub const NONE: u64 = 0xff << 56 | (EntryStatus::WRITING as u64) << 32;
 
-    /// The first word, once the second is written.
+    /// Returns the first word, to be stored after the second one.
     #[inline]
     #[must_use]
     pub fn head_word(&self, shape: &QueueShape, index: u64) -> u64 {
         first_word(shape, index, self.status.to_bits(), self.op)
     }
 
-    /// The first word while the second is being written.
+    /// Returns the first word while the second one is being written.
     #[inline]
     #[must_use]
     pub fn writing_word(shape: &QueueShape, index: u64) -> u64 {
         Self::writing_of(first_word(shape, index, 0, 0))
     }
 
-    /// The same of the first word that it will be.
+    /// Returns the first word while the second one is being written, from the final first word.
     #[inline]
     #[must_use]
     pub const fn writing_of(head: u64) -> u64 {
         head & !(0xff_ffff << 32) | (EntryStatus::WRITING as u64) << 32
     }
 
-    /// Reads a first word, as far as it concerns an index.
+    /// Parses a first word with respect to an index.
     #[must_use]
     pub fn read_owner(shape: &QueueShape, index: u64, head: u64) -> CompletionOwner {
         let (low, rest) = split_halves(head);

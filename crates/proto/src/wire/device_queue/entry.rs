@@ -1,96 +1,96 @@
-//! An entry of a device queue: 64 bytes, eight words.
+//! An entry of a device queue: 64 bytes, eight words ("Entry" of docs/wire.md).
 
 use super::inline::InlineBytes;
 use super::{join_halves, split_halves};
 
 mod plain;
 
-/// Longest WRITE or READ.
+/// Longest WRITE or READ, in bytes.
 pub const LENGTH_MAX: u64 = 1 << 30;
 
-/// What an entry asks for.
+/// An entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct QueueEntry {
-    /// The work.
+    /// Its operation.
     pub work: EntryWork,
-    /// What must have ended before it begins.
+    /// The operations that must have completed before it starts.
     pub fence: EntryFence,
-    /// The producer's, for traces.
+    /// Offset 6, 2 bytes: chosen by the producer, for traces.
     pub tag: u16,
-    /// More will follow at once, so nobody need hurry.
+    /// Flag 32: further entries follow immediately, so the executor need not hurry.
     pub more: bool,
 }
 
-/// What must have ended before an entry begins, beyond what always must.
+/// The operations that must have completed before an entry starts, in addition to the order that always holds.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum EntryFence {
-    /// Nothing.
+    /// None.
     #[default]
     None,
-    /// Earlier reads and atomics of the queue.
+    /// Flag 2: earlier reads and atomics of the queue.
     ReadsAndAtomics,
-    /// All earlier entries of the queue.
+    /// Flag 4: all earlier entries of the queue.
     All,
 }
 
-/// Bytes of this process.
+/// An address of this process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LocalAddress {
-    /// Where, as the region counts.
+    /// Its address in the region.
     pub addr: u64,
-    /// The region.
+    /// The key of the region.
     pub key: u32,
 }
 
-/// Bytes of another process, or of this one for a counter.
+/// An address of another process, or of this process for a counter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PeerAddress {
-    /// Its rank.
+    /// Offset 56, 4 bytes: the rank.
     pub peer: u32,
-    /// Where, as the region counts.
+    /// Offset 16, 8 bytes: its address in the region.
     pub addr: u64,
-    /// The region.
+    /// Offset 28, 4 bytes: the key of the region.
     pub key: u32,
 }
 
-/// What is added to a counter of this process when an entry has completed.
+/// The value that is added to a counter of this process when an entry has completed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CounterUpdate {
-    /// The counter's word, of 8 bytes and aligned.
+    /// The counter's word, 8 bytes and aligned.
     pub at: LocalAddress,
-    /// Added.
+    /// The added value.
     pub value: u32,
-    /// Whether a poison word stands behind it.
+    /// Whether a poison word follows the counter.
     pub poisoned: bool,
 }
 
-/// How a word of 8 bytes is changed.
+/// The change of a word of 8 bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AtomicChange {
-    /// Adds, wrapping.
+    /// 3 (ADD): adds, wrapping.
     Add(u64),
-    /// Replaces it if it equals `expect`.
+    /// 4 (SWAP_IF): replaces the word if it equals `expect`.
     SwapIf {
-        /// Only then.
+        /// The expected value.
         expect: u64,
         /// The new value.
         swap: u64,
     },
-    /// Adds, and no carry passes a set bit of `boundaries`: each is the highest bit of a number of its own.
+    /// 5 (ADD_MASKED): adds, and no carry passes a set bit of `boundaries`: each set bit is the highest bit of a separate number.
     AddMasked {
-        /// What is added.
+        /// The added value.
         add: u64,
-        /// Highest bits of the numbers in the word.
+        /// The highest bits of the numbers in the word.
         boundaries: u64,
     },
-    /// Replaces it.
+    /// 6 (SET): replaces the word.
     Set(u64),
-    /// Raises it, if it is less.
+    /// 7 (MAX): replaces the word if the value is greater.
     Max(u64),
 }
 
 impl AtomicChange {
-    /// The word afterwards.
+    /// Returns the new word.
     #[must_use]
     pub const fn apply_to(self, old: u64) -> u64 {
         match self {
@@ -102,7 +102,7 @@ impl AtomicChange {
                     old
                 }
             }
-            // The bits below the boundaries cannot carry out of their number; the highest ones are added without carry.
+            // Bits below a boundary cannot carry out of their number; the highest bits are added without carry.
             Self::AddMasked { add, boundaries } => {
                 (old & !boundaries).wrapping_add(add & !boundaries) ^ ((old ^ add) & boundaries)
             }
@@ -117,94 +117,94 @@ impl AtomicChange {
         }
     }
 
-    /// Whether the completion brings the value before.
+    /// Returns whether the completion contains the old value.
     #[must_use]
     pub const fn is_fetching(self) -> bool {
         matches!(self, Self::Add(_) | Self::SwapIf { .. } | Self::AddMasked { .. })
     }
 }
 
-/// The work of an entry.
+/// The operation of an entry (1 byte at offset 4), and its fields.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EntryWork {
-    /// Nothing, in its turn.
+    /// 0: no operation, in its order.
     Nop,
-    /// Bytes from here to there.
+    /// 1: writes bytes of this process to a peer.
     Write {
-        /// From.
+        /// The source.
         from: LocalAddress,
-        /// To.
+        /// The destination.
         to: PeerAddress,
-        /// At most [`LENGTH_MAX`].
+        /// Length in bytes, at most [`LENGTH_MAX`].
         len: u64,
-        /// What the other side is told when they are there.
+        /// The immediate that the peer receives when the bytes have been placed.
         imm: Option<u32>,
     },
-    /// The same, and a counter of this process is raised once it has completed ([`counter_update`](Self::counter_update)). Fields of their own and no [`CounterUpdate`]: so
-    /// an entry stays as small as without.
+    /// 1, flag 128: a write that raises a counter of this process once it has completed ([`counter_update`](Self::counter_update)). It has separate
+    /// fields instead of a [`CounterUpdate`], because the type is smaller that way.
     WriteCounted {
-        /// From.
+        /// The source.
         from: LocalAddress,
-        /// To.
+        /// The destination.
         to: PeerAddress,
-        /// At most [`LENGTH_MAX`].
+        /// Length in bytes, at most [`LENGTH_MAX`].
         len: u32,
-        /// The counter's word, of 8 bytes and aligned.
+        /// The counter's word, 8 bytes and aligned.
         counter: u64,
-        /// Its region.
+        /// The key of its region.
         key: u32,
-        /// Added.
+        /// The added value.
         value: u32,
-        /// Whether a poison word stands behind it.
+        /// Whether a poison word follows the counter.
         poisoned: bool,
     },
-    /// Bytes of the entry.
+    /// 1, flag 8: writes bytes that the entry contains.
     WriteInline {
         /// The bytes.
         bytes: InlineBytes,
-        /// To.
+        /// The destination.
         to: PeerAddress,
     },
-    /// Bytes from there to here.
+    /// 2: reads bytes of a peer.
     Read {
-        /// To.
+        /// The destination.
         into: LocalAddress,
-        /// From.
+        /// The source.
         from: PeerAddress,
-        /// At most [`LENGTH_MAX`].
+        /// Length in bytes, at most [`LENGTH_MAX`].
         len: u64,
     },
-    /// A change of a word.
+    /// 3 to 7: changes a word of a peer.
     Atomic {
         /// The word.
         at: PeerAddress,
         /// The change.
         change: AtomicChange,
-        /// Whether a poison word stands behind it.
+        /// Whether a poison word follows the word.
         poisoned: bool,
     },
-    /// Holds the queue until another one's entry has completed.
+    /// 8: holds the queue until an entry of another queue has completed.
     Wait {
         /// The number of that queue.
         queue: u32,
-        /// The entry.
+        /// The index of that entry.
         index: u64,
     },
-    /// Makes what was read or written here visible to the device.
+    /// 9: makes bytes that were read or written here visible to the device.
     Show,
-    /// Tells the other side a number.
+    /// 10: sends a number to a peer.
     Notify {
         /// The rank.
         peer: u32,
         /// The number.
         imm: u32,
     },
-    /// Completes when all before have.
+    /// 11: completes when all entries before it have.
     Barrier,
 }
 
 impl EntryWork {
-    /// The counter that it raises once it has completed.
+    /// Returns the counter that the operation raises once it has completed.
     #[inline]
     #[must_use]
     pub const fn counter_update(&self) -> Option<CounterUpdate> {
@@ -216,7 +216,7 @@ impl EntryWork {
         }
     }
 
-    /// Bytes that it moves, but for an atomic's.
+    /// Returns how many bytes it moves; 0 for an atomic and for an inline WRITE.
     #[inline]
     #[must_use]
     pub const fn moved_bytes(&self) -> u64 {
@@ -227,7 +227,7 @@ impl EntryWork {
         }
     }
 
-    /// A WRITE that raises a counter besides; `None` of anything else, and of more bytes than an entry has.
+    /// Returns the same WRITE with a counter; `None` for any other operation, and for more than [`LENGTH_MAX`] bytes.
     #[must_use]
     pub const fn with_counter(self, count: CounterUpdate) -> Option<Self> {
         let Self::Write { from, to, len, imm: None } = self else { return None };
@@ -239,32 +239,32 @@ impl EntryWork {
     }
 }
 
-// It is copied on the way to whoever executes it.
+// An entry is copied on its way to the executor.
 const _: () = assert!(size_of::<QueueEntry>() <= 64);
 
-/// An entry could not be read.
+/// Why an entry is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum QueueEntryError {
-    /// It is not the one of this index.
+    /// It is not the entry of this index.
     #[error("the entry says {found:#x} where {expected:#x} belongs")]
     Sequence {
-        /// What is there.
+        /// The value in the entry.
         found: u32,
-        /// What belongs there.
+        /// The expected value.
         expected: u32,
     },
-    /// Its check does not fit its words.
+    /// Its check does not match its words.
     #[error("the entry's check is {found:#x}, and {expected:#x} by its words")]
     Check {
-        /// What is there.
+        /// The value in the entry.
         found: u32,
-        /// What belongs there.
+        /// The expected value.
         expected: u32,
     },
-    /// There is no such operation.
+    /// The operation is unknown.
     #[error("no operation has the number {0}")]
     Operation(u8),
-    /// The flags do not fit each other or the operation.
+    /// The flags contradict each other or the operation.
     #[error("flags {0:#x} do not fit the operation")]
     Flags(u8),
     /// It is too long.
@@ -273,7 +273,7 @@ pub enum QueueEntryError {
     /// The word is not aligned.
     #[error("a word at {0:#x} is not aligned")]
     Unaligned(u64),
-    /// What the operation does not use is not zero.
+    /// A field that the operation does not use is not zero.
     #[error("byte {0} of the entry is used by no such operation")]
     Unused(u8),
 }
@@ -287,11 +287,11 @@ mod flag {
     pub(super) const MORE: u8 = 32;
     pub(super) const POISONED: u8 = 64;
     pub(super) const COUNTED: u8 = 128;
-    /// Those that any entry may have.
+    /// Flags that any entry may have.
     pub(super) const OF_ALL: u8 = COMPLETES | FENCE_READS_AND_ATOMICS | FENCE_ALL | MORE;
 }
 
-/// An entry's words, and what some of them say.
+/// An entry's words, and some of their fields.
 struct EntryFields<'w> {
     words: &'w [u64; 8],
     op: u8,
@@ -302,19 +302,19 @@ struct EntryFields<'w> {
 }
 
 impl QueueEntry {
-    /// The work, without a fence.
+    /// Creates an entry without a fence.
     #[must_use]
     pub const fn new(work: EntryWork) -> Self {
         Self { work, fence: EntryFence::None, tag: 0, more: false }
     }
 
-    /// The same, behind a fence.
+    /// Returns the same entry with a fence.
     #[must_use]
     pub const fn with_fence(self, fence: EntryFence) -> Self {
         Self { fence, ..self }
     }
 
-    /// The number of its operation.
+    /// Returns the number of its operation.
     #[inline]
     #[must_use]
     pub const fn op_number(&self) -> u8 {
@@ -336,7 +336,7 @@ impl QueueEntry {
         }
     }
 
-    /// The entry's words at an index.
+    /// Returns the entry's words at an index.
     #[inline(always)]
     #[must_use]
     pub fn to_words(&self, index: u64, checked: bool) -> [u64; 8] {
@@ -356,10 +356,10 @@ impl QueueEntry {
         words
     }
 
-    /// Reads the entry of an index.
+    /// Parses the entry of an index.
     ///
     /// # Errors
-    /// [`QueueEntryError`] says what is wrong.
+    /// [`QueueEntryError`] names the invalid field.
     #[inline]
     pub fn from_words(words: &[u64; 8], index: u64, checked: bool) -> Result<Self, QueueEntryError> {
         let (found, kind) = split_halves(words[0]);
@@ -383,11 +383,11 @@ impl QueueEntry {
     }
 }
 
-/// What an operation uses of an entry.
+/// The fields that an operation uses.
 struct UsedFields {
-    /// Bits of the words behind the first one.
+    /// The used bits of the words after the first one.
     words: [u64; 7],
-    /// Flags, beside those of all.
+    /// Flags in addition to [`flag::OF_ALL`].
     flags: u8,
 }
 
@@ -414,8 +414,8 @@ impl UsedFields {
     const WAIT: Self = Self { words: [0, Self::ALL, Self::HIGH, 0, 0, 0, Self::HIGH], flags: 0 };
     const NOTIFY: Self = Self { words: [0, 0, 0, 0, Self::LOW, 0, Self::ALL], flags: 0 };
 
-    /// Whether this is all that an entry uses. The check, if there is one, was looked at before. A part of each operation's own way: what is constant
-    /// there takes no instruction.
+    /// Checks that an entry sets no other fields; the check word was verified before. Inlined into the branch of each operation, where masks are
+    /// constant and cost no instructions.
     #[inline(always)]
     fn is_all(&self, words: &[u64; 8], flags: u8) -> Result<(), QueueEntryError> {
         if flags & !(self.flags | flag::OF_ALL) | !flags & flag::COMPLETES != 0 {
@@ -434,7 +434,7 @@ impl UsedFields {
 }
 
 impl EntryWork {
-    /// The number of the operation, its flags, and the words behind the first one.
+    /// Returns the number of the operation, its flags, and the words after the first one.
     #[inline(always)]
     fn to_parts(self) -> (u8, u8, [u64; 7]) {
         match self {
@@ -482,7 +482,7 @@ impl EntryWork {
     }
 }
 
-/// Each operation makes the whole entry in its own way: one that was put together behind them all would take twice the instructions.
+/// Each operation creates the whole entry in its own branch: building it after a common branch would take twice the instructions.
 impl EntryFields<'_> {
     #[inline]
     const fn local_address(&self) -> LocalAddress {
@@ -551,7 +551,7 @@ impl EntryFields<'_> {
                 let (key, value) = split_halves(self.comparand());
                 let counter = check_aligned(self.operand())?;
                 let poisoned = self.flags & flag::POISONED != 0;
-                // It is no longer than LENGTH_MAX.
+                // The length is at most LENGTH_MAX.
                 let from = self.local_address();
                 let to = self.remote_address();
                 let len = self.parse_length()? as u32;
@@ -590,7 +590,7 @@ impl EntryFields<'_> {
         self.finish_entry(EntryWork::Atomic { at, change, poisoned }, used)
     }
 
-    /// The entry of such work; nothing else may be there.
+    /// Creates the entry of an operation, and checks that no other fields are set.
     #[inline(always)]
     fn finish_entry(&self, work: EntryWork, used: &UsedFields) -> Result<QueueEntry, QueueEntryError> {
         let fence = match self.flags & (flag::FENCE_READS_AND_ATOMICS | flag::FENCE_ALL) {
@@ -620,7 +620,7 @@ const fn entry_sequence(index: u64) -> u32 {
     (index as u32).wrapping_add(1)
 }
 
-/// The other fifteen words of 4 bytes, exclusive-ored with each other and with `DEVQ`.
+/// Returns the exclusive or of the other fifteen words of 4 bytes and of `DEVQ`.
 #[inline(never)]
 fn entry_check(words: &[u64; 8]) -> u32 {
     let all = words.iter().fold(0, |all, word| all ^ split_halves(*word).0 ^ split_halves(*word).1);

@@ -1,6 +1,7 @@
-//! What the process of a rank hands to another process of its host, so that kernels there use a channel of a window: which memory files to map, how entries name the ranks' parts,
-//! and the numbers of the channel's queues. Made and read by `trunkline::device`; how it gets there is the program's. It holds no secret and no right: who may look into the process finds
-//! its files, and nobody else.
+//! The card by which the process of a rank lets kernels in another process of its host use a channel of a window. It contains the memory files to
+//! map, the keys of the ranks' parts in entries, and the numbers of the channel's queues. `trunkline::device` encodes and parses it; the program
+//! transports it. It contains no secret and grants no right: only a process with access to the rank's process can open its files. Layout: "Windows",
+//! guests, of docs/wire.md.
 
 use alloc::vec::Vec;
 
@@ -9,92 +10,92 @@ use super::window::{WINDOW_LANES_MAX, WindowLayout, WindowShape, WindowShapeErro
 use super::{join_halves, split_halves};
 use crate::reserve::{OutOfMemory, try_collect, try_vec};
 
-/// Ranks of a card, at most: as many as a world has.
+/// Most ranks of a card, and of a world.
 pub const GUEST_RANKS_MAX: u32 = 1 << 16;
 
 /// Version of the format.
 const VERSION: u32 = 1;
 const MAGIC: u32 = u32::from_le_bytes(*b"TLGC");
-/// Words before keys and numbers.
+/// Words before the keys and numbers.
 const HEAD_WORDS: usize = 14;
 
 /// A memory file of the process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct GuestFile {
-    /// Its descriptor there.
+    /// Its descriptor in that process.
     pub fd: u32,
-    /// Its number, by which another file is told apart.
+    /// Its inode, which distinguishes it from another file.
     pub inode: u64,
-    /// Its bytes.
+    /// Its length in bytes.
     pub len: u64,
 }
 
 /// A channel of a window, for another process of the host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GuestChannelCard {
-    /// The process that executes.
+    /// Word 1, high half: the process that executes the entries.
     pub pid: u32,
-    /// Where its queues lie.
+    /// Word 2, low half, and words 3 and 4: the file with its queues.
     pub queues: GuestFile,
-    /// Where its part of the window lies.
+    /// Word 2, high half, and words 5 and 6: the file with its part of the window.
     pub part: GuestFile,
-    /// How large the window is; its streams' channels, lanes and chunks are the window's.
+    /// Words 8 to 13: the shape of the window. The channels, lanes and chunks of its streams are those of the window.
     pub shape: WindowShape,
-    /// The rank whose part it is.
+    /// Word 7, low half: the rank of the part.
     pub rank: u32,
-    /// The channel.
+    /// Word 7, high half: the channel.
     pub channel: u32,
-    /// How entries name the ranks' parts, by rank.
+    /// Words from 14 on, 4 bytes each: the keys of the ranks' parts in entries, by rank.
     pub keys: Vec<u32>,
-    /// The numbers of the channel's queues, by lane.
+    /// Then, from the next word on, 4 bytes each: the numbers of the channel's queues, by lane.
     pub numbers: Vec<u32>,
 }
 
-/// Bytes are no card.
+/// Why bytes are not a card.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum GuestCardError {
-    /// They are something else, or of another version.
+    /// The first word is not that of a card of this version.
     #[error("no card of a guest, but {0:#x}")]
     Magic(u64),
-    /// There are more or fewer than it says.
+    /// The length differs from the one in the card.
     #[error("{0} bytes, where a card has another length")]
     Length(usize),
-    /// There is no such process or descriptor.
+    /// The number of the process or descriptor is out of range.
     #[error("no process or descriptor has the number {0}")]
     Number(u32),
-    /// There is no such window.
+    /// The shape of the window is invalid.
     #[error(transparent)]
     Shape(#[from] WindowShapeError),
     /// The file is shorter than the window.
     #[error("a file of {have} bytes for a window of {need}")]
     Short {
-        /// What the file has.
+        /// The length of the file in bytes.
         have: u64,
-        /// What the window has.
+        /// The length of the window in bytes.
         need: u64,
     },
-    /// The rank, the channel, or how many there are.
+    /// The rank, the channel or their number is out of range.
     #[error("rank {rank} of {ranks}, channel {channel} of {lanes} lanes")]
     Rank {
         /// The rank.
         rank: u32,
-        /// Ranks.
+        /// Number of ranks.
         ranks: u32,
         /// The channel.
         channel: u32,
-        /// Lanes.
+        /// Number of lanes.
         lanes: u32,
     },
-    /// No region has this key.
+    /// The key has no generation.
     #[error("no region has the key {0:#x}")]
     Key(u32),
-    /// No queue has this number, or two lanes have it.
+    /// The number of the queue is out of range, or two lanes have it.
     #[error("no queue of its own has the number {0}")]
     Queue(u32),
-    /// The system has no memory for the parts that it names.
+    /// The system has no memory for the keys and numbers of the card.
     #[error("cannot allocate memory: {0}")]
     Memory(#[from] OutOfMemory),
-    /// Words that stand for nothing are not zero.
+    /// Unused words are not zero.
     #[error("word {0} says something where nothing is said")]
     Unused(usize),
 }
@@ -108,14 +109,14 @@ impl GuestFile {
     }
 }
 
-/// Halves side by side, the last one beside nothing.
+/// Packs pairs of numbers into words; the last word may have one number and a zero.
 fn pair_words(numbers: &[u32]) -> impl Iterator<Item = u64> + '_ {
     numbers
         .chunks(2)
         .map(|pair| join_halves(pair.first().copied().unwrap_or(0), pair.get(1).copied().unwrap_or(0)))
 }
 
-/// So many numbers from a word on.
+/// Parses `count` numbers from a word on.
 fn read_numbers(words: &[u64], first: usize, count: usize) -> Result<Vec<u32>, GuestCardError> {
     let places = first..first + count.div_ceil(2);
     let words = words.get(places.clone()).unwrap_or_default();
@@ -129,15 +130,15 @@ fn read_numbers(words: &[u64], first: usize, count: usize) -> Result<Vec<u32>, G
 }
 
 impl GuestChannelCard {
-    /// Where everything lies in the window.
+    /// Returns the layout of the window.
     ///
     /// # Errors
-    /// [`WindowShapeError`]; none of a card that was read.
+    /// [`WindowShapeError`]; never for a card that was parsed.
     pub fn window_layout(&self) -> Result<WindowLayout, WindowShapeError> {
         WindowLayout::new(self.shape)
     }
 
-    /// As it is handed over: a multiple of 8 bytes, and the first 16 say how many.
+    /// Returns the card's bytes: a multiple of 8 bytes, whose number the first 16 contain.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let Self { queues, part, shape, .. } = self;
@@ -162,7 +163,7 @@ impl GuestChannelCard {
         all.flat_map(u64::to_le_bytes).collect()
     }
 
-    /// How many bytes a card has, by its first 16.
+    /// Returns the length of a card in bytes, from its first 16 bytes.
     ///
     /// # Errors
     /// [`GuestCardError::Magic`], [`GuestCardError::Length`].
@@ -178,10 +179,10 @@ impl GuestChannelCard {
         if bytes <= HEAD_WORDS * 8 || bytes > most { Err(GuestCardError::Length(bytes)) } else { Ok(bytes) }
     }
 
-    /// Reads one. Whoever has made it is not believed: what comes out can be used without a further look, but for whether the files are there.
+    /// Parses a card. Its sender is not trusted: a parsed card can be used without further checks, except whether its files exist.
     ///
     /// # Errors
-    /// [`GuestCardError`] says what is wrong.
+    /// [`GuestCardError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, GuestCardError> {
         let wrong = GuestCardError::Length(bytes.len());
         if Self::len_of(bytes.first_chunk().ok_or(wrong)?)? != bytes.len() {
@@ -310,7 +311,7 @@ mod tests {
         let mut other = bytes.clone();
         other[4] = 2;
         assert!(matches!(parse(&other), Err(GuestCardError::Magic(_))));
-        // The half beside the last key, and the one beside the chunks.
+        // The half after the last key, and the half after the number of chunks.
         for at in [(HEAD_WORDS + 1) * 8 + 4, 12 * 8 + 4] {
             let mut other = bytes.clone();
             other[at] = 1;

@@ -1,9 +1,9 @@
-//! Bytes that an entry of a device queue carries itself.
+//! The payload that an entry of a device queue carries itself.
 
-/// Bytes that a WRITE may carry itself.
+/// Longest payload that a WRITE may carry itself, in bytes.
 pub const INLINE_BYTES_MAX: usize = 24;
 
-/// Bytes in an entry.
+/// The payload of an entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct InlineBytes {
     bytes: [u8; INLINE_BYTES_MAX],
@@ -11,7 +11,7 @@ pub struct InlineBytes {
 }
 
 impl InlineBytes {
-    /// The bytes; `None` if there are more than fit.
+    /// Creates a payload; `None` if it is longer than [`INLINE_BYTES_MAX`].
     #[must_use]
     pub fn new(from: &[u8]) -> Option<Self> {
         let mut bytes = [0; INLINE_BYTES_MAX];
@@ -19,7 +19,7 @@ impl InlineBytes {
         Some(Self { bytes, len: from.len() as u8 })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
@@ -31,7 +31,7 @@ impl InlineBytes {
         [at(0), at(1), at(2)]
     }
 
-    /// `None` if there are too many, or bytes behind the last one.
+    /// Parses a payload; `None` if it is too long, or bytes after it are not zero.
     pub(super) fn from_words(words: [u64; 3], len: u64) -> Option<Self> {
         let mut bytes = [0; INLINE_BYTES_MAX];
         for (into, word) in bytes.chunks_exact_mut(8).zip(words) {

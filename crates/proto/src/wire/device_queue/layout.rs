@@ -1,26 +1,26 @@
-//! Where the words of a queue and of a doorbell page lie.
+//! The layout of a queue and of a doorbell page ("Queue" and "Doorbell page" of docs/wire.md): offsets in bytes, headers and state words.
 
 use super::{is_before, join_halves, split_halves};
 
 /// Version of the layout.
 pub const VERSION: u16 = 1;
 
-/// Least depth of a queue.
+/// Least depth of a queue, in entries.
 pub const DEPTH_MIN: u32 = 2;
 
-/// Greatest depth: with more, 16 bits would not tell two indices of a queue apart on a NIC.
+/// Greatest depth of a queue: beyond it, the 16 bits of an index on a NIC would be ambiguous.
 pub const DEPTH_MAX: u32 = 32_768;
 
-/// Bytes of an entry.
+/// Size of an entry in bytes.
 pub const ENTRY_BYTES: u64 = 64;
 
-/// Bytes of a completion.
+/// Size of a completion in bytes.
 pub const COMPLETION_BYTES: u64 = 16;
 
-/// Bytes of a line that threads change without disturbing the next one.
+/// Size in bytes of a line: threads that change words of different lines do not disturb each other.
 pub const LINE_BYTES: u64 = 128;
 
-/// Doorbells of a page.
+/// Most doorbells of a page.
 pub const BELLS_MAX: u32 = 65_536;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TLDEVQUE");
@@ -29,35 +29,35 @@ const CHECKED: u32 = 1;
 const OF_DEVICE: u32 = 2;
 const BY_BYTES: u32 = 1;
 
-/// Offsets of a queue's words.
+/// Offsets of a queue's words, in bytes.
 pub mod at {
     use super::LINE_BYTES;
 
-    /// First index that nobody has taken.
+    /// First index that is not reserved.
     pub const RESERVED: u64 = LINE_BYTES;
     /// First index that is not published.
     pub const READY: u64 = 2 * LINE_BYTES;
-    /// First index that no doorbell is to cover.
+    /// First index that needs no doorbell yet.
     pub const SUBMITTED: u64 = 3 * LINE_BYTES;
-    /// What a producer last saw of the frontier.
+    /// The frontier that a producer read last.
     pub const SHADOW: u64 = 4 * LINE_BYTES;
-    /// How many have completed.
+    /// The number of completed entries.
     pub const FRONTIER: u64 = 5 * LINE_BYTES;
-    /// Why everybody is to stop.
+    /// Why all users of the queue stop; 0 while it works.
     pub const ABORT: u64 = 6 * LINE_BYTES;
-    /// Which queue is the companion.
+    /// The number of the companion queue.
     pub const COMPANION: u64 = ABORT + 8;
-    /// Why a device asks everybody to stop; the engine makes it an abort.
+    /// For a queue of a device: why the device requests an abort; the engine sets the abort word from it.
     pub const ABORT_ASKED: u64 = ABORT + 16;
-    /// Whether a device asks for a companion.
+    /// For a queue of a device: whether the device requests a companion.
     pub const COMPANION_ASKED: u64 = ABORT + 24;
     /// Whether the queue has failed, and the status.
     pub const ERROR: u64 = 7 * LINE_BYTES;
-    /// The first entry that failed.
+    /// The index of the first entry that failed.
     pub const FIRST_BAD: u64 = ERROR + 8;
     /// The executor's reason, and the epoch.
     pub const REASON: u64 = ERROR + 16;
-    /// The ring.
+    /// The ring of entries.
     pub const RING: u64 = 8 * LINE_BYTES;
 }
 
@@ -68,7 +68,7 @@ const _: () = {
     assert!(at::REASON + 8 <= at::ERROR + 64);
 };
 
-/// What a queue is: all that its header says.
+/// The shape of a queue: all fields of its header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct QueueShape {
     depth: u32,
@@ -79,39 +79,39 @@ pub struct QueueShape {
     of_device: bool,
 }
 
-/// A queue or doorbell page is not as it should be.
+/// Why a queue or a doorbell page is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ShapeError {
-    /// The depth is no power of two from 2 to 32,768.
+    /// The depth is not a power of two from [`DEPTH_MIN`] to [`DEPTH_MAX`].
     #[error("a depth of {0}; it is a power of two from {DEPTH_MIN} to {DEPTH_MAX}")]
     Depth(u32),
-    /// There are no such many doorbells in a page.
+    /// The number of doorbells is 0 or above [`BELLS_MAX`].
     #[error("{0} doorbells in a page; there are 1 to {BELLS_MAX}")]
     Bells(u32),
-    /// The memory is too small for it.
+    /// The memory is too small.
     #[error("{have} bytes of memory, {need} are needed")]
     Short {
-        /// What is there.
+        /// The available bytes.
         have: u64,
-        /// What it takes.
+        /// The needed bytes.
         need: u64,
     },
-    /// It is something else.
+    /// The first word is not that of a queue or a doorbell page.
     #[error("no queue and no doorbells, but {0:#x}")]
     Magic(u64),
-    /// It is of another version.
+    /// The version is not that of this code.
     #[error("version {0} of device queues; this is {VERSION}")]
     Version(u16),
-    /// A word that is known from the others says otherwise, or what is reserved is not zero.
+    /// A word contradicts the other words, or a reserved word is not zero.
     #[error("byte {0} of the header is wrong")]
     Header(u64),
-    /// The number stands for something else.
+    /// The number is reserved by the companion word.
     #[error("no queue may have the number {0}")]
     Number(u32),
 }
 
 impl QueueShape {
-    /// A queue.
+    /// Creates the shape of a queue.
     ///
     /// # Errors
     /// [`ShapeError::Depth`], and [`ShapeError::Number`] for the two highest numbers.
@@ -125,86 +125,86 @@ impl QueueShape {
         Ok(Self { depth, number, epoch, bell, checked: false, of_device: false })
     }
 
-    /// The same, and its entries carry a check.
+    /// Returns the same shape for a queue whose entries carry a check.
     #[must_use]
     pub const fn with_check(self) -> Self {
         Self { checked: true, ..self }
     }
 
-    /// The same, and its producers are threads of a device: the words that they change lie in its own memory, and what they ask for has words of
-    /// its own.
+    /// Returns the same shape for a queue whose producers are threads of a device. The words that they change are in the device's memory, and their
+    /// requests have words of their own.
     #[must_use]
     pub const fn for_device(self) -> Self {
         Self { of_device: true, ..self }
     }
 
-    /// Entries that it has room for.
+    /// Offset 16, 4 bytes: number of entries that fit.
     #[inline]
     #[must_use]
     pub const fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// By which WAIT names it.
+    /// Offset 20, 4 bytes: the number by which WAIT names it.
     #[must_use]
     pub const fn number(&self) -> u32 {
         self.number
     }
 
-    /// Changes each time the memory becomes a queue anew.
+    /// Offset 12, 4 bytes: changes each time the memory becomes a new queue.
     #[must_use]
     pub const fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// The place of its doorbell.
+    /// Offset 24, 4 bytes: the index of its doorbell.
     #[must_use]
     pub const fn bell(&self) -> u32 {
         self.bell
     }
 
-    /// Whether its entries carry a check.
+    /// Offset 10, flag 1: whether its entries carry a check.
     #[inline]
     #[must_use]
     pub const fn is_checked(&self) -> bool {
         self.checked
     }
 
-    /// Whether its producers are threads of a device.
+    /// Offset 10, flag 2: whether its producers are threads of a device.
     #[inline]
     #[must_use]
     pub const fn is_for_device(&self) -> bool {
         self.of_device
     }
 
-    /// Bytes that it takes, as one piece.
+    /// Returns the size of a contiguous queue in bytes.
     #[must_use]
     pub const fn queue_bytes(&self) -> u64 {
         at::RING + self.depth as u64 * (ENTRY_BYTES + COMPLETION_BYTES)
     }
 
-    /// Where the entry of an index lies.
+    /// Returns the offset of the entry of an index.
     #[inline]
     #[must_use]
     pub const fn entry_offset(&self, index: u64) -> u64 {
         at::RING + (index & (self.depth as u64 - 1)) * ENTRY_BYTES
     }
 
-    /// Where the completion of an index lies.
+    /// Returns the offset of the completion of an index.
     #[inline]
     #[must_use]
     pub const fn completion_offset(&self, index: u64) -> u64 {
         at::RING + self.depth as u64 * ENTRY_BYTES + (index & (self.depth as u64 - 1)) * COMPLETION_BYTES
     }
 
-    /// The parity of an index's lap.
+    /// Returns the parity of the lap of an index.
     #[inline]
     #[must_use]
     pub const fn owner_bit(&self, index: u64) -> u8 {
         ((index >> self.depth.trailing_zeros()) & 1) as u8
     }
 
-    /// The header's words.
+    /// Returns the header's words.
     #[must_use]
     pub fn to_words(&self) -> [u64; 16] {
         let mut words = [0; 16];
@@ -218,10 +218,10 @@ impl QueueShape {
         words
     }
 
-    /// Reads a header of a queue that lies together in `have` bytes.
+    /// Parses the header of a contiguous queue in `have` bytes.
     ///
     /// # Errors
-    /// [`ShapeError`] says what is wrong.
+    /// [`ShapeError`] names the invalid field.
     pub fn from_words(words: &[u64; 16], have: u64) -> Result<Self, ShapeError> {
         if words[0] != MAGIC {
             return Err(ShapeError::Magic(words[0]));
@@ -243,38 +243,38 @@ impl QueueShape {
     }
 }
 
-/// The frontier word.
+/// The frontier word: completed entries modulo 2^63 in bits 0-62, failure in bit 63.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct FrontierWord(pub u64);
 
 impl FrontierWord {
     const FAILED: u64 = 1 << 63;
 
-    /// All before `index` have completed; `failed`: the error page says something.
+    /// Returns the word: all entries before `index` have completed; `failed` if the error page is set.
     #[must_use]
     pub const fn new(index: u64, failed: bool) -> Self {
         Self(index & !Self::FAILED | if failed { Self::FAILED } else { 0 })
     }
 
-    /// Whether the error page says something.
+    /// Returns whether the error page is set.
     #[inline]
     #[must_use]
     pub const fn has_failed(self) -> bool {
         self.0 & Self::FAILED != 0
     }
 
-    /// Whether the entry of an index, less than 2^61 away, has completed.
+    /// Returns whether the entry of an index, less than 2^61 away, has completed.
     #[inline]
     #[must_use]
     pub const fn has_completed(self, index: u64) -> bool {
         is_before(index, self.index_near(index))
     }
 
-    /// The index it stands for, the one of the two that is nearer to `index`.
+    /// Returns the index of the frontier: the one closer to `index` of the two that the word may denote.
     #[inline]
     #[must_use]
     pub const fn index_near(self, index: u64) -> u64 {
-        // 63 bits of distance, with their sign.
+        // The distance has 63 bits, with its sign.
         let ahead = (self.0.wrapping_sub(index) << 1) as i64 >> 1;
         index.wrapping_add(ahead as u64)
     }
@@ -283,20 +283,20 @@ impl FrontierWord {
 /// The companion word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CompanionWord {
-    /// Nobody has needed one.
+    /// 0: no producer has needed a companion.
     None,
-    /// Somebody does; the host is to make it.
+    /// 1: a producer needs one; the host has to create it.
     Asked,
-    /// There will be none.
+    /// 2^64 - 1: no companion will be created.
     Refused,
-    /// The number of the queue.
+    /// 2 + the number of the companion queue.
     Queue(u32),
-    /// No such word is ever written.
+    /// A word that is never written.
     Invalid(u64),
 }
 
 impl CompanionWord {
-    /// The word.
+    /// Returns the word.
     #[must_use]
     pub const fn to_word(self) -> u64 {
         match self {
@@ -308,7 +308,7 @@ impl CompanionWord {
         }
     }
 
-    /// What the word says.
+    /// Parses the word.
     #[must_use]
     pub const fn from_word(word: u64) -> Self {
         match word {
@@ -321,7 +321,7 @@ impl CompanionWord {
     }
 }
 
-/// What a page of doorbells is.
+/// The shape of a doorbell page.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DoorbellLayout {
     count: u32,
@@ -331,7 +331,7 @@ pub struct DoorbellLayout {
 impl DoorbellLayout {
     const BITS: u64 = 64;
 
-    /// So many doorbells.
+    /// Creates the shape of a page with `count` doorbells.
     ///
     /// # Errors
     /// [`ShapeError::Bells`].
@@ -342,51 +342,51 @@ impl DoorbellLayout {
         }
     }
 
-    /// The same, and each has a byte in place of a bit, for devices whose atomics do not reach the host's memory.
+    /// Returns the same page with a byte in place of each bit, for devices whose atomics do not reach host memory.
     #[must_use]
     pub const fn by_bytes(self) -> Self {
         Self { by_bytes: true, ..self }
     }
 
-    /// Whether each has a byte.
+    /// Returns whether each doorbell has a byte.
     #[must_use]
     pub const fn is_by_bytes(&self) -> bool {
         self.by_bytes
     }
 
-    /// How many.
+    /// Returns the number of doorbells.
     #[must_use]
     pub const fn bell_count(&self) -> u32 {
         self.count
     }
 
-    /// Doorbells of a word of bits or bytes.
+    /// Returns how many doorbells a word of bits or bytes covers.
     #[must_use]
     pub const fn of_group(&self) -> u32 {
         1 << self.group_shift()
     }
 
-    /// Binary logarithm of [`of_group`](Self::of_group): nothing is divided for a doorbell.
+    /// Returns the binary logarithm of [`of_group`](Self::of_group), so that no doorbell needs a division.
     #[inline]
     const fn group_shift(&self) -> u32 {
         if self.by_bytes { 3 } else { 6 }
     }
 
-    /// Words of bits or bytes.
+    /// Returns the number of words of bits or bytes.
     #[inline]
     #[must_use]
     pub const fn group_count(&self) -> u32 {
         (self.count + self.of_group() - 1) >> self.group_shift()
     }
 
-    /// Where the bits or bytes of a group lie.
+    /// Returns the offset of the bits or bytes of a group.
     #[inline]
     #[must_use]
     pub const fn group_offset(group: u32) -> u64 {
         Self::BITS + group as u64 * 8
     }
 
-    /// Where the bit of a doorbell lies, and which it is; of a byte the lowest one.
+    /// Returns the offset of the word with a doorbell's bit, and the mask of that bit; with bytes, the mask of the lowest bit of its byte.
     #[inline]
     #[must_use]
     pub const fn bit_place(&self, bell: u32) -> (u64, u64) {
@@ -396,7 +396,7 @@ impl DoorbellLayout {
         (Self::group_offset(group), 1 << (place << (6 - shift)))
     }
 
-    /// The doorbell of the bit `bit` of the group `group`.
+    /// Returns the doorbell of bit `bit` of group `group`.
     #[inline]
     #[must_use]
     pub const fn bell_of(&self, group: u32, bit: u32) -> u32 {
@@ -404,30 +404,30 @@ impl DoorbellLayout {
         (group << shift) + (bit >> (6 - shift))
     }
 
-    /// Where a doorbell lies.
+    /// Returns the offset of a doorbell.
     #[inline]
     #[must_use]
     pub const fn bell_offset(&self, bell: u32) -> u64 {
         Self::BITS + (self.group_count() as u64).next_multiple_of(8) * 8 + bell as u64 * 8
     }
 
-    /// Bytes of the page.
+    /// Returns the size of the page in bytes.
     #[must_use]
     pub const fn page_bytes(&self) -> u64 {
         self.bell_offset(self.count)
     }
 
-    /// The header's words.
+    /// Returns the header's words.
     #[must_use]
     pub const fn to_words(&self) -> [u64; 8] {
         let flags = if self.by_bytes { BY_BYTES } else { 0 };
         [BELL_MAGIC, join_halves(VERSION as u32 | flags << 16, self.count), 0, 0, 0, 0, 0, 0]
     }
 
-    /// Reads the header of a page in `have` bytes.
+    /// Parses the header of a page in `have` bytes.
     ///
     /// # Errors
-    /// [`ShapeError`] says what is wrong.
+    /// [`ShapeError`] names the invalid field.
     pub fn from_words(words: &[u64; 8], have: u64) -> Result<Self, ShapeError> {
         if words[0] != BELL_MAGIC {
             return Err(ShapeError::Magic(words[0]));

@@ -1,17 +1,18 @@
-//! Post boxes: what executors tell each other of memory that no network reaches, which is a device's. The bytes come to memory of the host beside it, and its
-//! owner brings them there when he is asked to. A word that says so is checked, as it is read while it is written.
+//! Post boxes: requests and replies between executors about memory of a device that no network reaches. The bytes arrive in host memory beside it,
+//! and the owner copies them to the device when it is requested to. A request carries a check, because it may be read while it is written. Layout:
+//! "Windows", post boxes, of docs/wire.md.
 
 use super::layout::LINE_BYTES;
 use super::status::EntryStatus;
 use crate::rma::atomic::AtomicAction;
 
-/// Requests of one rank to another that may be under way.
+/// Most requests of one rank to another rank that may be pending.
 pub const POST_PLACES: u64 = 16;
 
-/// Bytes of a request.
+/// Size of a request in bytes.
 pub const REQUEST_BYTES: u64 = 64;
 
-/// Bytes of a reply.
+/// Size of a reply in bytes.
 pub const REPLY_BYTES: u64 = 32;
 
 const REQUESTS: u64 = LINE_BYTES;
@@ -19,17 +20,17 @@ const REPLIES: u64 = REQUESTS + POST_PLACES * REQUEST_BYTES;
 const REQUESTS_OUT: u64 = REPLIES + POST_PLACES * REPLY_BYTES;
 const REPLIES_OUT: u64 = REQUESTS_OUT + POST_PLACES * REQUEST_BYTES;
 
-/// Bytes of a box: a rank has one for each.
+/// Size of a box in bytes; a rank has one for each rank.
 pub const BOX_BYTES: u64 = REPLIES_OUT + POST_PLACES * REPLY_BYTES;
 
 const _: () = assert!(BOX_BYTES.is_multiple_of(LINE_BYTES));
 
-/// Where the parts of a rank's box for another one are.
+/// The offsets of the parts of a rank's box for another rank.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PostBox(u64);
 
 impl PostBox {
-    /// The box for a rank, of those that begin there; `None` if it ends behind all addresses.
+    /// Returns the box for a rank, given the offset of the first box; `None` if it ends beyond the last address.
     #[must_use]
     pub fn new(first: u64, rank: u32) -> Option<Self> {
         let at = first.checked_add(u64::from(rank) * BOX_BYTES)?;
@@ -37,58 +38,60 @@ impl PostBox {
         Some(Self(at))
     }
 
-    /// Not 0: that rank could not reply to something, and will not any more.
+    /// Returns the offset of a word (8 bytes): not 0 if that rank could not reply to a request, and will not reply any more.
     #[must_use]
     pub const fn lost_word(self) -> u64 {
         self.0
     }
 
-    /// Not 0: error words of signals of that rank were set beside all links.
+    /// Returns the offset of a word (8 bytes): not 0 if that rank has set error words of its signals without a link.
     #[must_use]
     pub const fn error_word(self) -> u64 {
         self.0 + 8
     }
 
-    /// A byte whose value no rank uses: flushes of a NIC's writes put it or get it.
+    /// Returns the offset of a byte whose value no rank uses: a NIC puts or gets it to flush its writes.
     #[must_use]
     pub const fn flush_byte(self) -> u64 {
         self.0 + 64
     }
 
-    /// Where the request of a number comes.
+    /// Returns the offset at which request `number` arrives.
     #[must_use]
     pub const fn request_offset(self, number: u64) -> u64 {
         self.0 + REQUESTS + number % POST_PLACES * REQUEST_BYTES
     }
 
-    /// Where the reply to it comes.
+    /// Returns the offset at which the reply to request `number` arrives.
     #[must_use]
     pub const fn reply_offset(self, number: u64) -> u64 {
         self.0 + REPLIES + number % POST_PLACES * REPLY_BYTES
     }
 
-    /// Where it is sent from.
+    /// Returns the offset from which request `number` is sent.
     #[must_use]
     pub const fn request_out(self, number: u64) -> u64 {
         self.0 + REQUESTS_OUT + number % POST_PLACES * REQUEST_BYTES
     }
 
-    /// Where the reply is sent from.
+    /// Returns the offset from which the reply to request `number` is sent.
     #[must_use]
     pub const fn reply_out(self, number: u64) -> u64 {
         self.0 + REPLIES_OUT + number % POST_PLACES * REPLY_BYTES
     }
 }
 
-/// Most bytes of a room.
+/// Largest room, in bytes.
 const ROOM_MAX: u64 = 64 << 10;
-/// Most bytes of all rooms of a part, but for the least that each has.
+/// Largest total of all rooms of a part, in bytes, unless every room has the least size.
 const ROOMS_MAX: u64 = 64 << 20;
 
-/// Rooms of a part in memory of a device: where its bytes lie while they are on their way out. Each rank has as many as there are requests of it; a request's number is its
-/// room's, so a room is used again when the one before has its bytes. The owner's own rooms are for its puts to others.
+/// The rooms of a part in memory of a device: host memory that contains outgoing bytes of the part while they are read. Each rank has one room per
+/// pending request. A request uses the room of its number, so a room is used again only when its previous bytes have been fetched. The owner's own
+/// rooms are for its puts to other ranks.
 ///
-/// Incoming bytes never lie there, and outgoing bytes lie nowhere else: bytes that have come beside the part and are not brought yet would be undone.
+/// Incoming bytes are never stored there, and outgoing bytes nowhere else. Outside the rooms, outgoing bytes would overwrite bytes that have arrived
+/// beside the part and are not copied to the device yet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PostRooms {
     first: u64,
@@ -97,7 +100,7 @@ pub struct PostRooms {
 }
 
 impl PostRooms {
-    /// The rooms of a window of so many bytes, from there on.
+    /// Returns the rooms of a window of `window` bytes; the first one is at offset `first`.
     #[must_use]
     pub fn new(first: u64, ranks: u32, window: u64) -> Self {
         let ranks = u64::from(ranks).max(1);
@@ -106,70 +109,70 @@ impl PostRooms {
         Self { first, len: fair.min(whole).max(LINE_BYTES), ranks }
     }
 
-    /// Bytes of a room.
+    /// Returns the size of a room in bytes.
     #[must_use]
     pub const fn room_bytes(self) -> u64 {
         self.len
     }
 
-    /// Bytes of all.
+    /// Returns the total size of all rooms in bytes.
     #[must_use]
     pub const fn total_bytes(self) -> u64 {
         self.ranks * POST_PLACES * self.len
     }
 
-    /// The room of a rank's request.
+    /// Returns the offset of the room of a rank's request.
     #[must_use]
     pub const fn room_offset(self, rank: u32, number: u64) -> u64 {
         self.first + (rank as u64 * POST_PLACES + number % POST_PLACES) * self.len
     }
 }
 
-/// What is asked of the owner of a device's memory.
+/// A request to the owner of a device's memory: kind in word 1, offset in the window in word 2, two numbers in words 3 and 4.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OwnerAction {
-    /// To bring bytes that have come to the host's memory to the device's.
+    /// 1: copies bytes that have arrived in host memory to the device.
     Bring {
-        /// The first.
+        /// The offset of the first byte.
         addr: u64,
-        /// How many.
+        /// The length in bytes.
         len: u64,
     },
-    /// To bring the device's bytes to the request's room, where they will be read.
+    /// 2: copies bytes of the device to the request's room, from which they are read.
     Show {
-        /// The first.
+        /// The offset of the first byte.
         addr: u64,
-        /// How many.
+        /// The length in bytes.
         len: u64,
     },
-    /// To change a word, and bring it.
+    /// 3 to 9: changes a word in host memory, and copies it to the device.
     Change {
-        /// Where it is.
+        /// The offset of the word.
         addr: u64,
-        /// How.
+        /// The change.
         action: AtomicAction,
     },
 }
 
-/// A request and its number; those of a rank to another one count from 0.
+/// A request (8 words): its number plus 1, the action, two zeros and the check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PostRequest {
-    /// The number.
+    /// Its number; the requests of a rank to another rank count from 0.
     pub number: u64,
-    /// What is asked.
+    /// The requested action.
     pub ask: OwnerAction,
 }
 
-/// What became of a request.
+/// The reply to a request (4 words): its number plus 1, a value, status (low half) and reason (high half), and the check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PostReply {
-    /// Its number.
+    /// The number of the request.
     pub number: u64,
-    /// What the word was, or 0; else why not, and the reason.
+    /// The old value of the word, or 0; on failure the status and the reason.
     pub how: Result<u64, (EntryStatus, u32)>,
 }
 
-/// What is to stand behind these words.
+/// Returns the check of these words.
 fn words_check(words: &[u64]) -> u64 {
     let mix = |sum: u64, word: &u64| {
         let mixed = (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -178,7 +181,7 @@ fn words_check(words: &[u64]) -> u64 {
     words.iter().fold(0x7472_756e_6b6c_696e, mix)
 }
 
-/// The words, if their check is right and the first one is that of this number.
+/// Returns the words without the check; `None` unless the check is right and the first word is that of this number.
 fn checked_words<const N: usize>(words: &[u64; N], number: u64) -> Option<&[u64]> {
     let (last, rest) = words.split_last()?;
     let is_whole = words_check(rest) == *last;
@@ -186,13 +189,13 @@ fn checked_words<const N: usize>(words: &[u64; N], number: u64) -> Option<&[u64]
 }
 
 impl PostRequest {
-    /// What the last word is behind these others, for who makes up a request.
+    /// Returns the last word for these others, for a caller that forges a request.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn request_check(words: &[u64; 8]) -> u64 {
         words.split_last().map_or(0, |(_, rest)| words_check(rest))
     }
 
-    /// As it lies in its place.
+    /// Returns the request's words.
     #[must_use]
     pub fn to_words(&self) -> [u64; 8] {
         let (kind, addr, a, b) = match self.ask {
@@ -214,7 +217,7 @@ impl PostRequest {
         words
     }
 
-    /// The request of a number; `None`: it is not there, or not all of it, or says what none says.
+    /// Parses the request of a number; `None` if it has not arrived completely, or is invalid.
     #[must_use]
     pub fn from_words(words: &[u64; 8], number: u64) -> Option<Self> {
         let &[_, kind, addr, a, b, 0, 0] = checked_words(words, number)? else { return None };
@@ -236,13 +239,13 @@ impl PostRequest {
 }
 
 impl PostReply {
-    /// What the last word is behind these others, for who makes up a reply.
+    /// Returns the last word for these others, for a caller that forges a reply.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn reply_check(words: &[u64; 4]) -> u64 {
         words.split_last().map_or(0, |(_, rest)| words_check(rest))
     }
 
-    /// As it lies in its place.
+    /// Returns the reply's words.
     #[must_use]
     pub fn to_words(&self) -> [u64; 4] {
         let (value, status, reason) = match self.how {
@@ -254,7 +257,7 @@ impl PostReply {
         [first[0], first[1], first[2], words_check(&first)]
     }
 
-    /// The reply of a number; `None`: it is not there, or not all of it, or says what none says.
+    /// Parses the reply of a number; `None` if it has not arrived completely, or is invalid.
     #[must_use]
     pub fn from_words(words: &[u64; 4], number: u64) -> Option<Self> {
         let &[_, value, status] = checked_words(words, number)? else { return None };
@@ -263,7 +266,7 @@ impl PostReply {
             failed => Err((failed, (status >> 32) as u32)),
         };
         let reply = Self { number, how };
-        // A value beside a failure, or a reason beside none, is nothing that anybody says.
+        // A value with a failure, or a reason without one, is invalid.
         (reply.to_words()[..3] == words[..3]).then_some(reply)
     }
 }
@@ -324,7 +327,7 @@ mod tests {
             prop_assert_eq!(PostReply::from_words(&reply.to_words(), number), Some(reply));
         }
 
-        /// A place holds words of what it was before and of what it becomes.
+        /// A place contains words of its old and of its new content.
         #[test]
         fn what_is_half_written_is_not_there(number: u64, asks in (asks(), asks()), mask in 1_u8..255) {
             let old = PostRequest { number, ask: asks.0 }.to_words();

@@ -1,10 +1,11 @@
-//! Whether a rank could do its part of making a window, or why not. Each rank gives its report to all others, beside its card and once more when all is made, so that
-//! all go on or none does. Made and read by `trunkline::device`.
+//! The report of a rank whether it completed its share of creating a window, or why not. Each rank sends its report to all others with its card, and
+//! again when all is created, so that either all ranks continue or none does. `trunkline::device` encodes and parses it. Layout: "Windows", report,
+//! of docs/wire.md.
 
-/// Words of a report: how long its text is, and the text.
+/// Words of a report: the length of its text in bytes, and the text.
 pub const REPORT_WORDS: usize = 32;
 
-/// Bytes of its text.
+/// Longest text in bytes.
 const TEXT_MAX: usize = 8 * (REPORT_WORDS - 1);
 
 /// A rank's report.
@@ -14,16 +15,16 @@ pub struct MakingReport {
     len: usize,
 }
 
-/// Words that are no report.
+/// Words that are not a valid report.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("a report of {0} bytes that is no text, or has bytes behind it")]
 pub struct ReportError(u64);
 
 impl MakingReport {
-    /// The rank has done its part.
+    /// The rank has completed its share.
     pub const READY: Self = Self { text: [0; TEXT_MAX], len: 0 };
 
-    /// The rank could not, because of this: as much of it as there is room for, and never nothing.
+    /// Creates the report of a failure: as much of the text as fits, and never an empty text.
     #[must_use]
     pub fn from_failure(why: &str) -> Self {
         let why = if why.is_empty() { "no cause is known" } else { why };
@@ -36,14 +37,14 @@ impl MakingReport {
         Self { text, len }
     }
 
-    /// Why the rank could not; `None`: it has done its part.
+    /// Returns why the rank failed; `None` if it has completed its share.
     #[must_use]
     pub fn failure_cause(&self) -> Option<&str> {
         let text = self.text.get(..self.len).filter(|text| !text.is_empty())?;
         core::str::from_utf8(text).ok()
     }
 
-    /// As it is given to others.
+    /// Returns the report's words.
     #[must_use]
     pub fn to_words(&self) -> [u64; REPORT_WORDS] {
         let mut words = [0; REPORT_WORDS];
@@ -55,7 +56,7 @@ impl MakingReport {
         words
     }
 
-    /// One that another rank has given.
+    /// Parses the report of another rank.
     ///
     /// # Errors
     /// [`ReportError`].
@@ -93,7 +94,7 @@ mod tests {
             let report = MakingReport::from_failure(why);
             assert_eq!((report.failure_cause(), back(report)), (Some(cause), Ok(report)));
         }
-        // A character that does not fit whole is left out.
+        // A character that does not fit completely is left out.
         let odd = ["x", &long].concat();
         assert_eq!(MakingReport::from_failure(&odd).failure_cause(), Some(&odd[..TEXT_MAX - 1]));
         assert_eq!(back(MakingReport::READY), Ok(MakingReport::READY));

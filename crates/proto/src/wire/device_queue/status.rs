@@ -1,37 +1,37 @@
-//! How an entry ended, and the words by which that reaches who waits for something else.
+//! The status of an entry, and the words that report a failure to waiters on a signal, a counter or a queue.
 
 use super::{join_halves, split_halves};
 
-/// How an entry ended.
+/// How an entry ended (16 bits).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum EntryStatus {
-    /// It is done.
+    /// 0: it completed.
     Done,
-    /// An earlier entry of the queue failed. It may or may not have taken effect.
+    /// 1: an earlier entry of the queue failed. The entry may or may not have taken effect.
     Flushed,
-    /// It is no entry.
+    /// 2: it is not a valid entry.
     BadEntry,
-    /// The region does not contain the bytes, or forbids it.
+    /// 3: the region does not contain the bytes, or forbids the access.
     Access,
-    /// The other process is gone, or no link leads to it any more.
+    /// 4: the other process has ended, or no link to it is left.
     PeerDead,
-    /// The network gave up.
+    /// 5: the network failed.
     Network,
-    /// The queue was aborted.
+    /// 6: the queue was aborted.
     Aborted,
-    /// What it waited for failed, or there is no such queue.
+    /// 7: the entry that it waited for failed, or its queue does not exist.
     Awaited,
-    /// The region has ended since.
+    /// 8: the region has ended since.
     Stale,
-    /// A doorbell was further than the queue is deep.
+    /// 9: a doorbell was further ahead than the queue's depth.
     BadDoorbell,
-    /// Somebody reserved entries and left.
+    /// 10: a producer abandoned reserved entries.
     Abandoned,
-    /// Another one, of the executor's own.
+    /// Another number, defined by the executor.
     Other(u16),
 }
 
-/// The numbers of those that have names, in their order.
+/// The statuses with names; the index is the number.
 const NAMED: [EntryStatus; 11] = [
     EntryStatus::Done,
     EntryStatus::Flushed,
@@ -47,10 +47,11 @@ const NAMED: [EntryStatus; 11] = [
 ];
 
 impl EntryStatus {
-    /// What a completion says while it is being written; no status.
+    /// The number in a completion that is being written; not a status.
     pub(super) const WRITING: u16 = u16::MAX;
 
-    /// The number on the wire. `Other` never stands for one that has a name, nor for the one of a completion that is being written.
+    /// Returns the number. `Other` must not contain the number of a named status; the number of a completion that is being written is replaced by
+    /// that of [`EntryStatus::Network`].
     #[must_use]
     pub fn to_bits(self) -> u16 {
         match self {
@@ -60,31 +61,31 @@ impl EntryStatus {
         }
     }
 
-    /// The status of a number.
+    /// Returns the status of a number.
     #[must_use]
     pub fn from_bits(bits: u16) -> Self {
         NAMED.get(usize::from(bits)).copied().unwrap_or(Self::Other(bits))
     }
 }
 
-/// A poison word, or a word of an error table: what was to change a signal or counter has failed.
+/// A poison word, or a word of an error table: an operation that was to change a signal or counter has failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PoisonWord {
-    /// Why; never [`EntryStatus::Done`].
+    /// Bits 0-15: why; never [`EntryStatus::Done`].
     pub status: EntryStatus,
-    /// The queue whose entry failed.
+    /// Bits 32-63: the queue whose entry failed.
     pub queue: u32,
 }
 
 impl PoisonWord {
-    /// The word.
+    /// Returns the word.
     #[must_use]
     pub fn to_word(self) -> u64 {
         let status = if self.status == EntryStatus::Done { EntryStatus::Flushed } else { self.status };
         join_halves(status.to_bits().into(), self.queue)
     }
 
-    /// What the word says; `None`: nothing has failed. A word that nobody of us writes is poison as well.
+    /// Parses a word; `None` if it is 0, so that no operation has failed. A word that Trunkline never writes is valid as poison.
     #[must_use]
     pub fn from_word(word: u64) -> Option<Self> {
         let (status, queue) = split_halves(word);
@@ -96,24 +97,24 @@ impl PoisonWord {
     }
 }
 
-/// The abort word: why everybody is to stop.
+/// The abort word: why all producers and waiters stop.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AbortWord {
-    /// The kind: [`EntryStatus::Aborted`], [`EntryStatus::Abandoned`] or one of the program's own.
+    /// Bits 0-15: [`EntryStatus::Aborted`], [`EntryStatus::Abandoned`] or a status of the program.
     pub status: EntryStatus,
-    /// The program's reason, for people.
+    /// Bits 32-63: the program's reason, for people.
     pub reason: u32,
 }
 
 impl AbortWord {
-    /// The word.
+    /// Returns the word.
     #[must_use]
     pub fn to_word(self) -> u64 {
         let status = if self.status == EntryStatus::Done { EntryStatus::Aborted } else { self.status };
         join_halves(status.to_bits().into(), self.reason)
     }
 
-    /// What the word says; `None`: go on. A word that nobody of us writes is an abort as well.
+    /// Parses a word; `None` if it is 0, so that work continues. A word that Trunkline never writes is valid as an abort.
     #[must_use]
     pub fn from_word(word: u64) -> Option<Self> {
         let (status, reason) = split_halves(word);

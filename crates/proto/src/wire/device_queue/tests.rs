@@ -1,4 +1,4 @@
-//! The layouts of docs/wire.md, and that what is read is what was written.
+//! The layouts of docs/wire.md, and that encoded values parse to the same values.
 
 use proptest::prelude::*;
 use std::vec::Vec;
@@ -393,7 +393,7 @@ fn what_no_rank_can_tell_is_refused() {
     }
     assert_eq!(told(11, u64::MAX - 4094), Err(CardError::Address(u64::MAX - 4094)));
     assert!(told(11, u64::MAX - 4096).is_ok());
-    // A key behind the last rail, and one of a rail that is left out.
+    // A key after the last rail, and one of a missing rail.
     assert_eq!((told(16, 1), told(19, 1)), (Err(CardError::Length(0)), Err(CardError::Rails)));
     let mut words = card().to_words();
     words.copy_within(9..12, 18);

@@ -1,64 +1,65 @@
-//! A window: where its data, signals, counters, barriers and streams lie in the memory of each rank. All ranks have the same.
+//! The layout of a window: the offsets of its data, signals, counters, barriers and streams in the memory of each rank ("Windows" of docs/wire.md).
+//! All ranks have the same layout.
 
 use super::layout::LINE_BYTES;
 
-/// Bytes of a signal, counter or flag: value, then poison word.
+/// Size in bytes of a signal, counter or flag: a value, then its poison word.
 pub const SLOT_BYTES: u64 = 16;
 
-/// Granule of a stream: positions advance by multiples of it.
+/// Granule of a stream in bytes: positions advance by multiples of it.
 pub const GRANULE: u64 = 16;
 
-/// Lanes of a stream.
+/// Most lanes of a stream.
 pub const WINDOW_LANES_MAX: u32 = 64;
 
-/// Bytes of a window.
+/// Largest window, in bytes.
 pub const WINDOW_BYTES_MAX: u64 = 1 << 47;
 
-/// How large a window is.
+/// The size of a window.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct WindowShape {
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: u32,
     /// Bytes of data.
     pub bytes: u64,
-    /// Signals that each rank may raise here.
+    /// Number of signals that each rank may raise here.
     pub signals: u32,
-    /// Counters.
+    /// Number of counters.
     pub counters: u32,
-    /// Barriers.
+    /// Number of barriers.
     pub barriers: u32,
-    /// Channels: streams with each rank, at the same time.
+    /// Number of channels: streams with each rank that exist at the same time.
     pub channels: u32,
-    /// Lanes of a channel.
+    /// Number of lanes of a channel.
     pub lanes: u32,
-    /// Chunks of a stream that may be under way.
+    /// Number of chunks of a stream that may be in flight.
     pub depth: u32,
-    /// Bytes of a chunk, a multiple of [`GRANULE`].
+    /// Size of a chunk in bytes, a multiple of [`GRANULE`].
     pub chunk: u64,
 }
 
-/// A window that cannot be.
+/// Why a shape is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum WindowShapeError {
-    /// No ranks.
+    /// It has no ranks.
     #[error("a window of no ranks")]
     Ranks,
-    /// It is longer than windows are.
+    /// It is longer than [`WINDOW_BYTES_MAX`].
     #[error("a window of more than {WINDOW_BYTES_MAX} bytes")]
     Long,
-    /// Streams without lanes, chunks or bytes, or with too many lanes.
+    /// Its streams have no lanes, chunks or bytes, too many lanes, or a chunk that is not a multiple of [`GRANULE`].
     #[error("streams of {lanes} lanes and {depth} chunks of {chunk} bytes")]
     Stream {
-        /// Lanes.
+        /// Number of lanes.
         lanes: u32,
-        /// Chunks.
+        /// Number of chunks.
         depth: u32,
-        /// Bytes of each.
+        /// Size of a chunk in bytes.
         chunk: u64,
     },
 }
 
-/// The parts of a window, by their offset.
+/// The parts of a window, by their offset in bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct WindowLayout {
     shape: WindowShape,
@@ -72,13 +73,13 @@ pub struct WindowLayout {
     end: u64,
 }
 
-/// Words that only one end of a stream uses, so that the next kernel goes on where the last one ended.
+/// Offsets of words that only one end of a stream uses, so that the next kernel continues where the last one ended.
 pub mod stream_at {
-    /// Chunks that were sent, in the line of state.
+    /// Number of chunks that were sent, in the line of state.
     pub const SENT: u64 = 0;
-    /// Chunks that were received, there.
+    /// Number of chunks that were received, in the line of state.
     pub const RECEIVED: u64 = 8;
-    /// In the line of a lane's flag: bytes that were received over it.
+    /// Number of bytes that were received over a lane, in the line of the lane's flag.
     pub const EXPECTED: u64 = 16;
 }
 
@@ -86,7 +87,7 @@ const fn round_to_lines(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(LINE_BYTES)
 }
 
-/// Puts a part behind the others; where it begins.
+/// Places a part after the others, and returns its offset.
 fn place_part(end: &mut u64, count: [u64; 3]) -> Option<u64> {
     let begin = *end;
     let bytes = count[0].checked_mul(count[1])?.checked_mul(count[2])?;
@@ -95,7 +96,7 @@ fn place_part(end: &mut u64, count: [u64; 3]) -> Option<u64> {
 }
 
 impl WindowLayout {
-    /// Where everything lies.
+    /// Returns the layout of a window.
     ///
     /// # Errors
     /// [`WindowShapeError`].
@@ -130,38 +131,39 @@ impl WindowLayout {
         Some(layout)
     }
 
-    /// A line of state, one for the flag of free room, one for the flag of each lane, then the room to send from and the room to receive into.
+    /// Returns the size of a stream in bytes. A stream consists of a line of state, a line for the flag of free room, and a line for the flag of each
+    /// lane. The room to send from and the room to receive into follow.
     fn stream_bytes(&self) -> Option<u64> {
         let rooms = round_to_lines(self.shape.stream_room()?)?.checked_mul(2)?;
         (2 + u64::from(self.shape.lanes)).checked_mul(LINE_BYTES)?.checked_add(rooms)
     }
 
-    /// How large it is.
+    /// Returns the shape.
     #[must_use]
     pub const fn shape(&self) -> &WindowShape {
         &self.shape
     }
 
-    /// Bytes in all.
+    /// Returns the size of the window in bytes.
     #[must_use]
     pub const fn window_bytes(&self) -> u64 {
         self.end
     }
 
-    /// Where the data end and all else begins: signals, counters, barriers and streams.
+    /// Returns the offset at which the data end and the other parts begin: signals, counters, barriers and streams.
     #[must_use]
     pub const fn words_offset(&self) -> u64 {
         self.signals
     }
 
-    /// The slot of a signal that a rank raises; `None` if there is none.
+    /// Returns the slot of a signal that a rank raises; `None` if it does not exist.
     #[must_use]
     pub const fn signal_slot(&self, by: u32, id: u32) -> Option<u64> {
         let inside = by < self.shape.ranks && id < self.shape.signals;
         if inside { Some(self.signals + self.nth_signal(by, id) * SLOT_BYTES) } else { None }
     }
 
-    /// The word that says where such a signal begins to count.
+    /// Returns the offset of the base of such a signal: the value from which it counts.
     #[must_use]
     pub const fn signal_base(&self, by: u32, id: u32) -> Option<u64> {
         let inside = by < self.shape.ranks && id < self.shape.signals;
@@ -172,19 +174,19 @@ impl WindowLayout {
         by as u64 * self.shape.signals as u64 + id as u64
     }
 
-    /// The slot of a counter.
+    /// Returns the slot of a counter; `None` if it does not exist.
     #[must_use]
     pub const fn counter_slot(&self, id: u32) -> Option<u64> {
         if id < self.shape.counters { Some(self.counters + id as u64 * SLOT_BYTES) } else { None }
     }
 
-    /// The word that says where it begins to count.
+    /// Returns the offset of the base of a counter: the value from which it counts.
     #[must_use]
     pub const fn counter_base(&self, id: u32) -> Option<u64> {
         if id < self.shape.counters { Some(self.counter_bases + id as u64 * 8) } else { None }
     }
 
-    /// The slot of a barrier that a rank raises.
+    /// Returns the slot of a barrier that a rank raises; `None` if it does not exist.
     #[must_use]
     pub const fn barrier_slot(&self, id: u32, by: u32) -> Option<u64> {
         let (ranks, inside) = (self.shape.ranks, id < self.shape.barriers && by < self.shape.ranks);
@@ -192,13 +194,13 @@ impl WindowLayout {
         if inside { Some(self.barriers + nth * SLOT_BYTES) } else { None }
     }
 
-    /// The word with how often this rank has come to a barrier.
+    /// Returns the word that counts how often this rank has entered a barrier; `None` if it does not exist.
     #[must_use]
     pub const fn barrier_epoch(&self, id: u32) -> Option<u64> {
         if id < self.shape.barriers { Some(self.epochs + id as u64 * 8) } else { None }
     }
 
-    /// The stream of a channel with a rank.
+    /// Returns the stream of a channel with a rank; `None` if it does not exist.
     #[must_use]
     pub fn stream_layout(&self, with: u32, channel: u32) -> Option<StreamLayout> {
         let inside = with < self.shape.ranks && channel < self.shape.channels;
@@ -209,7 +211,7 @@ impl WindowLayout {
 }
 
 impl WindowShape {
-    /// Bytes of a stream that may be under way.
+    /// Returns how many bytes of a stream may be in flight.
     #[must_use]
     pub fn stream_room(&self) -> Option<u64> {
         u64::from(self.depth).checked_mul(self.chunk)
@@ -224,25 +226,25 @@ pub struct StreamLayout {
 }
 
 impl StreamLayout {
-    /// The line of state.
+    /// Returns the offset of the line of state.
     #[must_use]
     pub const fn state_offset(&self) -> u64 {
         self.at
     }
 
-    /// The flag that the other end raises by the chunks that it has taken.
+    /// Returns the flag that counts the chunks which the other end has consumed; the other end raises it.
     #[must_use]
     pub const fn free_flag(&self) -> u64 {
         self.at + LINE_BYTES
     }
 
-    /// The flag that the other end raises by the bytes that have come over a lane.
+    /// Returns the flag that counts the bytes which have arrived over a lane; the other end raises it.
     #[must_use]
     pub const fn ready_flag(&self, lane: u32) -> u64 {
         self.at + (2 + (lane % self.shape.lanes) as u64) * LINE_BYTES
     }
 
-    /// Room of so many chunks to send from: that of chunk `nth`.
+    /// Returns the offset of chunk `nth` in the room to send from.
     #[must_use]
     pub const fn room_out(&self, nth: u64) -> u64 {
         self.at
@@ -250,7 +252,7 @@ impl StreamLayout {
             + (nth % self.shape.depth as u64) * self.shape.chunk
     }
 
-    /// The same to receive into.
+    /// Returns the offset of chunk `nth` in the room to receive into.
     #[must_use]
     pub const fn room_in(&self, nth: u64) -> u64 {
         let room = (self.shape.depth as u64 * self.shape.chunk).next_multiple_of(LINE_BYTES);

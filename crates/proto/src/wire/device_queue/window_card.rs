@@ -1,69 +1,70 @@
-//! What each rank tells all others of its part of a window before anybody is written to. Made and read by `trunkline::device`, which carries it by an
-//! all-gather of the job.
+//! The card that each rank gives to all others about its part of a window, before any rank writes to it. `trunkline::device` encodes and parses it,
+//! and exchanges it by an all-gather of the job. Layout: "Windows", card, of docs/wire.md.
 
 use crate::limits::RAILS_MAX;
 use crate::wire::dial::RemoteHeap;
 use crate::wire::frame::RemoteRegion;
 
-/// Words of a card: the configuration, the key, and three for each rail that there may be, of the part and of words that lie apart from it.
+/// Words of a card: the configuration, the key, and three words per rail for the part and for words apart from it.
 pub const CARD_WORDS: usize = CONFIG_WORDS + 1 + 2 * RAIL_WORDS;
 
-/// Words of all rails that there may be.
+/// Words for all rails.
 const RAIL_WORDS: usize = 3 * RAILS_MAX;
 
-/// Words of a configuration, which only those who give it understand.
+/// Words of a configuration, which only the caller interprets.
 pub const CONFIG_WORDS: usize = 8;
 
 /// A rank's part of a window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct WindowCard {
-    /// How the rank was told to make it.
+    /// Words 0 to 7: the configuration that the rank was created with.
     pub config: [u64; CONFIG_WORDS],
-    /// The key of its region, as entries have it.
+    /// Word 8, low half: the key of its region, as entries contain it.
     pub key: u32,
-    /// No network reaches the part: the heaps are memory of the host beside it, and its owner is asked by his post box.
+    /// Word 8, bit 32: no network reaches the part. Its heaps are host memory beside it, and requests to its owner use the post box.
     pub is_posted: bool,
-    /// The network reaches the part, which is in memory of a device: the heaps are its data, and its other words lie apart.
+    /// Word 8, bit 33: the part is divided. The network reaches its data, which are in memory of a device and are its heaps; its other words are
+    /// apart.
     pub words: Option<WordsCard>,
     heaps: [RemoteHeap; RAILS_MAX],
     rails: usize,
 }
 
-/// Where the words of a part lie whose data are in memory of a device: signals, counters, barriers, streams and boxes, in memory of the host.
+/// The words of a divided part: signals, counters, barriers, streams and boxes, in host memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct WordsCard {
-    /// The heap that they are.
+    /// Word 8, bits 40-47: the number of their heap.
     pub heap: u8,
-    /// Writes of the rank's NICs to the data may stay invisible to the device until its bytes are read by the same NIC.
+    /// Word 8, bit 34: whether writes of the rank's NICs to the data may stay invisible to the device until the same NIC has read the written bytes.
     pub needs_flush: bool,
     heaps: [RemoteHeap; RAILS_MAX],
     rails: usize,
 }
 
-/// Bytes that all ranks expect of a part.
+/// The lengths that all ranks expect of a part, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PartLengths {
-    /// Of one that is not divided.
+    /// Of a part that is not divided.
     pub whole: u64,
-    /// Of the data of one that is.
+    /// Of the data of a divided part.
     pub data: u64,
-    /// Of the words that lie apart from them.
+    /// Of the words of a divided part, which are apart from its data.
     pub words: u64,
 }
 
-/// A card that cannot be.
+/// Why a card is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum CardError {
-    /// No region has this key.
+    /// The key has no generation, or its flags are invalid.
     #[error("no region has the key {0:#x}")]
     Key(u64),
-    /// There are rails, or words of them, behind the last one; or there is none.
+    /// Words of a rail follow a missing rail, the words have other rails than the data, or no rail is present.
     #[error("rails are left out")]
     Rails,
-    /// The part is shorter than a window of that configuration, or longer.
+    /// The part does not have the length of a window with that configuration.
     #[error("a part of {0} bytes, where all have as many")]
     Length(u64),
-    /// It lies around the end of all addresses.
+    /// The range reaches beyond the last address.
     #[error("bytes from {0:#x} on end behind all addresses")]
     Address(u64),
 }
@@ -71,7 +72,7 @@ pub enum CardError {
 const NOWHERE: RemoteHeap = RemoteHeap { len: 0, region: RemoteRegion { key: 0, addr: 0 } };
 
 impl WindowCard {
-    /// Of a part that is reached so over each rail; `None` without any, or with more than there may be.
+    /// Creates the card of a part with one heap per rail; `None` without heaps, or with more than [`RAILS_MAX`].
     #[must_use]
     pub fn new(config: [u64; CONFIG_WORDS], key: u32, told: &[RemoteHeap]) -> Option<Self> {
         let mut heaps = [NOWHERE; RAILS_MAX];
@@ -79,7 +80,7 @@ impl WindowCard {
         Some(Self { config, key, is_posted: false, words: None, heaps, rails: told.len() })
     }
 
-    /// The same of a part whose words lie apart from its data; `None` unless they are reached over as many rails.
+    /// Returns the same card for a part whose words are apart from its data; `None` unless both have the same number of rails.
     #[must_use]
     pub fn with_words_apart(self, heap: u8, needs_flush: bool, told: &[RemoteHeap]) -> Option<Self> {
         let mut heaps = [NOWHERE; RAILS_MAX];
@@ -87,19 +88,19 @@ impl WindowCard {
         Some(Self { words: Some(WordsCard { heap, needs_flush, heaps, rails: told.len() }), ..self })
     }
 
-    /// The same of a part that is reached by its post box, or is not.
+    /// Returns the same card for a part that is reached by its post box, or not.
     #[must_use]
     pub const fn with_posted(self, is_posted: bool) -> Self {
         Self { is_posted, ..self }
     }
 
-    /// How the part is reached, over each of its rank's rails.
+    /// Returns the heaps of the part, by rail of its rank.
     #[must_use]
     pub fn heaps(&self) -> &[RemoteHeap] {
         self.heaps.get(..self.rails).unwrap_or_default()
     }
 
-    /// As it is told.
+    /// Returns the card's words.
     #[must_use]
     pub fn to_words(&self) -> [u64; CARD_WORDS] {
         let mut words = [0; CARD_WORDS];
@@ -119,7 +120,7 @@ impl WindowCard {
         words
     }
 
-    /// One that another rank has told, whose part has so many bytes if the configuration is ours.
+    /// Parses the card of another rank. `lengths` are those of the own configuration.
     ///
     /// # Errors
     /// [`CardError`].
@@ -162,7 +163,7 @@ impl WindowCard {
 }
 
 impl WordsCard {
-    /// How the words are reached, over each of their rank's rails.
+    /// Returns the heaps of the words, by rail of their rank.
     #[must_use]
     pub fn heaps(&self) -> &[RemoteHeap] {
         self.heaps.get(..self.rails).unwrap_or_default()
@@ -173,7 +174,7 @@ impl WordsCard {
 const POSTED_BIT: u32 = 32;
 const DIVIDED_BIT: u32 = 33;
 const FLUSH_BIT: u32 = 34;
-/// Where the number of the words' heap begins in it.
+/// The lowest bit of the number of the words' heap in the word of the key.
 const WORDS_SHIFT: u32 = 40;
 
 fn write_rails(heaps: &[RemoteHeap], words: &mut [u64]) {

@@ -1,4 +1,4 @@
-//! Messages read back as they were written, and nothing else is read.
+//! Encoded messages parse to the same values, and other bytes are rejected.
 
 use std::vec;
 
@@ -24,7 +24,7 @@ fn announce(handle: &[u8]) -> IpcMessage {
     })
 }
 
-/// The message with that byte in that place.
+/// Parses the message with one byte replaced.
 fn with(message: &IpcMessage, at: usize, byte: u8) -> Result<IpcMessage, IpcError> {
     let mut bytes = message.to_bytes();
     bytes[at] = byte;
@@ -203,7 +203,7 @@ proptest! {
         prop_assert_eq!(IpcMessage::from_bytes(&bytes), Ok(message));
     }
 
-    /// What is read is what would have been written, to the byte.
+    /// A parsed message encodes to the same bytes.
     #[test]
     fn reads_nothing_else(message in messages(), at in any::<prop::sample::Index>(), byte: u8) {
         let mut bytes = message.to_bytes();

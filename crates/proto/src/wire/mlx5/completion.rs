@@ -1,11 +1,11 @@
-//! Completions: 64 bytes for each entry that has one, written by the NIC into the places of a ring in turn.
+//! Completions: 64 bytes per completed entry, which the NIC writes into the places of a ring in order.
 
-/// Bytes of a completion (`struct mlx5_cqe64`).
+/// Size of a completion in bytes (`struct mlx5_cqe64`).
 const BYTES: usize = 64;
 
-/// Offsets in it.
+/// Offsets of fields in bytes.
 mod at {
-    /// Of errors: the vendor's own code, and the standard one.
+    /// Of errors: the vendor's code, and the standard one.
     pub(super) const VENDOR: usize = 54;
     pub(super) const SYNDROME: usize = 55;
     pub(super) const BYTE_COUNT: usize = 44;
@@ -27,51 +27,51 @@ mod kind {
 /// Why an entry failed (`MLX5_CQE_SYNDROME_...`).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, thiserror::Error)]
 pub enum CqeSyndrome {
-    /// Bytes at this end are too many or too few.
+    /// The local length does not match.
     #[error("the length does not fit at this end")]
     LocalLength,
-    /// The entry itself makes no sense to the NIC.
+    /// The NIC cannot execute the entry.
     #[error("the NIC cannot execute the entry")]
     LocalOperation,
-    /// Bytes at this end are in no region of that key.
+    /// The local bytes are not in a region of that key.
     #[error("no region at this end has these bytes")]
     LocalProtection,
-    /// An entry before it failed, or the queue pair was put into error.
+    /// An earlier entry failed, or the queue pair was put into error.
     #[error("the queue pair was in error before")]
     Flushed,
     /// A memory window could not be bound.
     #[error("a memory window was not bound")]
     WindowBind,
-    /// The other end answered what cannot be.
+    /// The response of the peer is invalid.
     #[error("the other end answered nonsense")]
     BadResponse,
-    /// A write of the other end is not allowed here.
+    /// The region does not allow a remote write.
     #[error("an access from outside is not allowed")]
     LocalAccess,
-    /// The other end does not take such a request.
+    /// The peer does not accept such a request.
     #[error("the other end does not take such a request")]
     RemoteRequest,
-    /// No region at the other end has these bytes and that right.
+    /// No region of the peer has these bytes and this right.
     #[error("the other end has no such region, or it gave no such right")]
     RemoteAccess,
-    /// The other end failed.
+    /// The peer failed to execute the operation.
     #[error("the other end failed")]
     RemoteOperation,
-    /// Nobody answered.
+    /// The peer did not respond.
     #[error("the other end does not answer")]
     TransportRetries,
-    /// The other end had no receive for too long.
+    /// The peer posted no receive for too long.
     #[error("the other end has no receive")]
     ReceiverRetries,
-    /// The other end gave up.
+    /// The peer aborted the operation.
     #[error("the other end aborted")]
     RemoteAborted,
-    /// A number that is not known here.
+    /// A number without a name in this code.
     #[error("syndrome {0:#04x}")]
     Other(u8),
 }
 
-/// The numbers of those that have names.
+/// The numbers of the named syndromes.
 const SYNDROMES: [(u8, CqeSyndrome); 13] = [
     (0x01, CqeSyndrome::LocalLength),
     (0x02, CqeSyndrome::LocalOperation),
@@ -89,14 +89,14 @@ const SYNDROMES: [(u8, CqeSyndrome); 13] = [
 ];
 
 impl CqeSyndrome {
-    /// What a number means.
+    /// Returns the syndrome of a number.
     #[must_use]
     pub fn from_number(number: u8) -> Self {
         let known = SYNDROMES.iter().find(|(of, _)| *of == number);
         known.map_or(Self::Other(number), |&(_, syndrome)| syndrome)
     }
 
-    /// Its number.
+    /// Returns its number.
     #[must_use]
     pub fn to_number(self) -> u8 {
         match self {
@@ -106,28 +106,28 @@ impl CqeSyndrome {
     }
 }
 
-/// What became of an entry.
+/// The result of an entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Mlx5Completion {
     /// The queue pair, 24 bits.
     pub qp: u32,
     /// The lowest 16 bits of the entry's index: see [`full_index`](super::full_index).
     pub index: u16,
-    /// Bytes that came with it: of a READ or an atomic.
+    /// Bytes that a READ or an atomic returned.
     pub bytes: u32,
     /// The NIC's clock.
     pub time: u64,
-    /// Why it failed, if it did, with the vendor's own code.
+    /// The cause of a failure and the vendor's own code; `None` on success.
     pub failed: Option<(CqeSyndrome, u8)>,
 }
 
-/// A place of the ring holds what no sending queue completes with.
+/// The kind of a completion is not one of a send queue.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("a completion of kind {0}, which no sending queue has")]
 pub struct Mlx5CompletionError(pub u8);
 
 impl Mlx5Completion {
-    /// Its bytes in a place of the ring, on a lap with that owner bit.
+    /// Returns its bytes in a place of the ring, on a lap with that owner bit.
     #[must_use]
     pub fn to_bytes(&self, lap: bool) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
@@ -146,8 +146,8 @@ impl Mlx5Completion {
         bytes
     }
 
-    /// Reads a place of the ring on a lap with that owner bit; `None` as long as the NIC has not written it. Whoever reads memory that the NIC
-    /// writes reads the last byte first, and the others after it.
+    /// Parses a place of the ring on a lap with that owner bit; `None` until the NIC has written it. A caller that copies from memory which the NIC
+    /// writes must read the last byte first, and the others after it.
     ///
     /// # Errors
     /// [`Mlx5CompletionError`].
@@ -177,7 +177,7 @@ impl Mlx5Completion {
         }))
     }
 
-    /// An empty place: what a ring is filled with before a NIC has written to it.
+    /// Returns an empty place: the content of a ring before a NIC has written to it.
     #[must_use]
     pub const fn empty_bytes() -> [u8; BYTES] {
         [0xff; BYTES]
@@ -207,7 +207,7 @@ mod tests {
             Mlx5Completion { bytes: 0, time: 0, failed: Some((CqeSyndrome::RemoteAccess, 0x89)), ..done };
         let bytes = failed.to_bytes(false);
         assert_eq!(bytes[52..], [0, 0, 0x89, 0x13, 0, 0x12, 0x34, 0x56, 0xff, 0xfe, 0, 0xd0]);
-        // Of failures the NIC writes the operation in front of the queue pair.
+        // In failures, the NIC writes the operation before the queue pair.
         let mut bytes = bytes;
         bytes[56] = 0x08;
         assert_eq!(Mlx5Completion::from_bytes(&bytes, false), Ok(Some(failed)));

@@ -1,17 +1,17 @@
-//! Work entries: a control segment and what the operation needs besides, in segments of 16 bytes.
+//! Work entries: a control segment and the segments of the operation, of 16 bytes each.
 
-/// Bytes of an entry; a ring has one for each index.
+/// Size of an entry in bytes; a ring has one entry per index.
 pub const BYTES: usize = 64;
-/// Most bytes of a WRITE that stand in its entry.
+/// Longest payload of a WRITE inside its entry, in bytes.
 pub const INLINE_MAX: usize = 28;
-/// Most bytes that one entry moves: 1 GiB. Whoever has more posts several.
+/// Most bytes that one entry moves: 1 GiB. The caller posts several entries for more.
 pub const LEN_MAX: u32 = 1 << 30;
 
 /// Numbers of queues have 24 bits.
 const NUMBER_MAX: u32 = (1 << 24) - 1;
-/// A data segment's length that says that the bytes follow (`MLX5_INLINE_SEG`).
+/// The bit of a data segment's length that marks inline bytes (`MLX5_INLINE_SEG`).
 const IS_INLINE: u32 = 1 << 31;
-/// The entry's completion is written whether it succeeds or not (`MLX5_WQE_CTRL_CQ_UPDATE`).
+/// Requests a completion on success, too (`MLX5_WQE_CTRL_CQ_UPDATE`).
 const CQ_UPDATE: u8 = 2 << 2;
 const FENCE_SHIFT: u32 = 5;
 
@@ -25,18 +25,18 @@ mod opcode {
     pub(super) const DUMP: u8 = 0x23;
 }
 
-/// What an entry waits for before it begins: the three bits of the control segment.
+/// The operations that must complete before an entry starts: three bits of the control segment.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Mlx5Fence {
-    /// Nothing.
+    /// None.
     None,
-    /// That data which an earlier entry reads at this end has been read (`MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE`).
+    /// Reads of local memory by earlier entries (`MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE`).
     Small,
-    /// Earlier reads and atomics. It says nothing of writes, which a queue pair places in order anyway.
+    /// Earlier reads and atomics. Writes need no fence, because a queue pair places them in order.
     ReadsAndAtomics,
-    /// Everything before it.
+    /// All earlier entries.
     Strong,
-    /// Both of the first two, which is what `IBV_SEND_FENCE` asks for (`MLX5_WQE_CTRL_FENCE`).
+    /// Both of the first two, as `IBV_SEND_FENCE` (`MLX5_WQE_CTRL_FENCE`).
     Verbs,
 }
 
@@ -48,7 +48,7 @@ impl Mlx5Fence {
     }
 }
 
-/// Bytes at this end, by the key of the region that they are in. Addresses of a zero-based region begin at 0.
+/// Bytes of local memory, by the key of their region. Addresses of a zero-based region begin at 0.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LocalSegment {
     addr: u64,
@@ -57,31 +57,31 @@ pub struct LocalSegment {
 }
 
 impl LocalSegment {
-    /// `len` bytes; `None` for none of them, which no segment can say, or for more than [`LEN_MAX`].
+    /// Creates a segment of `len` bytes; `None` for 0 bytes, which no segment can express, or for more than [`LEN_MAX`].
     #[must_use]
     pub const fn new(addr: u64, key: u32, len: u32) -> Option<Self> {
         if len == 0 || len > LEN_MAX { None } else { Some(Self { addr, key, len }) }
     }
 
-    /// The eight bytes that an atomic's old value goes to.
+    /// Returns the segment of eight bytes that receives an atomic's old value.
     #[must_use]
     pub const fn of_word(addr: u64, key: u32) -> Self {
         Self { addr, key, len: 8 }
     }
 
-    /// Where the first is.
+    /// Returns the address of the first byte.
     #[must_use]
     pub const fn addr(&self) -> u64 {
         self.addr
     }
 
-    /// The region's key.
+    /// Returns the region's key.
     #[must_use]
     pub const fn key(&self) -> u32 {
         self.key
     }
 
-    /// How many.
+    /// Returns the length in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "there is always one")]
     pub const fn len(&self) -> u32 {
@@ -89,16 +89,16 @@ impl LocalSegment {
     }
 }
 
-/// Where bytes are at the other end, by the key that it has given.
+/// Bytes of remote memory, by the peer's key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RemoteSegment {
-    /// The first byte; of a zero-based region its offset.
+    /// The address of the first byte; its offset in a zero-based region.
     pub addr: u64,
     /// The region's key.
     pub key: u32,
 }
 
-/// One to [`INLINE_MAX`] bytes that stand in an entry.
+/// One to [`INLINE_MAX`] bytes inside an entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct InlineSegment {
     bytes: [u8; INLINE_MAX],
@@ -106,7 +106,7 @@ pub struct InlineSegment {
 }
 
 impl InlineSegment {
-    /// Those bytes; `None` if there are none or too many.
+    /// Creates a segment; `None` if it is empty or too long.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let mut kept = [0; INLINE_MAX];
@@ -114,53 +114,52 @@ impl InlineSegment {
         Some(Self { bytes: kept, len: bytes.len() as u8 })
     }
 
-    /// They.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 }
 
-/// What an entry does.
+/// The operation of an entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mlx5Work {
-    /// Nothing, in order.
+    /// No operation, in order.
     Nop,
-    /// Bytes go there; none of them with no `Local`.
+    /// Writes local bytes to remote memory; `None` for 0 bytes.
     Write(RemoteSegment, Option<LocalSegment>),
-    /// Bytes of the entry go there.
+    /// Writes bytes of the entry to remote memory.
     WriteInline(RemoteSegment, InlineSegment),
-    /// Bytes come from there.
+    /// Reads remote bytes into local memory.
     Read(RemoteSegment, LocalSegment),
-    /// A number is added to the eight bytes there; what was there comes here.
+    /// Adds a number to eight remote bytes, and stores their old value locally.
     FetchAdd {
         /// The word.
         word: RemoteSegment,
-        /// What is added.
+        /// The added value.
         add: u64,
-        /// Where the old value goes.
+        /// The destination of the old value.
         old: LocalSegment,
     },
-    /// The eight bytes there become another number if they are a certain one; what was there comes here.
+    /// Replaces eight remote bytes if they have an expected value, and stores their old value locally.
     CompareSwap {
         /// The word.
         word: RemoteSegment,
-        /// What it is to be.
+        /// The expected value.
         compare: u64,
-        /// What it becomes.
+        /// The new value.
         swap: u64,
-        /// Where the old value goes.
+        /// The destination of the old value.
         old: LocalSegment,
     },
-    /// The queue stands still until a completion queue has had completion number `index`, modulo 2^32: see
-    /// [`wait_is_over`](super::wait_is_over).
+    /// Holds the queue until a completion queue has had completion number `index`, modulo 2^32: see [`wait_is_over`](super::wait_is_over).
     Wait {
         /// The completion queue, 24 bits.
         cq: u32,
-        /// Which completion.
+        /// The number of the completion.
         index: u32,
     },
-    /// Bytes here are read and go nowhere, behind all that was placed before.
+    /// Reads local bytes and discards them, after all earlier writes were placed.
     Dump(LocalSegment),
 }
 
@@ -169,45 +168,45 @@ pub enum Mlx5Work {
 pub struct Mlx5Entry {
     /// The lowest 16 bits of its index.
     pub index: u16,
-    /// The queue pair, 24 bits; more are cut off.
+    /// The queue pair, 24 bits; further bits are dropped.
     pub qp: u32,
-    /// What it waits for.
+    /// The operations that must complete before it starts.
     pub fence: Mlx5Fence,
-    /// Whether it completes visibly if it succeeds; it does if it fails.
+    /// Whether its success makes a completion; a failure always does.
     pub signalled: bool,
-    /// What it does.
+    /// The operation.
     pub work: Mlx5Work,
 }
 
-/// 64 bytes are no entry that is written here.
+/// Why 64 bytes are not an entry of the kinds that this module encodes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Mlx5EntryError {
-    /// An operation that there is not.
+    /// The operation is unknown.
     #[error("operation {0:#04x}")]
     Opcode(u8),
-    /// A modifier, a signature, an immediate or another reserved field that is not zero.
+    /// A modifier, a signature, an immediate or another reserved field is not zero.
     #[error("a reserved field of the control segment is not zero")]
     Reserved,
-    /// Bits for a fence or a completion that mean nothing.
+    /// The bits for fence or completion are invalid.
     #[error("flags {0:#04x}")]
     Flags(u8),
-    /// So many segments of 16 bytes such an operation does not have.
+    /// The number of segments of 16 bytes is invalid for the operation.
     #[error("an operation {opcode:#04x} of {segments} segments")]
     Segments {
-        /// Which.
+        /// The operation.
         opcode: u8,
-        /// How many.
+        /// The number of segments.
         segments: u8,
     },
-    /// A data segment of that length, which is 0, too long, or not the 8 of an atomic.
+    /// The length of a data segment is 0, too large, or not the 8 of an atomic.
     #[error("a data segment of length {0:#010x}")]
     Length(u32),
-    /// A number of a completion queue of more than 24 bits.
+    /// The number of a completion queue has more than 24 bits.
     #[error("completion queue {0:#x}")]
     Queue(u32),
 }
 
-/// Segments of 16 bytes, one behind the other.
+/// Appends segments of 16 bytes.
 struct SegmentWriter {
     bytes: [u8; BYTES],
     at: usize,
@@ -239,7 +238,7 @@ impl SegmentWriter {
     }
 }
 
-/// Numbers out of an entry, from a place on.
+/// Reads numbers of an entry at given offsets.
 #[derive(Clone, Copy)]
 struct EntryFieldReader<'a>(&'a [u8; BYTES]);
 
@@ -281,13 +280,13 @@ impl EntryFieldReader<'_> {
     }
 }
 
-/// Segments of a WRITE of so many bytes of its own.
+/// Returns the number of segments of a WRITE with `len` inline bytes.
 const fn inline_segments(len: u8) -> u8 {
     2 + (4 + len).div_ceil(16)
 }
 
 impl Mlx5Work {
-    /// Its number, and how many segments it has.
+    /// Returns the operation's code and its number of segments.
     const fn opcode_and_segments(&self) -> (u8, u8) {
         match self {
             Self::Nop => (opcode::NOP, 1),
@@ -323,7 +322,7 @@ impl Mlx5Work {
         }
     }
 
-    /// What is at the other end, for operations that have one.
+    /// Returns the remote segment, for operations that have one.
     const fn remote_segment(&self) -> Option<RemoteSegment> {
         match *self {
             Self::Write(remote, _) | Self::WriteInline(remote, _) | Self::Read(remote, _) => Some(remote),
@@ -380,7 +379,7 @@ impl Mlx5Work {
 }
 
 impl Mlx5Entry {
-    /// Its bytes; those behind its last segment are zero, and the NIC does not read them.
+    /// Returns the entry's bytes; those after its last segment are zero, and the NIC does not read them.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let (opcode, segments) = self.work.opcode_and_segments();
@@ -396,10 +395,10 @@ impl Mlx5Entry {
         out.bytes
     }
 
-    /// Reads 64 bytes of a ring, as a NIC does, but for what it takes and no queue here writes.
+    /// Parses 64 bytes of a ring, as a NIC does. Rejects entries that a NIC accepts but no queue of Trunkline posts.
     ///
     /// # Errors
-    /// [`Mlx5EntryError`] says what is wrong.
+    /// [`Mlx5EntryError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8; BYTES]) -> Result<Self, Mlx5EntryError> {
         let fields = EntryFieldReader(bytes);
         let (what, whose, [signature, one, other, flags]) =
@@ -444,7 +443,7 @@ mod tests {
         })
     }
 
-    /// A put with a signal and a counter, as device queues post it: two entries, and two of the companion's.
+    /// A put with a signal and a counter, as device queues post it: two entries, and two entries of the companion.
     #[test]
     fn entries_are_what_the_nic_reads() {
         let none = [0; 4];
@@ -494,7 +493,7 @@ mod tests {
         assert!(LocalSegment::new(0, 0, LEN_MAX).is_some());
     }
 
-    /// A change of one field of an entry that is good.
+    /// A change of one field of a valid entry.
     #[test]
     fn what_no_queue_writes_is_refused() {
         let word = THERE;

@@ -1,29 +1,29 @@
-//! Indices. Software counts entries and completions in 64 bits and never wraps; a NIC keeps the lowest 16 of an entry's, the
-//! lowest 16 in a doorbell record, and the lowest 32 in a WAIT.
+//! Indices of entries and completions. Software counts in 64 bits and never wraps. A NIC keeps the lowest 16 bits of an entry's index, the lowest 16
+//! in a doorbell record, and the lowest 32 in a WAIT.
 
-/// Most entries of a queue: with more, 16 bits of an index could mean two of them.
+/// Most entries of a queue: beyond it, the 16 bits of an index would be ambiguous.
 pub const DEPTH_MAX: u32 = 1 << 15;
 
-/// Which time around a ring of `depth` places (a power of two) an index is: the owner bit of its completion.
+/// Returns the parity of the lap of an index in a ring of `depth` places (a power of two): the owner bit of its completion.
 #[must_use]
 pub const fn lap_bit(index: u64, depth: u32) -> bool {
     (index >> depth.trailing_zeros()) & 1 == 1
 }
 
-/// The doorbell record after `posted` entries: the NIC reads entries up to there.
+/// Returns the doorbell record after `posted` entries, up to which the NIC reads.
 #[must_use]
 pub const fn doorbell_record(posted: u64) -> [u8; 4] {
     (posted as u32 & 0xffff).to_be_bytes()
 }
 
-/// The index that a completion's 16 bits stand for, which is `next` or, by fewer than 65,536, beyond it.
+/// Returns the index with the 16 bits of a completion: `next`, or an index beyond it by fewer than 65,536.
 #[must_use]
 pub const fn full_index(counter: u16, next: u64) -> u64 {
     next.wrapping_add(counter.wrapping_sub(next as u16) as u64)
 }
 
-/// Whether a WAIT for completion number `index` of a queue is over, once that queue has had `produced` of them: it waits for the
-/// completion itself, not for those before it. Both count modulo 2^32 and are less than 2^31 apart.
+/// Returns whether a WAIT for completion number `index` of a queue is over, given that the queue has had `produced` completions. A WAIT for
+/// completion i needs i + 1 completions. Both numbers count modulo 2^32 and are less than 2^31 apart.
 #[must_use]
 pub fn wait_is_over(produced: u32, index: u32) -> bool {
     produced.wrapping_sub(index).cast_signed() > 0
@@ -54,7 +54,7 @@ mod tests {
         );
     }
 
-    /// Over where 32 bits wrap, too.
+    /// Also where 32 bits wrap.
     #[test]
     fn a_wait_is_over_with_its_own_completion() {
         for index in [0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX - 1, u32::MAX] {

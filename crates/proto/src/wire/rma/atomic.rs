@@ -1,4 +1,4 @@
-//! Atomics that the owner of a word executes: what is asked, and what became of it.
+//! Atomics that the owner of a word executes: requests and replies.
 
 use crate::limits::RMA_CALLS_MAX;
 use crate::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
@@ -9,15 +9,16 @@ use crate::wire::rma::{RmaHeader, RmaMessageError, RmaStream, check_zero};
 pub(super) const REQUEST: u8 = 4;
 pub(super) const REPLY: u8 = 5;
 
-/// Bytes of a request.
+/// Size of a request in bytes.
 pub const REQUEST_BYTES: usize = 32;
 
-/// Bytes of a reply.
+/// Size of a reply in bytes.
 pub const REPLY_BYTES: usize = 16;
 
 const FETCHES: u8 = 1 << 7;
 
-/// Where the initiator waits for a reply: a slot, and which use of it. The target executes each use of a slot once.
+/// The slot in which the initiator waits for a reply: number at offset 4 (1 byte) and generation at offset 6 (2 bytes). The target executes each use
+/// of a slot once.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct ReplySlot {
     number: u8,
@@ -25,83 +26,84 @@ pub struct ReplySlot {
 }
 
 impl ReplySlot {
-    /// `None` if there is no slot of that number, which is one below [`RMA_CALLS_MAX`].
+    /// Creates a slot; `None` if the number is not below [`RMA_CALLS_MAX`].
     #[must_use]
     pub const fn new(number: u8, generation: u16) -> Option<Self> {
         if (number as usize) < RMA_CALLS_MAX { Some(Self { number, generation }) } else { None }
     }
 
-    /// Its number.
+    /// Returns its number.
     #[must_use]
     pub const fn number(self) -> u8 {
         self.number
     }
 
-    /// Its place in a table of [`RMA_CALLS_MAX`].
+    /// Returns its index in a table of [`RMA_CALLS_MAX`] entries.
     #[inline]
     #[must_use]
     pub const fn index(self) -> usize {
         self.number as usize & (RMA_CALLS_MAX - 1)
     }
 
-    /// Which use of it; wraps.
+    /// Returns its generation: which use of the slot; wraps.
     #[must_use]
     pub const fn generation(self) -> u16 {
         self.generation
     }
 }
 
-/// Asks the owner of a word for an atomic.
+/// Requests an atomic from the owner of a word (32 bytes). Operation at byte 2 (bit 7: fetching), type at offset 5 (1 byte), heap at 8 (1), offset at
+/// 10 (6), operand at 16 (8), expected value at 24 (8).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AtomicRequest {
-    /// For which stream of the sender; atomics keep no order, not even with their own stream's signals.
+    /// The sender's stream. Atomics are unordered, also with respect to the signals of their stream.
     pub stream: RmaStream,
-    /// Where the reply goes.
+    /// The slot that waits for the reply.
     pub slot: ReplySlot,
     word: SymmetricWord,
     atomic: TypedAtomic,
 }
 
-/// What became of an atomic.
+/// The outcome of an atomic (byte 2).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AtomicOutcome {
-    /// It was executed. The value before, if it fetches; otherwise 0.
+    /// 0: it was executed. The old value if it fetches, otherwise 0 (8 bytes at offset 8).
     Done(u64),
-    /// The owner has no such word.
+    /// 1: the owner has no such word.
     Refused,
 }
 
-/// Answers a request.
+/// The reply to a request (16 bytes).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AtomicReply {
-    /// Of which stream the request was.
+    /// The stream of the request.
     pub stream: RmaStream,
-    /// Where it goes.
+    /// The slot that waits for the reply.
     pub slot: ReplySlot,
-    /// What became of it.
+    /// The outcome.
     pub outcome: AtomicOutcome,
 }
 
 impl AtomicRequest {
-    /// `None` if the word has another width than the type.
+    /// Creates a request; `None` if the word does not have the width of the type.
     #[must_use]
     pub fn new(stream: RmaStream, slot: ReplySlot, word: SymmetricWord, atomic: TypedAtomic) -> Option<Self> {
         (word.width() == atomic.atomic_type().word_width()).then_some(Self { stream, slot, word, atomic })
     }
 
-    /// Which word; as wide as the atomic's type.
+    /// Returns the word, which is as wide as the atomic's type.
     #[must_use]
     pub const fn word(&self) -> SymmetricWord {
         self.word
     }
 
-    /// What to do.
+    /// Returns the atomic.
     #[must_use]
     pub const fn atomic(&self) -> TypedAtomic {
         self.atomic
     }
 
-    /// The request's bytes.
+    /// Returns the request's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; REQUEST_BYTES] {
         let (op, operand, expect) = match self.atomic.action() {
@@ -183,7 +185,7 @@ impl AtomicRequest {
 }
 
 impl AtomicReply {
-    /// The reply's bytes.
+    /// Returns the reply's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; REPLY_BYTES] {
         let (status, value) = match self.outcome {

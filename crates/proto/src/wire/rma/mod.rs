@@ -1,5 +1,6 @@
-//! Messages of one-sided communication: signals and what acknowledges them, and atomics that the owner of a word executes.
-//! All begin with one word that no eager message and no fin record begins with (docs/wire.md, "One-sided messages").
+//! Messages of one-sided communication: signals and their acknowledgements, and atomics that the owner of a word executes. Each begins with a word
+//! that no eager message and no fin record begins with. The one-sided engine sends them; `rma` keeps the rules. Layout: "One-sided messages" of
+//! docs/wire.md.
 
 pub mod atomic;
 pub mod signal;
@@ -11,33 +12,32 @@ use crate::wire::rma::atomic::{AtomicReply, AtomicRequest};
 use crate::wire::rma::signal::{AckRequest, SignalAck, SignalMessage};
 use crate::wire::rma::word::WordError;
 
-/// Bytes of the longest message: what NICs of today copy into a send.
+/// Longest message in bytes: the size that current NICs copy into a send.
 pub const BYTES_MAX: usize = 32;
 
 const VERSION: u8 = 1;
 
-/// The kind of the first word, where eager messages have 1 and 2 and fin records 3.
+/// The kind in the first word (bits 4-7 of byte 3), where eager messages have 1 and 2 and fin records 3.
 const KIND: u8 = 4;
 
-/// Which of the streams of an initiator towards a target: its number is the context's, below
-/// [`RMA_STREAMS_MAX`].
+/// A stream of an initiator towards a target (1 byte at offset 0): the number of the context, below [`RMA_STREAMS_MAX`].
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct RmaStream(u8);
 
 impl RmaStream {
-    /// The stream of that number.
+    /// Returns the stream with that number; `None` if it is out of range.
     #[must_use]
     pub const fn new(number: u8) -> Option<Self> {
         if (number as usize) < RMA_STREAMS_MAX { Some(Self(number)) } else { None }
     }
 
-    /// Its number.
+    /// Returns its number.
     #[must_use]
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// Its place in a table of [`RMA_STREAMS_MAX`].
+    /// Returns its index in a table of [`RMA_STREAMS_MAX`] entries.
     #[inline]
     #[must_use]
     pub const fn index(self) -> usize {
@@ -45,68 +45,69 @@ impl RmaStream {
     }
 }
 
-/// Any of the messages.
+/// A message: stream at offset 0 (1 byte), version at 1 (1 byte, 1), a byte that depends on the message at 2, and at 3 the kind (bits 4-7: 4) and the
+/// message (bits 0-3).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RmaMessage {
-    /// A signal.
+    /// 1 (32 bytes): a signal.
     Signal(SignalMessage),
-    /// How many signals were applied.
+    /// 2 (16 bytes): acknowledges applied signals.
     Ack(SignalAck),
-    /// Asks for an acknowledgement at once.
+    /// 3 (16 bytes): requests an acknowledgement.
     Ask(AckRequest),
-    /// Asks the owner of a word for an atomic.
+    /// 4 (32 bytes): requests an atomic from the owner of a word.
     Request(AtomicRequest),
-    /// What became of one.
+    /// 5 (16 bytes): the reply to an atomic's request.
     Reply(AtomicReply),
 }
 
-/// A message could not be read.
+/// Why a message is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum RmaMessageError {
-    /// It ends too early.
+    /// It is too short.
     #[error(transparent)]
     Short(#[from] ShortInput),
-    /// It goes on after its end.
+    /// Bytes follow its end.
     #[error("a one-sided message of {0} bytes")]
     Long(usize),
-    /// It is none of these messages.
+    /// The kind is unknown.
     #[error("a message of kind {0:#x}")]
     Kind(u8),
-    /// It was made by another version.
+    /// The version is not that of this code.
     #[error("a one-sided message of version {0}")]
     Version(u8),
-    /// There is no such stream.
+    /// The stream is out of range.
     #[error("there is no stream {0}")]
     Stream(u8),
-    /// What is reserved in it is not zero.
+    /// Reserved bits are not zero.
     #[error("reserved bits are set")]
     Reserved,
-    /// The word it names cannot be.
+    /// The word that it names is invalid.
     #[error(transparent)]
     Word(#[from] WordError),
-    /// An operation that does not exist, or not for that type.
+    /// The operation is unknown, or undefined for the type.
     #[error("operation {op:#x} on type {kind}")]
     Operation {
         /// Byte 2 of the message.
         op: u8,
-        /// The type, or the size of a signal as a power of two.
+        /// The type, or the size of a signal's word as a power of two.
         kind: u8,
     },
     /// An operand is wider than its type.
     #[error("operand {0:#x} is too wide")]
     Operand(u64),
-    /// There is no such slot for a reply.
+    /// The slot for the reply is out of range.
     #[error("there is no slot {0}")]
     Slot(u8),
 }
 
-/// What the first word says.
+/// The fields of the first word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct RmaHeader {
     pub(super) stream: RmaStream,
-    /// Means something else in each message.
+    /// Byte 2, whose meaning depends on the message.
     pub(super) how: u8,
-    /// Which message.
+    /// Bits 0-3 of byte 3: the message.
     what: u8,
 }
 
@@ -129,10 +130,10 @@ impl RmaHeader {
 }
 
 impl RmaMessage {
-    /// Reads a message of exactly these bytes.
+    /// Parses a message, which occupies all of `bytes`.
     ///
     /// # Errors
-    /// [`RmaMessageError`] says what is wrong.
+    /// [`RmaMessageError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, RmaMessageError> {
         let mut reader = FieldReader(bytes);
         let first = RmaHeader::from_reader(&mut reader)?;
@@ -147,7 +148,7 @@ impl RmaMessage {
         if reader.0.is_empty() { Ok(message) } else { Err(RmaMessageError::Long(bytes.len())) }
     }
 
-    /// The message's bytes, and how many of them it has.
+    /// Returns the message's bytes, and its length.
     #[must_use]
     pub fn to_bytes(&self) -> ([u8; BYTES_MAX], usize) {
         fn pad_message<const N: usize>(short: [u8; N]) -> ([u8; BYTES_MAX], usize) {

@@ -1,4 +1,4 @@
-//! Signals, and what acknowledges them.
+//! Signals, acknowledgements, and requests for acknowledgements.
 
 use crate::wire::cursor::FieldReader;
 use crate::wire::rma::word::{self, SymmetricWord, WordWidth};
@@ -8,29 +8,29 @@ pub(super) const SIGNAL: u8 = 1;
 pub(super) const ACK: u8 = 2;
 pub(super) const ASK: u8 = 3;
 
-/// Bytes of a signal.
+/// Size of a signal in bytes.
 pub const SIGNAL_BYTES: usize = 32;
 
-/// Bytes of an acknowledgement, and of what asks for one.
+/// Size in bytes of an acknowledgement, and of a request for one.
 pub const ACK_BYTES: usize = 16;
 
-/// The lowest bits of the number of an epoch that a message carries.
+/// Number of low bits of an epoch's number in an acknowledgement.
 pub const NUMBER_BITS: u32 = 48;
 
 const AT_ONCE: u8 = 1 << 7;
 
-/// What a signal does to its word.
+/// The operation of a signal on its word (bits 0-1 of byte 2).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum UpdateOp {
-    /// Replaces it.
+    /// 0: replaces the word.
     Set,
-    /// Adds to it, wrapping.
+    /// 1: adds to the word, wrapping.
     Add,
-    /// Replaces it if the value is greater, both taken as unsigned.
+    /// 2: replaces the word if the value is greater, both as unsigned numbers.
     Max,
 }
 
-/// What a signal does, and to which word.
+/// The update of a signal: an operation, a word and a value.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct SignalUpdate {
     op: UpdateOp,
@@ -39,74 +39,76 @@ pub struct SignalUpdate {
 }
 
 impl SignalUpdate {
-    /// `None` if the value is wider than the word.
+    /// Creates an update; `None` if the value is wider than the word.
     #[must_use]
     pub const fn new(op: UpdateOp, word: SymmetricWord, value: u64) -> Option<Self> {
         if word.width().can_hold(value) { Some(Self { op, word, value }) } else { None }
     }
 
-    /// What it does.
+    /// Returns the operation.
     #[must_use]
     pub const fn op(self) -> UpdateOp {
         self.op
     }
 
-    /// To which word.
+    /// Returns the word.
     #[must_use]
     pub const fn word(self) -> SymmetricWord {
         self.word
     }
 
-    /// The value, with no bits beyond the word's width.
+    /// Returns the value, which has no bits beyond the word's width.
     #[must_use]
     pub const fn value(self) -> u64 {
         self.value
     }
 }
 
-/// So many epochs of a stream were applied: all whose number is below.
+/// An acknowledgement (16 bytes): all epochs of a stream below a number were applied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SignalAck {
-    /// Of which stream of whom this is sent to.
+    /// Offset 0, 1 byte: the stream, one of the receiver's.
     pub stream: RmaStream,
-    /// Its lowest [`NUMBER_BITS`]; higher ones are 0. Whole enough never to be taken for a later one, however late it is.
+    /// Offset 8, 6 bytes: the lowest [`NUMBER_BITS`] bits of the number; higher bits are 0. Wide enough that a late acknowledgement is never valid as
+    /// a later one.
     pub number: u64,
 }
 
-/// Asks for an acknowledgement as soon as so many epochs were applied.
+/// Requests an acknowledgement as soon as all epochs below a number are applied (16 bytes).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AckRequest {
-    /// Of which stream of whom sends this.
+    /// Offset 0, 1 byte: the stream, one of the sender's.
     pub stream: RmaStream,
-    /// Its lowest [`NUMBER_BITS`]; higher ones are 0.
+    /// Offset 8, 6 bytes: the lowest [`NUMBER_BITS`] bits of the number; higher bits are 0.
     pub number: u64,
 }
 
-/// A signal: ends an epoch of its stream.
+/// A signal (32 bytes), which ends an epoch of its stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SignalMessage {
-    /// Of which stream.
+    /// Offset 0, 1 byte: the stream.
     pub stream: RmaStream,
-    /// Ends which epoch: the lowest bits of its number.
+    /// Offset 4, 2 bytes: the lowest 16 bits of the number of the epoch that it ends.
     pub epoch: u16,
-    /// How many writes carry that epoch.
+    /// Offset 8, 4 bytes: how many counted writes carry that epoch.
     pub count: u32,
-    /// What it does.
+    /// The update: operation and width in byte 2 (bits 0-1 and 2-3), heap at offset 6 (1 byte), value at 16 (8), offset of the word at 24 (6).
     pub update: SignalUpdate,
-    /// Whether it is to be acknowledged as soon as it was applied.
+    /// Byte 2, bit 7: whether the target acknowledges it as soon as it is applied.
     pub at_once: bool,
-    /// Acknowledges signals of the other direction. One whose number is 0 is not carried.
+    /// An acknowledgement of signals of the other direction: its stream at offset 7 (1 byte), bits 0-31 of its number at 12 (4), bits 32-47 at 30
+    /// (2). A number of 0 is not carried.
     pub ack: Option<SignalAck>,
 }
 
 impl SignalMessage {
-    /// Whether both are the same signal, whatever acknowledgements ride on them.
+    /// Returns whether both are the same signal, apart from piggybacked acknowledgements.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Self { ack: None, ..*self } == Self { ack: None, ..*other }
     }
 
-    /// The signal's bytes.
+    /// Returns the signal's bytes.
     #[inline]
     #[must_use]
     pub fn to_bytes(&self) -> [u8; SIGNAL_BYTES] {
@@ -181,7 +183,7 @@ impl SignalMessage {
 }
 
 impl SignalAck {
-    /// The acknowledgement as a message by itself.
+    /// Returns the acknowledgement as a message of its own.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; ACK_BYTES] {
         encode_number(RmaHeader::encode_header(self.stream, 0, ACK), self.number)
@@ -196,7 +198,7 @@ impl SignalAck {
 }
 
 impl AckRequest {
-    /// The message's bytes.
+    /// Returns the message's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; ACK_BYTES] {
         encode_number(RmaHeader::encode_header(self.stream, 0, ASK), self.number)

@@ -154,7 +154,7 @@ fn requests_and_replies_are_what_the_document_says() {
     assert_eq!(AtomicRequest::new(stream(4), slot, word, wide), None, "8 bytes of a word of 4");
 }
 
-/// What is said of a signal with one byte replaced.
+/// Parses a signal with one byte replaced, and returns the error.
 fn wrong_signal(at: usize, byte: u8) -> RmaMessageError {
     let mut bytes = [0; SIGNAL_BYTES];
     bytes[..4].copy_from_slice(&[0, 1, 2 << 2, 0x41]);

@@ -1,12 +1,12 @@
-//! A word of a symmetric heap that a signal or an atomic changes. It names a heap and an offset, never an address: whoever
-//! owns the heap knows where it is and how long.
+//! A word of a symmetric heap that a signal or an atomic changes. It consists of a heap and an offset, never of an address: only the owner of the
+//! heap knows its address and length, and checks the word against them.
 
 use crate::wire::cursor::{FieldReader, ShortInput};
 
-/// Bits of an offset in a heap.
+/// Width of an offset in a heap, in bits.
 pub const OFFSET_BITS: u32 = 48;
 
-/// How wide a word is.
+/// The width of a word.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum WordWidth {
     /// 4 bytes.
@@ -16,7 +16,7 @@ pub enum WordWidth {
 }
 
 impl WordWidth {
-    /// In bytes.
+    /// Returns the width in bytes.
     #[must_use]
     pub const fn byte_len(self) -> u64 {
         match self {
@@ -25,7 +25,7 @@ impl WordWidth {
         }
     }
 
-    /// All its bits.
+    /// Returns a mask of all bits of the word.
     #[must_use]
     pub const fn bit_mask(self) -> u64 {
         match self {
@@ -34,14 +34,14 @@ impl WordWidth {
         }
     }
 
-    /// Whether a value has no bits beyond.
+    /// Returns whether a value has no bits beyond the width.
     #[must_use]
     pub const fn can_hold(self, value: u64) -> bool {
         value & !self.bit_mask() == 0
     }
 }
 
-/// A word at its natural alignment.
+/// A naturally aligned word of a heap.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct SymmetricWord {
     heap: u8,
@@ -49,27 +49,27 @@ pub struct SymmetricWord {
     offset: u64,
 }
 
-/// Such a word cannot be.
+/// Why a word is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum WordError {
-    /// It is not at its natural alignment.
+    /// It is not naturally aligned.
     #[error("a word of {width} bytes at offset {offset:#x}")]
     Alignment {
-        /// From the start of the heap, in bytes.
+        /// Offset from the start of the heap, in bytes.
         offset: u64,
-        /// Bytes of the word.
+        /// Width of the word in bytes.
         width: u64,
     },
-    /// No heap is that long.
+    /// The offset has more than [`OFFSET_BITS`] bits.
     #[error("offset {0:#x} has more than 48 bits")]
     Offset(u64),
 }
 
 impl SymmetricWord {
-    /// The word at `offset` bytes of the heap of that number.
+    /// Returns the word at `offset` bytes of heap number `heap`.
     ///
     /// # Errors
-    /// [`WordError`] if it cannot be.
+    /// [`WordError`] if the word is invalid.
     pub const fn new(heap: u8, offset: u64, width: WordWidth) -> Result<Self, WordError> {
         if offset >> OFFSET_BITS != 0 {
             return Err(WordError::Offset(offset));
@@ -80,32 +80,32 @@ impl SymmetricWord {
         Ok(Self { heap, width, offset })
     }
 
-    /// In which heap.
+    /// Returns the number of its heap.
     #[must_use]
     pub const fn heap(self) -> u8 {
         self.heap
     }
 
-    /// How wide.
+    /// Returns its width.
     #[must_use]
     pub const fn width(self) -> WordWidth {
         self.width
     }
 
-    /// Where, in bytes from the start of the heap.
+    /// Returns its offset from the start of the heap, in bytes.
     #[must_use]
     pub const fn offset(self) -> u64 {
         self.offset
     }
 }
 
-/// The low 48 bits as six bytes.
+/// Returns the low 48 bits as six bytes, little-endian.
 pub(super) fn six_bytes(value: u64) -> [u8; 6] {
     let [a, b, c, d, e, f, ..] = value.to_le_bytes();
     [a, b, c, d, e, f]
 }
 
-/// Six bytes as a number.
+/// Parses six bytes as a number.
 pub(super) fn read_six_bytes(reader: &mut FieldReader<'_>) -> Result<u64, ShortInput> {
     let [a, b, c, d, e, f] = reader.array()?;
     Ok(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]))

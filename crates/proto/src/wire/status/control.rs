@@ -1,18 +1,18 @@
-//! The control streams of a process, and the connections that carry them: one word of the head of a status page.
+//! The control streams of a process and their connections: one word of the head of a status page.
 
-/// Control streams to other hosts. Those inside the host, which no network carries, do not count.
+/// Control streams to other hosts. Streams inside the host do not count, as no network carries them.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ControlStreams {
-    /// How many there are.
+    /// Bits 0-15: number of streams.
     pub streams: u16,
-    /// The connections of the stream that has the fewest; 0 where there is no stream.
+    /// Bits 16-31: number of connections of the stream that has the fewest; 0 without a stream.
     pub fewest: u16,
-    /// The connections of all of them. One counts as soon as both ends have joined it, until this end gives it up.
+    /// Bits 32-63: number of connections of all streams. A connection counts from when both ends have joined it until this end abandons it.
     pub connections: u32,
 }
 
 impl ControlStreams {
-    /// Counts a stream with so many connections.
+    /// Counts a stream with that many connections.
     pub fn add_stream(&mut self, connections: usize) {
         let of_one = u16::try_from(connections).unwrap_or(u16::MAX);
         self.fewest = if self.streams == 0 { of_one } else { self.fewest.min(of_one) };
@@ -20,14 +20,14 @@ impl ControlStreams {
         self.connections = self.connections.saturating_add(of_one.into());
     }
 
-    /// The word.
+    /// Returns the word.
     #[must_use]
     pub fn to_word(self) -> u64 {
         let Self { streams, fewest, connections } = self;
         u64::from(streams) | u64::from(fewest) << 16 | u64::from(connections) << 32
     }
 
-    /// Reads it.
+    /// Parses the word.
     #[must_use]
     pub fn from_word(word: u64) -> Self {
         Self { streams: word as u16, fewest: (word >> 16) as u16, connections: (word >> 32) as u32 }

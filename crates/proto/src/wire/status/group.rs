@@ -1,36 +1,36 @@
-//! The groups of shared queue pairs of a process: records in the head of a status page, and where a comm rides, in its row.
+//! The groups of shared queue pairs of a process: their records in the head of a status page, and the group of a comm, in its row.
 
 use super::{CommDirection, StatusError, join_halves, split_halves};
 use crate::id::ProcessId;
 use crate::limits::{LINKS_MAX, MEMBERS_OF_GROUP_MAX};
 use crate::wire::member::MemberId;
 
-/// Byte offset of the first record in the head.
+/// Offset in bytes of the first record in the head.
 pub const AT: usize = 2048;
 /// Words of a record.
 pub const WORDS: usize = 8;
-/// Records of a page. A process with more groups shows so many of them.
+/// Number of records of a page. A process with more groups shows that many of them.
 pub const RECORDS: usize = 32;
-/// Stands for the record of a group that has none.
+/// The record number of a group that has no record.
 const UNSHOWN: u16 = 0xffff;
 
-/// Words of a record.
+/// Indexes of the words of a record.
 pub mod word {
-    /// Which group it is: changes when the group does.
+    /// Identity of the group: changes when the record gets another group.
     pub const WHO: usize = 0;
     /// The first of the words that change while the group is used.
     pub const NUMBERS: usize = 3;
 }
 
-/// Bits of the first word that count the groups which had the record; odd while the others change.
+/// The lowest bit of the sequence number in the first word: another one for each group that has the record; odd while the other words change.
 const SEQUENCE_AT: u32 = 48;
 
-/// How many of what members share by count are taken.
+/// The use of a resource that members share by count.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CreditUsage {
-    /// So many are.
+    /// Bits 0-31: number in use.
     pub used: u32,
-    /// Of so many; 0 where this end has none.
+    /// Bits 32-63: number that exist; 0 where this end has none.
     pub total: u32,
 }
 
@@ -44,26 +44,26 @@ impl CreditUsage {
     }
 }
 
-/// What of a group changes while it is used. Each is one word.
+/// The counters of a group, one word each.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct GroupCounters {
-    /// Completions that were another member's than the one whose turn it was.
+    /// Word 3: completions of a member that another member polled.
     pub routed: u64,
-    /// Completions and messages that were nobody's.
+    /// Word 4: completions and messages that belonged to no member, and were dropped.
     pub dropped: u64,
-    /// Eager messages for which the peer has room, at the sending end.
+    /// Word 5: eager credits, at the sending end.
     pub eager: CreditUsage,
-    /// Slices of long messages that may be under way.
+    /// Word 6: slices of long messages that may be in flight.
     pub slices: CreditUsage,
-    /// Operations that may be under way on the first link.
+    /// Word 7: operations that may be pending on the first link.
     pub queue: CreditUsage,
 }
 
-/// Words of the numbers.
+/// Number of counters.
 pub const NUMBERS: usize = 5;
 
 impl GroupCounters {
-    /// Their words, from [`word::NUMBERS`] on.
+    /// Returns the words of a record from [`word::NUMBERS`] on.
     #[must_use]
     pub const fn to_words(&self) -> [u64; NUMBERS] {
         let Self { routed, dropped, eager, slices, queue } = *self;
@@ -78,26 +78,25 @@ impl GroupCounters {
     }
 }
 
-/// A group of queue pairs that several comms of one direction, between two processes, ride on.
+/// A group of queue pairs that several comms of one direction, between two processes, share (8 words).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct QueueGroupRecord {
-    /// Which way its comms carry messages.
+    /// Word 0, bits 0-7: direction of its comms.
     pub direction: CommDirection,
-    /// Queue pairs of a member, 1 to 4.
+    /// Word 0, bits 8-15: number of links of a member, 1 to 4.
     pub links: u8,
-    /// Number of the NIC that the first of them is on.
+    /// Word 0, bits 16-31: number of the NIC of the first link.
     pub nic: u16,
-    /// Comms on it, those that are closed and still have something to end included; at most
-    /// [`MEMBERS_OF_GROUP_MAX`].
+    /// Word 0, bits 32-47: number of members; closed comms with unfinished work count. At most [`MEMBERS_OF_GROUP_MAX`].
     pub members: u16,
-    /// The process at its other end.
+    /// Words 1 and 2: the peer process.
     pub peer: ProcessId,
-    /// What changes.
+    /// Words 3 to 7: the counters.
     pub numbers: GroupCounters,
 }
 
 impl QueueGroupRecord {
-    /// The words of a record, with that sequence number.
+    /// Returns the words of a record with that sequence number.
     #[must_use]
     pub fn to_words(&self, sequence: u16) -> [u64; WORDS] {
         let direction = match self.direction {
@@ -114,7 +113,7 @@ impl QueueGroupRecord {
         [who, low, high, routed, dropped, eager, slices, queue]
     }
 
-    /// Reads a copy of a record; `None` if no group has it, or if another one gets it right now.
+    /// Parses a copy of a record; `None` if it has no group, or is changing to another one.
     ///
     /// # Errors
     /// [`StatusError::Group`].
@@ -146,35 +145,35 @@ impl QueueGroupRecord {
     }
 }
 
-/// The sequence number in the first word of a record.
+/// Returns the sequence number in the first word of a record.
 #[must_use]
 pub const fn record_sequence(who: u64) -> u16 {
     (who >> SEQUENCE_AT) as u16
 }
 
-/// The first word of a record that no group has, with that sequence number.
+/// Returns the first word of a record without a group, with that sequence number.
 #[must_use]
 pub const fn free_word(sequence: u16) -> u64 {
     (sequence as u64) << SEQUENCE_AT
 }
 
-/// The first word of a record, with another number of members.
+/// Returns the first word of a record with another number of members.
 #[must_use]
 pub const fn with_members(who: u64, members: u16) -> u64 {
     who & !(0xffff << 32) | (members as u64) << 32
 }
 
-/// Where a comm rides.
+/// The group of a comm, and its id there (words 6 and 7 of its row).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct GroupMembership {
-    /// The record of its group, from 0, below [`RECORDS`]; `None` if that is not shown.
+    /// The record of its group, from 0, below [`RECORDS`]; `None` if the group has no record.
     pub record: Option<u8>,
-    /// Which member of the group it is.
+    /// The comm's id in the group.
     pub member: MemberId,
 }
 
 impl GroupMembership {
-    /// Words 6 and 7 of the comm's row.
+    /// Returns words 6 and 7 of the comm's row.
     #[must_use]
     pub fn to_words(ride: Option<Self>) -> [u64; 2] {
         let Some(Self { record, member }) = ride else { return [0; 2] };
@@ -182,7 +181,7 @@ impl GroupMembership {
         [u64::from(record), u64::from(member.to_bits())]
     }
 
-    /// Reads them; `None` for a comm that shares nothing.
+    /// Parses words 6 and 7; `None` for a comm that shares no links.
     ///
     /// # Errors
     /// [`StatusError::Ride`].

@@ -1,4 +1,4 @@
-//! The links of a comm as its row of a status page shows them.
+//! The links of a comm, as its row of a status page shows them.
 
 use crate::limits::LINKS_MAX;
 
@@ -11,7 +11,7 @@ pub struct RowLinks {
 }
 
 impl RowLinks {
-    /// Links over these NICs, by number, of which those with a set bit carry; as many as a comm can have.
+    /// Creates links over these NICs, by number; bit i of `carrying` is set if link i is usable. At most [`LINKS_MAX`] links.
     #[must_use]
     pub fn new(nics: &[u16], carrying: u8) -> Self {
         let count = nics.len().min(LINKS_MAX);
@@ -21,19 +21,19 @@ impl RowLinks {
         Self { count, carrying: carrying & link_mask(count), nics: all }
     }
 
-    /// The same links, of which these carry.
+    /// Returns the same links with other usable ones.
     #[must_use]
     pub fn with_carrying(self, carrying: u8) -> Self {
         Self { carrying: carrying & link_mask(self.count), ..self }
     }
 
-    /// Which carry.
+    /// Returns which links are usable: bit 0 is the first.
     #[must_use]
     pub const fn carrying(&self) -> u8 {
         self.carrying
     }
 
-    /// Each link: the number of its NIC, and whether it carries.
+    /// Iterates over the links: the number of the NIC, and whether the link is usable.
     pub fn iter(&self) -> impl Iterator<Item = (u16, bool)> + use<> {
         let Self { count, carrying, nics } = *self;
         nics.into_iter()
@@ -42,18 +42,18 @@ impl RowLinks {
             .map(move |(at, nic)| (nic, carrying >> at & 1 == 1))
     }
 
-    /// The NIC of the first.
+    /// Returns the NIC of the first link.
     pub(super) const fn first_nic(&self) -> u16 {
         self.nics[0]
     }
 
-    /// All but that.
+    /// Returns the word of all fields except the first NIC: count in bits 0-7, usable links from bit 8 on, further NICs from bits 16, 32 and 48 on.
     pub(super) fn to_word(self) -> u64 {
         let [_, one, two, three] = self.nics.map(u64::from);
         u64::from(self.count) | u64::from(self.carrying) << 8 | one << 16 | two << 32 | three << 48
     }
 
-    /// Reads them; `None` for links that cannot be.
+    /// Parses links; `None` if they are invalid.
     pub(super) fn from_word(first: u16, word: u64) -> Option<Self> {
         let count = word as u8;
         let carrying = (word >> 8) as u8;
@@ -64,7 +64,7 @@ impl RowLinks {
     }
 }
 
-/// A bit for each of so many links, of which there are few.
+/// Returns a mask of that many links, at most 7.
 const fn link_mask(count: u8) -> u8 {
     (1 << count) - 1
 }

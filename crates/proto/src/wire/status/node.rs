@@ -1,5 +1,5 @@
-//! The page of memory that an endpoint shares inside a node: numbers, who its neighbours are, what is exported and who holds it. The
-//! engine writes it now and then, `trunkline top` reads copies of it. Pure layout; docs/wire.md, "Page of shared memory".
+//! The page of memory that an endpoint shares inside a node: numbers, its neighbours (processes of the same host), its exports and their holders. The
+//! engine writes it at intervals; `trunkline top` parses copies of it. Pure layout: "Page of shared memory" of docs/wire.md.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -12,11 +12,11 @@ use crate::id::ProcessId;
 pub const NAME: &str = "trunkline.node";
 /// The version of this layout.
 pub const VERSION: u32 = 1;
-/// What a page begins with, once it is ready.
+/// The first word of a page, once it is ready.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRKLNODE");
-/// Records of neighbours. An endpoint that has more shows the first.
+/// Number of records of neighbours. An endpoint with more neighbours shows the first ones.
 pub const NEIGHBOURS: usize = 64;
-/// Records of exports. An endpoint that has more shows so many of them.
+/// Number of records of exports. An endpoint with more exports shows that many of them.
 pub const EXPORTS: usize = 256;
 /// Words of a record.
 pub const RECORD: usize = 8;
@@ -24,12 +24,12 @@ pub const RECORD: usize = 8;
 pub const HEAD: usize = 128;
 /// Words of the page.
 pub const WORDS: usize = EXPORTS_AT + EXPORTS * RECORD;
-/// Bytes of the page.
+/// Size of the page in bytes.
 pub const BYTES: usize = WORDS * 8;
 
-/// The word that is odd while others change.
+/// The word that is odd while words from [`CHANGING`] on change.
 pub const SEQUENCE: usize = 2;
-/// The first word that changes while an endpoint lives, but for the sequence.
+/// The first word that changes during the life of an endpoint, apart from the sequence.
 pub const CHANGING: usize = 8;
 /// The first number.
 pub const NUMBERS_AT: usize = 16;
@@ -40,63 +40,63 @@ pub const EXPORTS_AT: usize = NEIGHBOURS_AT + NEIGHBOURS * RECORD;
 
 const _: () = assert!(NUMBERS_AT + Number::LEN <= HEAD, "the numbers are in the head");
 
-/// Stands for the rank of a process that has none.
+/// The rank of a process that has none.
 const NO_RANK: u32 = u32::MAX;
 
-/// Why bytes are no page of shared memory of this version.
+/// Why bytes are not a page of shared memory of this version.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// They end too early, or too late.
+    /// The length is not [`BYTES`].
     #[error("it has {0} bytes, a page of shared memory has {BYTES}")]
     Length(usize),
-    /// They do not begin as a page does.
+    /// The first word is not [`MAGIC`].
     #[error("it does not begin as a page of shared memory does, or is not ready yet")]
     Magic,
-    /// The page has another layout.
+    /// The version or the size is different.
     #[error("it has version {0}, this program reads version {VERSION}; use the program of the same build")]
     Version(u32),
-    /// It changes whenever it is looked at.
+    /// Every copy was made while the page was written.
     #[error("it was being written each time that it was looked at")]
     Unsettled,
-    /// It has more records than there is room for.
+    /// A number of records is above its limit.
     #[error(
         "it has {neighbours} records of neighbours and {exports} of exports, more than there is room for"
     )]
     Records {
-        /// Of neighbours.
+        /// Records of neighbours.
         neighbours: u32,
-        /// Of exports.
+        /// Records of exports.
         exports: u32,
     },
-    /// A record is not one of a neighbour.
+    /// A record of a neighbour is invalid.
     #[error("a record of a neighbour in it begins with {0:#x}, which none has")]
     Neighbour(u64),
-    /// A record is not one of an export.
+    /// A record of an export is invalid.
     #[error("a record of an export in it begins with {0:#x}, which none has")]
     Export(u64),
-    /// An export is held by a neighbour that has no record.
+    /// An export names a holder that has no record.
     #[error("an export in it is held by neighbours {0:#x}, some of which have no record")]
     Holders(u64),
 }
 
-/// Whose page it is, and since when: what does not change.
+/// The owner of a page and its start: words 3 to 7, which do not change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PageOwner {
-    /// The endpoint's random name.
+    /// Words 4 and 5: the endpoint's random name.
     pub process: ProcessId,
-    /// The number of its process, as that sees itself.
+    /// Word 3, bits 0-31: the process number, as the process itself sees it.
     pub pid: u32,
-    /// Its rank in the job, if it has one.
+    /// Word 3, bits 32-63: its rank in the job, if it has one.
     pub rank: Option<u32>,
-    /// When the page was made: nanoseconds since 1970.
+    /// Word 6: when the page was created, in nanoseconds since 1970.
     pub made_unix: u64,
-    /// The same instant by the clock of the other times.
+    /// Word 7: the same instant on the clock of all other times of the page, in nanoseconds.
     pub made: u64,
 }
 
 impl PageOwner {
-    /// Words 3 to 7 of the head.
+    /// Returns words 3 to 7 of the head.
     #[must_use]
     pub fn to_words(&self) -> [u64; CHANGING - 3] {
         let [low, high] = split_halves(self.process.0);
@@ -109,7 +109,7 @@ impl PageOwner {
     }
 }
 
-/// Both as one word.
+/// Packs a rank and another number into one word.
 fn rank_and(rank: Option<u32>, other: u32) -> u64 {
     u64::from(other) | u64::from(rank.unwrap_or(NO_RANK)) << 32
 }
@@ -118,29 +118,29 @@ fn rank_of(word: u64) -> Option<u32> {
     Some((word >> 32) as u32).filter(|rank| *rank != NO_RANK)
 }
 
-/// Another process that memory is shared with.
+/// The record of a neighbour, a process of the same host that shares memory with this one (8 words).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct NeighbourRecord {
-    /// Whether it is gone; what it had is being given back then.
+    /// Word 0: whether the process has ended (2, otherwise 1); its memory is then being released.
     pub gone: bool,
-    /// The number of its process, as that sees itself; 0 if it is not known.
+    /// Word 1, bits 0-31: its process number, as it sees itself; 0 if unknown.
     pub pid: u32,
-    /// Its rank in the job, if it is known.
+    /// Word 1, bits 32-63: its rank in the job, if known.
     pub rank: Option<u32>,
-    /// Mappings here of its memory.
+    /// Word 2: mappings of its memory in this process.
     pub mappings: u32,
-    /// Their bytes.
+    /// Word 3: size of these mappings in bytes.
     pub mapped_bytes: u64,
-    /// Operations here that use them.
+    /// Word 4: operations of this process that use them.
     pub pins: u32,
-    /// Exports of this process that it holds.
+    /// Word 5: exports of this process that it holds.
     pub holds: u32,
-    /// Their bytes.
+    /// Word 6: size of these exports in bytes.
     pub held_bytes: u64,
 }
 
 impl NeighbourRecord {
-    /// Its record.
+    /// Returns the record.
     #[must_use]
     pub fn to_words(&self) -> [u64; RECORD] {
         let state = if self.gone { 2 } else { 1 };
@@ -170,22 +170,22 @@ impl NeighbourRecord {
     }
 }
 
-/// Where an export stands.
+/// The state of an export.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum ExportStatus {
-    /// Somebody is exporting it.
+    /// 1: the driver is exporting it.
     Exporting,
-    /// It is kept for later messages.
+    /// 2: it is kept for later messages.
     #[default]
     Live,
-    /// It is over; a message uses it, or a neighbour has it mapped: a zombie.
+    /// 3: it is retired, and still used by a message or mapped by a neighbour: a zombie.
     Retiring,
-    /// It is over, and the driver is to have it back.
+    /// 4: it is retired, and is being returned to the driver.
     Leaving,
 }
 
 impl ExportStatus {
-    /// In a word.
+    /// Returns the state as one word.
     #[must_use]
     pub const fn short_text(self) -> &'static str {
         match self {
@@ -197,33 +197,33 @@ impl ExportStatus {
     }
 }
 
-/// Memory that neighbours were told of.
+/// The record of exported memory (8 words).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PageExport {
-    /// Where it stands.
+    /// Word 0, bits 0-7: its state.
     pub stands: ExportStatus,
-    /// Whether it goes with the last message that uses it.
+    /// Word 0, bits 8-31: whether it ends with the last message that uses it (1, otherwise 0).
     pub passing: bool,
-    /// The number of its device.
+    /// Word 0, bits 32-63: the number of its device.
     pub device: u32,
-    /// Address of its first byte in its own process.
+    /// Word 1: address of its first byte in its own process.
     pub base: u64,
-    /// Its bytes.
+    /// Word 2: its length in bytes.
     pub len: u64,
-    /// What the driver calls the allocation.
+    /// Word 3: the driver's id of the allocation.
     pub allocation: u64,
-    /// Messages that use it.
+    /// Word 4, bits 0-31: messages that use it.
     pub pins: u32,
-    /// Neighbours that hold it, those without a record included.
+    /// Word 4, bits 32-63: neighbours that hold it, with and without a record.
     pub holders: u32,
-    /// When the last message that used it was done, or it was made; by the clock of the page.
+    /// Word 5: when the last message that used it ended, or when it was created; by the clock of the page.
     pub used: u64,
-    /// Which of the neighbours that have a record hold it: bit 0 the first.
+    /// Word 6: the neighbours with a record that hold it; bit 0 is the first record.
     pub held_by: u64,
 }
 
 impl PageExport {
-    /// Its record.
+    /// Returns the record.
     #[must_use]
     pub fn to_words(&self) -> [u64; RECORD] {
         let state = match self.stands {
@@ -269,51 +269,51 @@ impl PageExport {
         Ok(Self { stands, passing, device, base, len, allocation, pins, holders, used, held_by })
     }
 
-    /// The records of the neighbours that hold it, by number.
+    /// Iterates over the records of the neighbours that hold it, by index.
     pub fn holder_records(&self) -> impl Iterator<Item = usize> + use<> {
         let held_by = self.held_by;
         (0..NEIGHBOURS).filter(move |at| held_by >> at & 1 == 1)
     }
 }
 
-/// A whole page, as it was copied.
+/// A whole page, as copied.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SharedMemoryPage {
-    /// Whose it is.
+    /// Its owner.
     pub owner: PageOwner,
-    /// When it was written last, by the clock of the page.
+    /// Word 8: when it was last written, by the clock of the page.
     pub written: u64,
-    /// Numbers.
+    /// Words from 16 on: the numbers.
     pub numbers: [u64; Number::LEN],
-    /// The neighbours that have a record, at most [`NEIGHBOURS`].
+    /// The neighbours with a record, at most [`NEIGHBOURS`].
     pub neighbours: Vec<NeighbourRecord>,
-    /// The exports that have a record, at most [`EXPORTS`].
+    /// The exports with a record, at most [`EXPORTS`].
     pub exports: Vec<PageExport>,
 }
 
-/// Word 9 of the head: how many records there are.
+/// Returns word 9 of the head: the numbers of records.
 #[must_use]
 pub const fn record_counts(neighbours: u32, exports: u32) -> u64 {
     neighbours as u64 | (exports as u64) << 32
 }
 
-/// Word 1 of the head.
+/// Returns word 1 of the head: version and size of the page.
 #[must_use]
 pub const fn version_word() -> u64 {
     VERSION as u64 | (BYTES as u64) << 32
 }
 
 impl SharedMemoryPage {
-    /// One of its numbers.
+    /// Returns one of its numbers.
     #[must_use]
     pub const fn number(&self, which: Number) -> u64 {
         self.numbers[which as usize]
     }
 
-    /// Reads a copy of a page, from bytes that may be anybody's.
+    /// Parses a copy of a page. The bytes may be from any process.
     ///
     /// # Errors
-    /// [`NodeError`] says what is wrong.
+    /// [`NodeError`] names the invalid field.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, NodeError> {
         let (chunks, rest) = bytes.as_chunks::<8>();
         if chunks.len() != WORDS || !rest.is_empty() {
@@ -347,7 +347,7 @@ impl SharedMemoryPage {
         })
     }
 
-    /// Its bytes.
+    /// Returns the page's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut words = vec![0; WORDS];

@@ -1,23 +1,23 @@
-//! The numbers on a page of shared memory, each with its name: whoever prints them goes by this table.
+//! The numbers on a page of shared memory, with their names. Programs that print a page use this table.
 
 use crate::counters::CounterKind;
 
-/// What a number is called.
+/// The label of a number.
 #[derive(Clone, Copy, Debug)]
 pub struct NumberLabel {
-    /// Its name; several that differ by reason have the same, one after another.
+    /// Its name; numbers that differ only by reason have the same name and follow each other.
     pub name: &'static str,
-    /// The reason, its words joined by `_`, or nothing.
+    /// The reason, its words joined by `_`, or empty.
     pub reason: &'static str,
-    /// How it changes.
+    /// Whether it only grows.
     pub kind: CounterKind,
-    /// What it is, for people.
+    /// Its meaning, as a text for people.
     pub help: &'static str,
 }
 
 macro_rules! numbers {
     ($($variant:ident $kind:ident $name:literal $(for $reason:literal)? $help:literal,)*) => {
-        /// A number on a page of shared memory: which word behind the first.
+        /// A number on a page of shared memory; its value is the index of its word after the first number.
         #[derive(Clone, Copy, Debug, Eq, PartialEq)]
         #[repr(usize)]
         pub enum Number {
@@ -25,12 +25,12 @@ macro_rules! numbers {
         }
 
         impl Number {
-            /// All of them, in order.
+            /// All numbers, in order.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
-            /// How many there are.
+            /// How many numbers exist.
             pub const LEN: usize = Self::ALL.len();
 
-            /// What it is called.
+            /// Returns its label.
             #[must_use]
             pub const fn called(self) -> NumberLabel {
                 match self {
@@ -96,7 +96,7 @@ numbers! {
 }
 
 impl Number {
-    /// The first of those that say why messages went without sharing: one for each reason, in the order of
+    /// The first number of those that count messages sent without sharing: one per reason, in the order of
     /// [`FallbackReason::ALL`](crate::ipc::exporter::FallbackReason::ALL).
     pub const FALLBACKS: usize = Self::FallbackOff as usize;
 }

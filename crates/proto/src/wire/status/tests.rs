@@ -1,4 +1,4 @@
-//! What is printed is read back, and what is not a page is refused.
+//! Encoded pages parse to the same values, and other bytes are rejected.
 
 use std::string::{String, ToString as _};
 use std::vec::Vec;
@@ -160,7 +160,7 @@ fn changed(at: usize, to: &[u8]) -> Result<StatusSnapshot, StatusError> {
 fn links_that_cannot_be_are_refused() {
     let at = HEAD_BYTES + 5 * 8;
     assert!(changed(at, &[2]).is_ok());
-    // None, five; one that is not there carries, or has a NIC.
+    // No links, five; a missing link carries, or has a NIC.
     for (wrong, word) in
         [(&[0, 0][..], 0), (&[5, 1], 0x105), (&[2, 4], 0x402), (&[2, 1, 0, 0, 1], 0x1_0000_0102)]
     {
@@ -172,11 +172,11 @@ fn links_that_cannot_be_are_refused() {
 fn groups_that_cannot_be_are_refused() {
     let at = 2048 + 64;
     let who = |changes: u64| (2 | 2 << 8 | 3 << 16 | 4 << 32) ^ changes;
-    // Another direction; no link, five; 129 members, 260; a free record that says something.
+    // Another direction; no link, five; 129 members, 260; a free record with contents.
     for changes in [3 ^ 2, 2 << 8, (5 ^ 2) << 8, (129 ^ 4) << 32, 256 << 32, 2] {
         let word = who(changes);
         assert_eq!(changed(at, &word.to_le_bytes()), Err(StatusError::Group(word)), "{word:#x}");
-        // A reader who meets a change takes nothing of it.
+        // A reader that meets a change ignores the whole record.
         let read = changed(at, &(word | 1 << 48).to_le_bytes()).unwrap();
         assert_eq!(read.head.records[1], None);
     }
@@ -197,7 +197,7 @@ fn rides_that_cannot_be_are_refused() {
     assert_eq!(changed(0, 0), Ok(None));
     assert_eq!(changed(32, 0x0c05), Ok(ride(Some(31))));
     assert_eq!(changed(0xffff, 0x0c05), Ok(ride(None)), "a group without a record");
-    // No group and a member, a record that is not there; no member, the slot that stays unused, too many bits.
+    // No group but a member, a record out of range; no member, the reserved slot, too many bits.
     for (group, member) in
         [(0, 0x0c05), (33, 0x0c05), (1 << 32 | 1, 0x0c05), (1, 0), (1, 0x0fff), (1, 1 << 32 | 0x0c05)]
     {

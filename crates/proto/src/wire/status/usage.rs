@@ -1,27 +1,27 @@
-//! What a NIC has in use, as the NIC itself counts it: part of the head of a status page.
+//! The resources that a process uses on each NIC, as counted by the NIC itself: part of the head of a status page.
 
-/// Words of one NIC.
+/// Words per NIC.
 pub const WORDS: usize = 4;
-/// Byte offset of the first NIC's words in the head.
+/// Offset in bytes of the first NIC's words in the head.
 pub const AT: usize = 1024;
 
-/// What one NIC has in use for one process, and how much it has.
+/// The resources that one process uses on one NIC, and the limits of the NIC.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct NicUsage {
-    /// Queue pairs; on fabrics that have none, whatever [`NicUsage::queue_pairs_max`] limits.
+    /// Queue pairs; on a fabric without queue pairs, the resource that [`NicUsage::queue_pairs_max`] limits.
     pub queue_pairs: u32,
-    /// Most of them, of all processes together; 0 if it is not known.
+    /// Limit of queue pairs, for all processes together; 0 if unknown.
     pub queue_pairs_max: u32,
     /// Completion queues.
     pub completion_queues: u32,
     /// Registered regions.
     pub regions: u32,
-    /// Most of them; 0 if it is not known.
+    /// Limit of regions; 0 if unknown.
     pub regions_max: u32,
 }
 
 impl NicUsage {
-    /// Its words.
+    /// Returns the words of the NIC.
     #[must_use]
     pub fn to_words(&self) -> [u64; WORDS] {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -33,7 +33,7 @@ impl NicUsage {
         ]
     }
 
-    /// Reads them.
+    /// Parses the words of a NIC.
     #[must_use]
     pub fn from_words([pairs, regions, queues, _]: [u64; WORDS]) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! What must hold of a world: after each step, at rest, and at the end. And what tells two worlds apart.
+//! The invariants of a world: after each step, at rest, and at the end. Also the hash that distinguishes worlds.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::vec::Vec;
@@ -7,7 +7,7 @@ use super::{Held, IDLE, ImportingPeerId, Steps, World};
 use crate::ipc::exporter::{ExportAmount, ExportState};
 
 impl World {
-    /// What must hold at any time.
+    /// Checks the invariants that hold at any time.
     pub(super) fn check(&self) {
         if !self.alive {
             return;
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// What must hold when nothing goes on by itself: then no message is under way.
+    /// Checks the invariants that hold without pending steps: no message is pending.
     pub(in super::super) fn check_at_rest(&self) {
         if !self.alive {
             return;
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// What there is at rest, and what has happened, but for names and for the order in which it happened.
+    /// Hashes the final state and the events, without names and without the order of events.
     pub(in super::super) fn outcome(&self) -> u64 {
         let place = |id: ImportingPeerId| self.peers.iter().position(|peer| peer.id == id);
         let mut exports = Vec::new();
@@ -92,7 +92,7 @@ impl World {
         hasher.finish()
     }
 
-    /// All goes on until nothing does. Then whatever was allocated is freed, time goes by, and nothing is left.
+    /// Executes all pending steps; then frees all memory, lets time pass, and checks that nothing is left.
     pub(in super::super) fn finish(mut self) {
         let mut steps = 0;
         let mut last = false;
@@ -128,7 +128,7 @@ impl World {
         }
     }
 
-    /// Equal for worlds in which the same can happen from now on.
+    /// Returns a hash that is equal for worlds with the same possible futures.
     pub(in super::super) fn print(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.exporter.print(&mut hasher);

@@ -1,10 +1,11 @@
-//! What companions do, a WAIT and an ADD, as entries mostly have them: told by their words together. Called by the executor before it reads an entry field by field.
+//! The two usual entries of companions, a WAIT and an ADD, recognised by their whole words. The executor calls this before it parses an entry field
+//! by field.
 
 use super::{PeerAddress, QueueEntry, entry_sequence, flag, join_halves, split_halves};
 
 impl QueueEntry {
-    /// The queue and index of a WAIT that stands alone: without a fence, a tag, anything that it does not use, or a check. Told by its words together, in few
-    /// instructions; what [`from_words`](Self::from_words) reads of them is the same. `None`: that is to be asked.
+    /// Returns the queue and the index of a WAIT that has no fence, tag, unused fields or check. Compares whole words, in few instructions;
+    /// [`from_words`](Self::from_words) returns the same fields for these words. `None`: the caller has to parse the entry.
     #[inline]
     #[must_use]
     pub const fn plain_wait(words: &[u64; 8], index: u64) -> Option<(u32, u64)> {
@@ -19,7 +20,7 @@ impl QueueEntry {
         }
     }
 
-    /// The same of an ADD: the word, what is added, and whether a poison word stands behind it.
+    /// Returns the word, the added value and whether a poison word follows, for an ADD of the same plain form.
     #[inline]
     #[must_use]
     pub const fn plain_add(words: &[u64; 8], index: u64) -> Option<(PeerAddress, u64, bool)> {
