@@ -1,4 +1,4 @@
-//! The calls front ends make. None blocks, except that registering, closing and setting up wait for a lane in use.
+//! The calls that front ends make. None blocks, except that registering, closing and setting up wait for a lock in use.
 
 pub(crate) mod core;
 pub(crate) mod driver;
@@ -21,34 +21,34 @@ use crate::pool::groups::{LockedMember, SharingUsage};
 use crate::pool::member::CommSide;
 use crate::{CommFault, CommId, EngineError, EngineParams, MrId, RequestId};
 
-/// Eager messages whose records were not read yet, above which an isend reads records first.
+/// Number of eager messages with unread records from which on an isend reads records first.
 const UNMATCHED_MAX: usize = 24;
 
 /// One buffer of a receive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RecvBuf {
-    /// The region it lies in.
+    /// The region that contains it.
     pub mr: MrId,
-    /// Its first byte, counted as the call's [`OffsetBase`] says.
+    /// Its first byte, relative to the call's [`OffsetBase`].
     pub offset: u64,
     /// Its length in bytes; a message may be shorter.
     pub len: u64,
-    /// The tag of the message it is for.
+    /// The tag of its message.
     pub tag: u32,
 }
 
-/// What the first byte of a buffer is counted from.
+/// The base of a buffer's offset.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OffsetBase {
     /// The start of its region.
     Region,
-    /// Address 0: it is an address of this process.
+    /// Address 0: the offset is an address of this process.
     Address,
 }
 
 /// Trunkline over one fabric, for one process (or one of several in the simulator).
 ///
-/// The calls of front ends are here. What they work with is in three parts, each of which owns the next one:
+/// The calls of front ends are implemented here. Their state is in three parts, each of which owns the next one:
 ///
 /// ```text
 /// Engine
@@ -64,7 +64,7 @@ pub struct Engine<F: Fabric, H: Host> {
 }
 
 impl<F: Fabric, H: Host> Engine<F, H> {
-    /// An engine over `fabric`. Nothing listens or is connected yet.
+    /// Creates an engine over `fabric`, without listeners and connections.
     ///
     /// # Errors
     /// [`EngineError::Memory`].
@@ -74,51 +74,52 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         Ok(Self { driver: CommDriver::new(core, process), process })
     }
 
-    /// The NICs of the fabric.
+    /// Returns the NICs of the fabric.
     pub fn nics(&self) -> &[NicPort] {
         self.driver.setup.core.fabric.nics()
     }
 
-    /// The fabric.
+    /// Returns the fabric.
     pub fn fabric(&self) -> &F {
         &self.driver.setup.core.fabric
     }
 
-    /// The machine.
+    /// Returns the host.
     pub fn host(&self) -> &H {
         &self.driver.setup.core.host
     }
 
-    /// This process.
+    /// Returns the id of this process.
     pub fn process_id(&self) -> ProcessId {
         self.process
     }
 
-    /// What was counted so far.
+    /// Returns the counters so far.
     pub fn counters(&self) -> Counters {
         let EngineCore { comms, status, .. } = &self.driver.setup.core;
         status.sum_counters(comms.slot_counts())
     }
 
-    /// Open comms, lanes that linger after close, and control streams: for leak checks.
+    /// Returns the numbers of open comms, of comms that linger after close, and of control streams, for leak checks.
     pub fn in_use(&self) -> (usize, usize, usize) {
         let setup = &self.driver.setup;
         (setup.core.comms.open_count(), setup.lingering_count(), setup.lock_control().stream_count())
     }
 
-    /// What shared queue pairs have in use.
+    /// Returns the usage of shared queue pairs.
     pub fn sharing_usage(&self) -> SharingUsage {
         let setup = &self.driver.setup;
         let control = setup.lock_control();
         setup.core.groups.sharing_usage(&control)
     }
 
-    /// The name of the group that a comm rides on, among those of this engine now; `None` for one that shares nothing.
+    /// Returns the name of the group of which a comm is a member, unique among the current groups of this engine; `None` if it
+    /// shares nothing.
     pub fn group_of(&self, comm: CommId) -> Option<u32> {
         self.driver.setup.core.comms.get(comm)?.member_location().shared_lane()
     }
 
-    /// Which links of an open comm carry, in order; `None` for an unknown comm.
+    /// Returns which links of an open comm are up, in order; `None` for an unknown comm.
     pub fn carrying_links(&self, comm: CommId) -> Option<Vec<bool>> {
         let core = &self.driver.setup.core;
         core.with_member(comm, |turn| turn.open.side.paths_mut().iter().map(LinkPath::is_carrying).collect())
@@ -140,7 +141,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.isend_from(comm, OffsetBase::Region, RecvBuf { mr, offset, len, tag })
     }
 
-    /// [`Engine::isend`], for a buffer whose first byte is counted from `base`.
+    /// [`Engine::isend`], for a buffer whose offset is relative to `base`.
     ///
     /// # Errors
     /// As [`Engine::isend`].
@@ -179,7 +180,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         };
         let message = SendMessage { mr, offset, len, tag };
         let mut started = if len > side.plan.blind_max || side.unmatched_eager() >= UNMATCHED_MAX {
-            // Worth a look for the clear-to-send record: what goes eagerly is copied once more.
+            // Polls for the clear-to-send record first, because an eager message is copied once more than a direct one.
             Ok(None)
         } else {
             side.start_send(rails, &slot.requests, message)
@@ -212,7 +213,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.irecv_into(comm, OffsetBase::Region, buffers)
     }
 
-    /// [`Engine::irecv`], for buffers whose first bytes are counted from `base`.
+    /// [`Engine::irecv`], for buffers whose offsets are relative to `base`.
     ///
     /// # Errors
     /// As [`Engine::isend`].
@@ -238,7 +239,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if let Some(fault) = open.fault {
             return Err(fault.into());
         }
-        // If the thread then waits elsewhere, records that wait for a poll get one.
+        // A delayed record needs a poll: if the thread then waits on another comm, that comm's polls drive this one.
         slot.set_driving_thread();
         let CommSide::Recv(side) = &mut open.side else {
             return Err(EngineError::Argument("not a receiving comm"));
@@ -266,7 +267,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         started
     }
 
-    /// Makes received bytes visible to those who read them, a device or the CPU. `None` means there is nothing to wait for.
+    /// Makes received bytes visible to their reader, a device or the CPU. `None` means that no flush is needed.
     ///
     /// # Errors
     /// As [`Engine::isend`].
@@ -274,8 +275,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.iflush_from(comm, OffsetBase::Region, buffers)
     }
 
-    /// [`Engine::iflush`], of buffers whose first bytes are counted from `base`. Those that no region holds count as memory of
-    /// the host.
+    /// [`Engine::iflush`], for buffers whose offsets are relative to `base`. Buffers outside any region count as host memory.
     ///
     /// # Errors
     /// As [`Engine::isend`].
@@ -318,7 +318,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     ) -> Result<Option<RequestId>, EngineError> {
         match started {
             Ok(Some(ticket)) => {
-                // Something moves, seen from here as little as what the peer writes to this side.
+                // A new request resets the idle count, because the peer's writes to this side are not observable here.
                 turn.open.idle = 0;
                 Ok(Some(RequestId::new(turn.open.id, ticket)))
             }
@@ -333,10 +333,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
     }
 
-    /// Looks at a request; true when it is done, and then gone. Fills in a size for each buffer.
+    /// Tests a request; true when it is done, which frees it. Fills in a size for each buffer.
     ///
     /// # Errors
-    /// [`EngineError::Comm`] if it failed; the request is gone too.
+    /// [`EngineError::Comm`] if it failed, which frees it too.
     #[inline]
     pub fn test(&self, request: RequestId, sizes: &mut [u64; RECV_BUFFERS_MAX]) -> Result<bool, EngineError> {
         let done = self.test_count(request, sizes)?;
@@ -346,7 +346,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         Ok(done.is_some())
     }
 
-    /// [`Engine::test`], telling how many sizes a finished request has: 1 for a send, 0 for a flush.
+    /// [`Engine::test`], which also returns the number of sizes of a finished request: 1 for a send, 0 for a flush.
     ///
     /// # Errors
     /// As [`Engine::test`].
@@ -359,7 +359,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let core = &self.driver.setup.core;
         let slot = core.comm_slot(request.comm_id())?;
         let due = slot.send_due.load(Ordering::Relaxed);
-        // Of a request that has ended, the place may be another's.
+        // The slot of a request that has ended may belong to another one.
         if due && slot.requests.is_outstanding(request.request_ticket()) && !self.send_went(slot, request)? {
             return Ok(None);
         }
@@ -387,8 +387,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
     }
 
-    /// A finished eager send may still be here: gathered with others, or where the network takes nothing now. Lets it
-    /// go, and reads the records that came meanwhile; false as long as it is here.
+    /// Sends a finished eager message that is still queued, either for batching or because the network accepts nothing now, and
+    /// reads the records that arrived meanwhile. False while it is queued.
     fn send_went(&self, slot: &CommSlot, request: RequestId) -> Result<bool, EngineError> {
         let seat = slot.member_location();
         let Some(mut lane) = self.driver.setup.core.groups.try_lock_group(seat) else { return Ok(false) };
@@ -402,7 +402,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         Ok(open.fault.is_some() || !here)
     }
 
-    /// Goes on with what is under way outside of any comm: handshakes and closed lanes. Front ends need not call it.
+    /// Makes progress on work outside any open comm: handshakes and closed comms. Front ends need not call it.
     pub fn progress_all(&self) {
         self.driver.progress_all();
     }

@@ -1,4 +1,4 @@
-//! What can go wrong in a call of the engine, for front ends to map.
+//! Errors of the engine's calls, for front ends to map.
 
 use std::error::Error as StdError;
 
@@ -10,17 +10,17 @@ use trunkline_proto::pool::{AnswerFault, PlacementError, WiredError};
 use trunkline_proto::wire::fabric::ChosenFabric;
 use trunkline_proto::wire::handle::ConnectionHandleError;
 
-/// Why a comm is of no more use. Every outstanding request of it fails once with this.
+/// Why a comm is unusable. Every outstanding request of it fails once with this.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommFault {
-    /// The peer process is gone.
+    /// The peer process has ended.
     #[error("process {0} died")]
     PeerDead(ProcessId),
     /// The peer closed its end while messages were outstanding.
     #[error("process {0} closed its end of the connection")]
     PeerClosed(ProcessId),
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     #[error("protocol: {0}")]
     Protocol(#[from] MessageFault),
     /// The link failed.
@@ -35,7 +35,7 @@ pub enum CommFault {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// An id names nothing (any more).
+    /// An id is unknown, or no longer valid.
     #[error("unknown {0}")]
     Unknown(&'static str),
     /// An argument is out of range.
@@ -44,9 +44,9 @@ pub enum EngineError {
     /// A limit of the engine is reached.
     #[error("all {limit} {what} are in use")]
     Exhausted {
-        /// What ran out.
+        /// The resource.
         what: &'static str,
-        /// How many there are.
+        /// Its limit.
         limit: usize,
     },
     /// A connection handle cannot be used.
@@ -64,29 +64,29 @@ pub enum EngineError {
         /// The fabric of this process.
         ours: ChosenFabric,
     },
-    /// The peer speaks other versions.
+    /// The peer supports other versions only.
     #[error("the peer speaks protocol versions {min} to {max}, this process speaks {ours}")]
     Version {
         /// Lowest version of the peer.
         min: u16,
         /// Highest version of the peer.
         max: u16,
-        /// Our version.
+        /// The version of this process.
         ours: u16,
     },
-    /// The listener refused: it is closed, or its nonce is another.
+    /// The listener refused: it is closed, or the handle has another nonce.
     #[error("the listener refused the connection: it is closed, or the handle is stale")]
     Refused,
-    /// The listener's process has run out of something; its log says what.
+    /// The listener's process has exhausted a resource; its log names it.
     #[error("the listening process has no resources left for the connection")]
     PeerExhausted,
-    /// The listener's process answered something else than was asked.
+    /// The reply of the listener's process does not match the request.
     #[error(transparent)]
     Answer(#[from] AnswerFault),
-    /// The comm has no place on any queue pairs.
+    /// The comm has no place on any queue pair.
     #[error(transparent)]
     NoPlace(#[from] PlacementError),
-    /// The two ends of a group of queue pairs are not wired to each other.
+    /// The two ends of a group of queue pairs are not connected to each other.
     #[error(transparent)]
     Wired(#[from] WiredError),
     /// A comm failed.
@@ -104,7 +104,7 @@ pub enum EngineError {
     /// Memory could not be deregistered.
     #[error("cannot deregister memory: {0}")]
     Deregister(#[from] DeregisterError),
-    /// Operations that use the memory are still under way on queue pairs that others share; call again.
+    /// Operations that use the memory are still in flight on queue pairs with other members; call again.
     #[error("operations that use the memory are still under way; call again")]
     Draining,
     /// The system has no memory for a buffer.
@@ -115,7 +115,7 @@ pub enum EngineError {
     Oob(#[from] OobError),
 }
 
-/// An error with the causes that it does not tell itself, such as the system's own words: what a log line needs.
+/// Returns the text of an error with its causes, such as the system's message, for a log line.
 #[must_use]
 pub fn in_full(error: &dyn StdError) -> String {
     let mut text = error.to_string();

@@ -1,6 +1,6 @@
-//! A thread that goes on for callers who do not: it drives open comms that nobody polls, and answers on the control
-//! streams. There is none unless the engine's owner starts one. It takes a lane only if that is free, and leaves alone
-//! those that somebody has polled since it last came by. Without it, a lane that waits helps others of its own thread.
+//! A thread that makes progress for idle callers: it drives open comms that no caller polls, and polls the control streams.
+//! The engine's owner starts it; by default there is none. It locks a lane only if that is free, and skips comms that were polled
+//! since its last round. Without it, a lane that waits polls others of its own thread.
 
 use std::any::Any;
 use std::io;
@@ -15,27 +15,27 @@ use trunkline_fabric::{Fabric, Host};
 use crate::Engine;
 use crate::wait::{WaitBackoff, WaitPolicy};
 
-/// Rounds in which something moved between two looks at the control streams.
+/// Rounds with progress per poll of the control streams.
 const STREAMS_EVERY: u32 = 64;
 
-/// The longest rest while the thread drives a comm: this late, at most, is what a peer waits for. While every comm is polled by
-/// its callers, the policy's longest rest holds.
+/// The longest sleep while the thread drives a comm: an upper bound for the delay of a peer. While callers poll all comms, the
+/// policy's longest sleep applies.
 const REST_MAX: Duration = WaitPolicy::HELPER.first;
 
-/// What a round found.
+/// The result of a round.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct HelperRound {
-    /// Comms that nobody else had polled, and that were driven now.
+    /// Comms that no other thread had polled, and that were driven now.
     pub driven: usize,
     /// Something moved on one of them.
     pub moved: bool,
-    /// How soon the fabric wants to be asked again.
+    /// How soon the fabric requests another poll.
     wake: Option<Duration>,
 }
 
 impl<F: Fabric, H: Host> Engine<F, H> {
-    /// Drives each open comm that nobody has polled since the last call. What a [`HelperThread`] does in each round; whoever
-    /// has a thread of their own to spare may call it there. Never waits for a lane.
+    /// Drives each open comm that no thread has polled since the last call. A [`HelperThread`] calls this in each round; callers
+    /// with a thread to spare may call it there. Never waits for a lock.
     pub fn drive_unpolled(&self) -> HelperRound {
         let mut tended = HelperRound::default();
         for (id, comm) in self.driver.setup.core.comms.open_comms() {
@@ -49,24 +49,24 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 }
 
-/// The engine or job that a helper thread serves, given back at its end. Its last owner frees memory that GPUs see, and a driver may wait for a kernel first: that
-/// is for the caller's thread.
+/// The engine or job that a helper thread serves, returned at its end. Its last owner frees memory that GPUs map, and a driver
+/// may wait for a kernel first, so the caller's thread drops it.
 type ServedOwner = Box<dyn Any + Send>;
 
-/// A helper thread. It ends with this value.
+/// A helper thread. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct HelperThread {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<ServedOwner>>,
-    /// The process it runs in: a forked child has this value and not the thread.
+    /// The process that runs the thread: a forked child has this value, but not the thread.
     process: u32,
 }
 
 impl HelperThread {
-    /// Starts a thread that goes on for the callers of an engine.
+    /// Starts a thread that makes progress for the callers of an engine.
     ///
     /// # Errors
-    /// When the system has no thread left.
+    /// The system cannot create another thread.
     pub fn spawn_for<F, H, E>(engine: E) -> io::Result<Self>
     where
         F: Fabric,
@@ -79,11 +79,11 @@ impl HelperThread {
         })
     }
 
-    /// Starts a thread that runs until it is asked to stop, and sleeps by [`BackoffStep`](crate::wait::BackoffStep) only. Its value is dropped together with
-    /// the helper.
+    /// Starts a thread that runs until `stop` is set, and sleeps only by [`BackoffStep`](crate::wait::BackoffStep). Its value is
+    /// dropped together with the helper.
     ///
     /// # Errors
-    /// When the system has no thread left.
+    /// The system cannot create another thread.
     pub(crate) fn spawn_with(
         run: impl FnOnce(&AtomicBool) -> ServedOwner + Send + 'static,
     ) -> io::Result<Self> {
@@ -102,7 +102,7 @@ impl Drop for HelperThread {
             && self.process == std::process::id()
         {
             thread.thread().unpark();
-            // Without its value it can only have ended by a panic, which was told where it happened.
+            // Without its value it has ended by a panic, which the panic hook has reported.
             drop(thread.join());
         }
     }

@@ -1,4 +1,4 @@
-//! Names the engine gives out. Plain numbers with generations; never addresses.
+//! The names that the engine returns. Plain numbers with generations, never addresses, so that stale ones are recognised.
 
 use trunkline_proto::slots::SlotId;
 
@@ -12,31 +12,31 @@ pub struct CommId {
 }
 
 impl CommId {
-    /// The name as a number that is never 0.
+    /// Returns the name as a number that is never 0.
     #[must_use]
     pub const fn to_bits(self) -> u64 {
         self.index as u64 | (self.generation as u64) << 16
     }
 
-    /// The name in that number.
+    /// Returns the name in a number.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self { index: bits as u16, generation: (bits >> 16) as u16 }
     }
 }
 
-/// An outstanding send, receive or flush. One word, as a [`RequestTicket`] is.
+/// An outstanding send, receive or flush. One word, as a `RequestTicket` is.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct RequestId(u64);
 
 impl RequestId {
-    /// The name as a number that is never 0.
+    /// Returns the name as a number that is never 0.
     #[must_use]
     pub const fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The name in that number.
+    /// Returns the name in a number.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -52,7 +52,7 @@ impl RequestId {
         CommId::from_bits(self.0)
     }
 
-    /// Names it among those of its comm.
+    /// Returns its ticket among the requests of its comm.
     #[inline]
     pub(crate) const fn request_ticket(self) -> RequestTicket {
         RequestTicket::from_bits((self.0 >> 32) as u32)
@@ -64,13 +64,13 @@ impl RequestId {
 pub struct MrId(pub(crate) SlotId);
 
 impl MrId {
-    /// The name as a number that is never 0.
+    /// Returns the name as a number that is never 0.
     #[must_use]
     pub const fn to_bits(self) -> u64 {
         self.0.to_bits()
     }
 
-    /// The name in that number.
+    /// Returns the name in a number.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(SlotId::from_bits(bits))
@@ -82,13 +82,13 @@ impl MrId {
 pub struct ListenId(pub(crate) SlotId);
 
 impl ListenId {
-    /// The name as a number that is never 0.
+    /// Returns the name as a number that is never 0.
     #[must_use]
     pub const fn to_bits(self) -> u64 {
         self.0.to_bits()
     }
 
-    /// The name in that number.
+    /// Returns the name in a number.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(SlotId::from_bits(bits))

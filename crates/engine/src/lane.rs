@@ -1,14 +1,14 @@
-//! One owner at a time: the claim on a comm's lane.
+//! The lock of a comm's lane: one owner at a time.
 //!
-//! Calls of the data path try once and go away; calls that set up, register or close wait their turn, and are let in
-//! first.
+//! Calls of the data path try once and return; calls that set up, register or close wait, and acquire the lock first. Otherwise a
+//! polling thread could starve them.
 
 use crate::sync::{AtomicU32, Guard, Lock, Ordering, yield_now};
 
 /// State that one thread at a time may use.
 #[derive(Debug)]
 pub(crate) struct OwnerLock<T> {
-    /// Threads that wait for their turn.
+    /// Threads that wait for the lock.
     waiting: AtomicU32,
     state: Lock<T>,
 }
@@ -18,7 +18,7 @@ impl<T> OwnerLock<T> {
         Self { waiting: AtomicU32::new(0), state: Lock::new(state) }
     }
 
-    /// The state, unless somebody has it or waits for it.
+    /// Locks the state, unless another thread holds it or waits for it.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
         if self.waiting.load(Ordering::Relaxed) != 0 {
@@ -27,13 +27,13 @@ impl<T> OwnerLock<T> {
         self.state.try_lock()
     }
 
-    /// Threads that wait for their turn.
+    /// Returns the number of threads that wait.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> u32 {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// The state, when it is free.
+    /// Locks the state; waits for other holders.
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         if let Some(guard) = self.state.try_lock() {
             return guard;

@@ -1,4 +1,4 @@
-//! The NICs that one comm uses at this end: one, or several fused to one. Made by front ends, read at set-up.
+//! The NICs that one comm uses at this end: one, or several that are fused. Made by front ends, read at set-up.
 
 use trunkline_proto::limits::RAILS_MAX;
 use trunkline_proto::nics;
@@ -11,7 +11,7 @@ pub struct CommNics {
 }
 
 impl CommNics {
-    /// The NICs of that list, in its order; `None` if there are none, more than four, or one of them twice.
+    /// Returns the NICs of a list, in its order; `None` if it is empty, longer than four, or contains a NIC twice.
     #[must_use]
     pub fn new(list: &[usize]) -> Option<Self> {
         let mut numbers = [0; RAILS_MAX];
@@ -20,19 +20,19 @@ impl CommNics {
         (!list.is_empty() && differ).then_some(Self { numbers, count: list.len() })
     }
 
-    /// Their numbers.
+    /// Returns their numbers.
     #[must_use]
     pub fn numbers(&self) -> &[usize] {
         &self.numbers[..self.count]
     }
 
-    /// The first one.
+    /// Returns the first one.
     #[must_use]
     pub fn first_nic(&self) -> usize {
         self.numbers[0]
     }
 
-    /// As another process is told of them; `None` if one has a number that cannot be told.
+    /// Returns them in wire format; `None` if a number does not fit.
     pub(crate) fn to_wire(self) -> Option<nics::NicList> {
         let mut numbers = [0; RAILS_MAX];
         for (told, &number) in numbers.iter_mut().zip(self.numbers()) {

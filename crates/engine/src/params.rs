@@ -14,7 +14,7 @@ use trunkline_proto::time::Duration;
 
 pub use table::TABLE;
 
-/// Who pairs sends with receives.
+/// The component that pairs sends with receives.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MatchBy {
     /// The engine, by clear-to-send records in a mailbox.
@@ -23,12 +23,13 @@ pub enum MatchBy {
     Nic,
 }
 
-/// Who executes atomics of one-sided work.
+/// The component that executes atomics of one-sided communication.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ExecuteBy {
-    /// The NIC, for words of 8 bytes, where every process has one that does so by itself, and no other; the word's owner elsewhere.
+    /// The NIC, for 8-byte words, where every process has exactly one NIC that executes atomics without calls of the process;
+    /// else the owner of the word.
     Auto,
-    /// The same where it takes calls of the owner.
+    /// As [`ExecuteBy::Auto`], also where the NIC needs calls of the owner.
     Nic,
     /// The word's owner.
     Owner,
@@ -37,95 +38,95 @@ pub enum ExecuteBy {
 /// The engine's parameters.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EngineParams {
-    /// Who pairs sends with receives.
+    /// The component that pairs sends with receives.
     pub match_by: MatchBy,
     /// Largest message, in bytes, that may be sent before its receive is known.
     pub eager_max: u32,
-    /// How many such messages a comm may have under way.
+    /// Maximum number of such messages in flight per comm.
     pub eager_credits: u32,
-    /// How long after its death a peer's requests may stay without an error.
+    /// Maximum time between the death of a peer and the failure of requests to it.
     pub peer_time: Duration,
-    /// How long the network may not answer for a link that has work before the link is left.
+    /// Time without a response of the network after which a link with pending operations is left.
     pub rail_time: Duration,
-    /// How long connect may not be called for an attempt before it is given up; counted while the process makes calls.
+    /// Time without a connect call after which an attempt is given up; counted while the process makes calls.
     pub connect_time: Duration,
-    /// Operations a link may have outstanding.
+    /// Maximum number of outstanding operations per link.
     pub depth: u32,
-    /// Links of a comm over each of its rails, as long as it has no more than four.
+    /// Links of a comm over each of its rails, up to four in total.
     pub links_per_rail: u32,
-    /// The same for connections that RCCL says are point to point; 0 is as for others.
+    /// As `links_per_rail`, for connections with RCCL's point-to-point hint; 0 uses `links_per_rail`.
     pub p2p_links_per_rail: u32,
-    /// A long message is spread over the links of a rail.
+    /// Whether a long message is spread over the links of one rail.
     pub split: bool,
-    /// Fewest bytes of a piece of a message that is spread over several links.
+    /// Minimum bytes of a piece of a message that is spread over several links.
     pub stripe_min: u32,
-    /// Comms of this process.
+    /// Maximum number of comms of this process.
     pub comms_max: u32,
-    /// Regions registered with one comm.
+    /// Maximum number of regions registered with one comm.
     pub regions_max: u32,
-    /// Fruitless polls of a lane between two looks at its peer's control stream.
+    /// Fruitless polls of a lane per check of its peer's control stream.
     pub idle_polls: u32,
-    /// Who executes atomics of one-sided work.
+    /// The component that executes atomics of one-sided communication.
     pub execute_by: ExecuteBy,
-    /// Which processes of a host reach each other's symmetric heaps by loads and stores.
+    /// Which processes of a host access each other's symmetric heaps by loads and stores.
     pub shared_heap: SharedHeap,
-    /// And the static variables of the program.
+    /// Whether they access each other's static variables of the program too.
     pub shared_statics: bool,
-    /// What one-sided work takes from one NIC before the next has its turn.
+    /// Completions that one-sided communication processes from one NIC before it polls the next.
     pub progress_batch: u32,
     /// Bytes of a symmetric heap, for front ends that have one.
     pub heap_bytes: u64,
-    /// Which fabric to use, by name.
+    /// The fabric, by name.
     pub fabric: FabricName,
-    /// Of that, the device, where a name was given.
+    /// The device of that fabric, if one was named.
     pub device: Option<String>,
-    /// The software NIC is an error, whether it was asked for or nothing else is there.
+    /// The software NIC is an error, whether it was requested or is the only one.
     pub require_nic: bool,
-    /// RDMA devices in software (soft-RoCE, soft-iWARP) count as devices where no fabric is named.
+    /// RDMA devices in software (soft-RoCE, soft-iWARP) count as devices if no fabric is named.
     pub counts_software_rdma: bool,
-    /// Where the system's folders (`sys`, `proc`, `dev`) of the host are.
+    /// The root of the host's system folders (`sys`, `proc`, `dev`).
     pub host_root: PathBuf,
-    /// Who copies long messages between ranks of this host.
+    /// The method by which long messages between ranks of this host are copied.
     pub node_copy: MethodChoice,
-    /// Connections inside this host go over shared memory, whatever fabric reaches other hosts.
+    /// Connections inside this host use shared memory, whatever fabric reaches other hosts.
     pub near: bool,
-    /// NICs without a place in the PCI tree are made one device, too, where the front end is asked to.
+    /// NICs without a place in the PCI tree are fused to one device too, if the front end fuses NICs.
     pub fuses_all: bool,
-    /// Whose processes may share local control sockets with this one.
+    /// The users whose processes may share local control sockets with this one.
     pub local_users: LocalUsers,
-    /// A thread goes on for callers who do not.
+    /// A thread makes progress for idle callers.
     pub progress_thread: bool,
-    /// Other programs may see counters and comms on a status page.
+    /// Other programs can read counters and comms on a status page.
     pub status: bool,
-    /// Where the front end leaves a file of what went over each rail; `None`: nothing is recorded.
+    /// The file into which the front end writes the traffic of each rail; `None`: nothing is recorded.
     pub trace: Option<PathBuf>,
-    /// Events of such a file.
+    /// Maximum number of events in that file.
     pub trace_events: u32,
     /// Whether and how comms share queue pairs.
     pub sharing: SharingParams,
     /// The software NIC's own parameters.
     pub soft: SoftParams,
-    /// Those of NICs through libfabric.
+    /// Parameters of NICs through libfabric.
     pub ofi: OfiParams,
 }
 
-/// Who reaches symmetric memory by loads and stores.
+/// The processes that access symmetric memory by loads and stores.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SharedHeap {
     /// Processes of one host.
     Host,
-    /// Nobody: the fabric carries everything.
+    /// No process: the fabric transfers everything.
     Nobody,
-    /// Processes of one host whose numbers, divided by this, are the same: as if so many were a host.
+    /// Processes of one host whose numbers, divided by this, are equal: each such block counts as a host.
     Of(u32),
 }
 
-/// A fabric, as users name it.
+/// A fabric, by the users' name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FabricName {
-    /// The best one there is.
+    /// The best one available.
     Auto,
-    /// The software NIC, by whichever wire reaches a peer.
+    /// The software NIC, by any wire that reaches the peer.
     Soft,
     /// The software NIC over shared memory, even inside one process.
     SoftShm,
@@ -133,7 +134,7 @@ pub enum FabricName {
     SoftTcp,
     /// RDMA devices, through rdma-core.
     Verbs,
-    /// What libfabric has a provider for.
+    /// Any provider of libfabric.
     Ofi,
 }
 
@@ -144,17 +145,17 @@ pub struct SharingParams {
     pub sharing: SharingMode,
     /// Groups of queue pairs that comms of one direction towards one peer share, 1 to 8.
     pub groups: u8,
-    /// How many times as deep as the queues of one comm those of a group are, 1 to 255.
+    /// The queue depth of a group as a multiple of one comm's, 1 to 255.
     pub depth_multiplier: u8,
-    /// Queue pairs of each NIC that this process may use; 0: as many as the NIC has.
+    /// Maximum number of queue pairs per NIC for this process; 0: all of the NIC's.
     pub budget: u32,
 }
 
 impl SharingParams {
-    /// What the pool of groups is told.
+    /// Returns the configuration of the pool of groups.
     ///
     /// # Errors
-    /// [`PoolConfigError`] names what is out of range; nothing that [`EngineParams::from_lookup`] made is.
+    /// [`PoolConfigError`] names the value that is out of range; values from [`EngineParams::from_lookup`] never are.
     pub const fn pool_config(&self) -> Result<PoolConfig, PoolConfigError> {
         PoolConfig::new(self.sharing, self.groups, self.depth_multiplier)
     }
@@ -169,32 +170,32 @@ impl Default for SharingParams {
 /// Parameters of the software NIC; zero means its own default.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SoftParams {
-    /// NICs of this host.
+    /// Number of NICs of this host.
     pub nics: u32,
-    /// How large messages get to another process.
+    /// The transfer method of large messages to another process.
     pub copy: SoftCopy,
-    /// Written data can be seen only after a flush.
+    /// Written data becomes visible only by a flush.
     pub delayed: bool,
-    /// NICs take dma-bufs that the CPU can map.
+    /// NICs accept dma-bufs that the CPU can map.
     pub takes_dmabufs: bool,
-    /// Most queue pairs of a NIC.
+    /// Maximum number of queue pairs of a NIC.
     pub max_qp: u32,
-    /// Pipelines of a NIC.
+    /// Number of pipelines of a NIC.
     pub pipelines: u32,
-    /// Most regions of a NIC.
+    /// Maximum number of regions of a NIC.
     pub max_mr: u32,
 }
 
 /// Parameters of NICs through libfabric.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct OfiParams {
-    /// The provider, as libfabric names it; `None`: one of hardware.
+    /// The provider, by libfabric's name; `None`: one with hardware.
     pub provider: Option<String>,
-    /// A library in the place of the system's.
+    /// A library to open instead of the system's.
     pub library: Option<PathBuf>,
-    /// The only domain that counts.
+    /// The only domain to use.
     pub domain: Option<String>,
-    /// How many NICs each that is there stands for, 1 to 8.
+    /// The number of NICs that each existing one is presented as, 1 to 8.
     pub nics: u32,
 }
 
@@ -204,10 +205,10 @@ impl Default for OfiParams {
     }
 }
 
-/// How the software NIC gets large messages to another process.
+/// How the software NIC transfers large messages to another process.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum SoftCopy {
-    /// Each connection learns for each size what is the fastest.
+    /// Each connection measures the fastest method for each size.
     #[default]
     Auto,
     /// Through the shared ring.
@@ -265,7 +266,7 @@ impl Default for EngineParams {
 pub struct ParamRow {
     /// The environment variable.
     pub name: &'static str,
-    /// Other names for it. Its own counts first, then these in their order.
+    /// Other names for it. The variable itself has priority, then these in their order.
     pub aliases: &'static [ParamAlias],
     /// The type of its value.
     pub kind: &'static str,
@@ -273,34 +274,34 @@ pub struct ParamRow {
     pub default: &'static str,
     /// Allowed values.
     pub range: &'static str,
-    /// What it does.
+    /// Its effect.
     pub doc: &'static str,
     set: fn(&mut EngineParams, &str) -> Result<(), ()>,
 }
 
-/// A name under which users of other libraries know a parameter.
+/// A name of a parameter in other libraries.
 #[derive(Clone, Copy, Debug)]
 pub struct ParamAlias {
     /// The environment variable.
     pub name: &'static str,
-    /// The type of its value, which may be another than its row's.
+    /// The type of its value, which may differ from its row's.
     pub kind: &'static str,
     /// Allowed values.
     pub range: &'static str,
-    /// What the row's own variable would hold instead.
+    /// Translates a value to the one of the row's own variable.
     means: fn(&str) -> Result<&str, ()>,
 }
 
-/// What is set for a row.
+/// The setting of a row.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ParamSetting {
     /// The variable that was set: the row's own, or one of its aliases.
     pub name: &'static str,
-    /// The value, as the row's own variable would hold it.
+    /// The value, in the format of the row's own variable.
     pub value: String,
 }
 
-/// A variable holds something its row does not allow.
+/// The value of a variable is not allowed by its row.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{name}={value}: expected {kind}, {range}")]
 pub struct ParamsError {
@@ -311,11 +312,11 @@ pub struct ParamsError {
 }
 
 impl ParamRow {
-    /// The first of the row's names that `lookup` has a value for; `None`: the default counts. A value of the row's own
-    /// name is not checked yet.
+    /// Returns the setting of the first of the row's names for which `lookup` has a value; `None`: the default applies. A value
+    /// of the row's own name is not checked yet.
     ///
     /// # Errors
-    /// [`ParamsError`] names the variable, if its value is not UTF-8 or nothing that this alias may hold.
+    /// [`ParamsError`] names the variable, if its value is not UTF-8 or is invalid for this alias.
     pub fn find_setting(
         &self,
         lookup: impl Fn(&str) -> Option<OsString>,
@@ -333,10 +334,10 @@ impl ParamRow {
 }
 
 impl EngineParams {
-    /// The defaults, changed by what `lookup` finds for each name of the [`TABLE`] or for an alias of it.
+    /// Returns the defaults, changed by the values of `lookup` for each name of the [`TABLE`] and its aliases.
     ///
     /// # Errors
-    /// [`ParamsError`] names the first variable with a bad value; one that is not UTF-8 is as bad as any.
+    /// [`ParamsError`] names the first variable with an invalid value; one that is not UTF-8 is invalid too.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ParamsError> {
         let mut params = Self::default();
         for row in TABLE {
@@ -498,7 +499,7 @@ mod tests {
         let depth = ("RCCL_IB_QP_DEPTH_MULTIPLIER", "9");
         assert_eq!(of(&[("RCCL_ANP_QP_DEPTH_MULTIPLIER", "3"), depth]), (Off, 4, 3));
         assert_eq!(of(&[("TRUNKLINE_QP_DEPTH_MULTIPLIER", "2"), depth]), (Off, 4, 2));
-        // A name that does not count is not looked at either.
+        // A name without effect is not checked either.
         assert_eq!(
             of(&[("TRUNKLINE_QP_DEPTH_MULTIPLIER", "2"), ("RCCL_IB_QP_DEPTH_MULTIPLIER", "x")]),
             (Off, 4, 2)
@@ -549,7 +550,7 @@ mod tests {
     fn a_value_that_is_no_text_is_a_bad_value() {
         use std::os::unix::ffi::OsStringExt as _;
         for row in TABLE {
-            // The default, with a byte that no UTF-8 has.
+            // The default, with a byte that UTF-8 never contains.
             let value = [row.default.as_bytes(), b"\xff"].concat();
             let read =
                 EngineParams::from_lookup(|n| (n == row.name).then(|| OsString::from_vec(value.clone())));

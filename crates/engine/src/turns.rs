@@ -1,24 +1,26 @@
-//! Who drives an executor that several threads use: one of them at a time, and nobody waits for another. Whoever finds it taken leaves what he came for to whoever has it, who looks
-//! for that once he has given it back. `tests/model.rs` compiles this a second time, over a model that tries every order of events.
+//! A lock for an executor that several threads use: one thread at a time drives it, and no thread waits. A thread that finds it
+//! locked sets a flag, and leaves its work to the holder. The holder checks the flag after it has unlocked. `tests/model.rs`
+//! compiles this a second time, over a model that tries every order of events.
 
 use crate::lane::OwnerLock;
 use crate::sync::{AtomicBool, Guard, Ordering};
 
-/// State that is driven by turns.
+/// State that is driven in passes.
 #[derive(Debug)]
 pub struct ExecutorLock<T> {
     state: OwnerLock<T>,
-    /// Somebody has left something to whoever has the state, or waits.
+    /// A thread has left work to the holder, or waits for a pass.
     wanted: AtomicBool,
 }
 
 impl<T> ExecutorLock<T> {
-    /// Makes the executor of that state, idle at first.
+    /// Creates the executor of a state, idle at first.
     pub fn new(state: T) -> Self {
         Self { state: OwnerLock::new(state), wanted: AtomicBool::new(false) }
     }
 
-    /// Set-up, which is let in first. What others leave meanwhile is driven then, as by [`drive_passes`](Self::drive_passes).
+    /// Runs set-up under the lock, before other waiters. Afterwards it drives work that threads have left meanwhile, as
+    /// [`drive_passes`](Self::drive_passes) does.
     pub fn with_setup<R>(
         &self,
         f: impl FnOnce(&mut T) -> R,
@@ -32,45 +34,46 @@ impl<T> ExecutorLock<T> {
         result
     }
 
-    /// The state, for set-up where a thread takes turns again and again.
+    /// Locks the state and waits for it, for set-up in competition with threads that drive it again and again.
     pub fn lock(&self) -> Guard<'_, T> {
         self.state.lock()
     }
 
-    /// The state, unless somebody has it.
+    /// Locks the state, unless another thread holds it.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.state.try_lock()
     }
 
-    /// Whether somebody waits.
+    /// Returns whether a pass is requested.
     #[inline]
     pub fn is_wanted(&self, order: Ordering) -> bool {
         self.wanted.load(order)
     }
 
-    /// Somebody waits.
+    /// Requests a pass.
     #[inline]
     pub fn request_pass(&self) {
         self.wanted.store(true, Ordering::SeqCst);
     }
 
-    /// Whether anything was left since the last time. Asked by whoever has given the state back.
+    /// Returns whether a pass was requested since the last call, and clears the request. Called after the state is unlocked.
     #[inline]
     pub fn take_wanted(&self) -> bool {
-        // Of two exchanges one is the later one: who comes with that sees the state free, or is seen here.
+        // Both sides exchange the flag, and one exchange is the later one. So either the requester finds the state unlocked, or
+        // the holder finds the request here.
         self.wanted.swap(false, Ordering::AcqRel)
     }
 
-    /// Turns by the thread that calls, as long as `turn` says that there is more to do, and `most` of these; and as long as others leave theirs here. None
-    /// if another thread has the state, which goes on for it.
+    /// Drives passes on the calling thread while `turn` returns true, at most `most` of them, and further ones while other
+    /// threads request them. If another thread holds the state, that thread makes the pass instead.
     #[inline]
     pub fn drive_passes(&self, most: u32, turn: impl FnMut(&mut T) -> bool) {
         let Some(state) = self.state.try_lock().or_else(|| self.leave_to_owner()) else { return };
         self.drive_from(state, most, turn);
     }
 
-    /// The same by a thread that looks again anyway: if another one has the state, nothing is left to it.
+    /// As [`Self::drive_passes`], for a thread that polls again anyway: if another thread holds the state, no pass is requested.
     #[inline]
     pub fn drive_if_free(&self, most: u32, turn: impl FnMut(&mut T) -> bool) {
         let Some(state) = self.state.try_lock() else { return };
@@ -94,12 +97,12 @@ impl<T> ExecutorLock<T> {
         }
     }
 
-    /// Has whoever is at it make another turn, unless he has just ended.
+    /// Requests another pass of the holder, unless the holder has just unlocked: then returns the lock.
     #[cold]
     fn leave_to_owner(&self) -> Option<Guard<'_, T>> {
         self.wanted.swap(true, Ordering::AcqRel);
         let state = self.state.try_lock()?;
-        // It is this thread's own turn that serves whoever has left something.
+        // This thread's own pass serves all requests.
         self.take_wanted();
         Some(state)
     }

@@ -1,4 +1,4 @@
-//! What keeps who drives an executor at it, and what does not. The orders of events are tried by `tests/model.rs`.
+//! When a driver of an executor continues, and when it stops. `tests/model.rs` tries the orders of events.
 
 use super::turns::ExecutorLock;
 
@@ -8,7 +8,7 @@ fn who_waits_keeps_nobody_at_it_and_who_leaves_something_does() {
     turns.drive_passes(3, |made| {
         *made += 1;
         assert!(*made < 100, "it never ends");
-        // Another thread that waits, looks again and again.
+        // As another thread that polls again and again.
         turns.drive_if_free(3, |_| unreachable!("this one has it"));
         true
     });

@@ -1,5 +1,5 @@
-//! Announcing receives: which records wait, and how they are written. Part of the receiving lane; what is peculiar to several
-//! links is in [`crate::comm::records`].
+//! Announcing receives: which records are delayed, and how records are written. Part of the receiving lane; the part that is
+//! peculiar to several links is in [`crate::comm::striped_recv`].
 
 use trunkline_fabric::{Op, OpSource, Rail};
 use trunkline_proto::comm::receiver::RecvId;
@@ -15,11 +15,11 @@ use crate::comm::recv::{MrOffset, RecvLane};
 use crate::comm::request::RequestTable;
 use crate::link::rails::GroupRails;
 
-/// Polls after which records of small receives wait no longer.
+/// Polls after which the records of small receives are written in any case.
 const PATIENCE: u32 = 64;
 
 impl RecvLane {
-    /// Writes records that are due with this poll, and posts what waited for credit.
+    /// Writes the records that are due with this poll, and posts operations that waited for credit.
     #[inline]
     pub(crate) fn announce_and_post(
         &mut self,
@@ -33,25 +33,25 @@ impl RecvLane {
         self.post_due(rails, requests)
     }
 
-    /// Whether records that wait are due with this poll: long before the sender is out of eager credits, which come back
-    /// with them.
+    /// Returns whether delayed records are due with this poll. That is long before the sender runs out of eager credits, because
+    /// the records return the credits.
     #[inline]
     fn count_announce_poll(&mut self) -> bool {
         if self.unannounced == 0 {
             return false;
         }
         self.waited = self.waited.saturating_add(1);
-        // Others may need the credit that comes back with them.
+        // Members of a group share eager credits, so their records are not delayed: another member may need the credit.
         self.withholds_enough() || self.waited >= PATIENCE || self.part.range.is_some()
     }
 
-    /// Whether no more records may wait, however seldom the caller polls.
+    /// Returns whether the delayed records must be written now, because their number is large and the caller may poll seldom.
     #[inline]
     pub(crate) fn withholds_enough(&self) -> bool {
         self.unannounced * 4 >= self.plan.eager_credits
     }
 
-    /// Writes the clear-to-send records that wait, as far as credit goes, where there is one link.
+    /// Writes the delayed clear-to-send records, as far as there is credit. For one link.
     #[inline]
     pub(crate) fn write_pending_records(
         &mut self,
@@ -89,7 +89,7 @@ impl RecvLane {
         Ok(())
     }
 
-    /// The same of one receive, which is what there is as a rule.
+    /// As [`Self::write_pending_records`], for exactly one receive, which is the common case.
     #[inline]
     fn announce_only(&mut self, rails: &mut GroupRails<impl Rail>) -> Result<(), CommFault> {
         let number = self.receiver.next_number().wrapping_sub(1);
@@ -113,7 +113,7 @@ impl RecvLane {
         }
     }
 
-    /// Writes a record into the sender's mailbox, where there is one link.
+    /// Writes a record into the sender's mailbox. For one link.
     #[inline]
     fn write_first(
         &mut self,
@@ -136,15 +136,15 @@ impl RecvLane {
         self.post_record(rails, 0, 0, op, false)
     }
 
-    /// The record of a receive that an eager message has ended: its sender pairs the two by it, and has used no buffer of a
-    /// receive whose record it has not read.
+    /// Returns the record of a receive that an eager message has completed. The sender pairs the two by this record. Its buffer
+    /// fields are empty, because the sender uses no buffer of a receive whose record it has not read.
     fn record_of_done(&self, number: u32) -> CtsRecord {
         let tag = self.waiting[number as usize % EAGER_CREDITS_MAX];
         let token = BufferToken::new(0, 0);
         CtsRecord { number, index: 0, count: 1, addr: 0, len: 0, tag, token, key: 0 }
     }
 
-    /// The record of a buffer.
+    /// Returns the record of a buffer.
     #[inline]
     fn record_of(&self, id: RecvId, index: usize) -> Result<CtsRecord, CommFault> {
         let (number, token, count) = self.receiver.cts_fields(id, index);
@@ -158,7 +158,7 @@ impl RecvLane {
         Ok(CtsRecord { number, index: index as u8, count, addr, len, tag, token, key })
     }
 
-    /// Writes a record, where there are several links.
+    /// Writes a record. For several links.
     #[inline]
     pub(crate) fn announce_one(
         &mut self,
@@ -180,7 +180,7 @@ impl RecvLane {
         self.write_record(rails, path, &record, &others, wr_id, signalled)
     }
 
-    /// Adds a record to a run, which is written before if it cannot take it.
+    /// Adds a record to a run; writes the run first if the record does not fit.
     #[inline]
     fn add_record(
         &mut self,
@@ -199,7 +199,7 @@ impl RecvLane {
         Ok(())
     }
 
-    /// Writes records into the sender's mailbox, where there is one link.
+    /// Writes a run of records into the sender's mailbox. For one link.
     #[inline]
     fn write_run(&mut self, rails: &mut GroupRails<impl Rail>, run: &RecordRun) -> Result<(), CommFault> {
         if run.is_empty() {

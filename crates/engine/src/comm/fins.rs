@@ -1,5 +1,5 @@
-//! Fin records that come as messages by themselves, into bounce buffers: where writes bring no immediates. Part of the receiving
-//! lane, off the path of networks whose writes do.
+//! Fin records that arrive as messages of their own, in bounce buffers: where writes carry no immediates. Part of the receiving
+//! lane; never used on networks whose writes do.
 
 use trunkline_fabric::Rail;
 use trunkline_proto::comm::MessageFault;
@@ -13,7 +13,7 @@ use crate::comm::request::RequestTable;
 use crate::link::rails::GroupRails;
 
 impl RecvLane {
-    /// Takes a fin record that came as a message by itself, and lies in that bounce buffer.
+    /// Processes a fin record that arrived as a message of its own, in this bounce buffer.
     #[cold]
     pub(crate) fn on_fin_message(
         &mut self,

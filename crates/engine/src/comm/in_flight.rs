@@ -1,5 +1,5 @@
-//! The operations that a sending lane with several links has under way, so that what a lost link had not carried can be
-//! posted on another. Owned by the lane; allocates only while it grows to what the links can hold.
+//! The operations in flight of a sending lane with several links, so that operations lost with a link can be posted on another.
+//! Owned by the lane; allocates only while it grows to the capacity of the links.
 
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::delivery_report::{DeliveryReport, MessagePart};
@@ -12,45 +12,45 @@ pub(crate) struct MessageOp {
     /// The request.
     pub(crate) slot: u16,
     pub(crate) cargo: OpPayload,
-    /// Where in the message its bytes begin.
+    /// The offset of its bytes in the message.
     pub(crate) offset: u64,
     pub(crate) len: u64,
 }
 
-/// What an operation carries.
+/// The payload of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum OpPayload {
     /// Bytes to their place, announced by an immediate or by the fin record alone.
     Bytes {
-        /// The immediate.
+        /// The immediate; `None` where the fin record alone announces the bytes.
         imm: Option<u32>,
-        /// What part of the message that is.
+        /// The part of the message.
         part: MessagePart,
     },
     /// The fin record, with the number of announced stripes.
     Fin(u8),
-    /// The message, ahead of its receive.
+    /// The message, sent before its receive is known.
     Eager(EagerHeader),
 }
 
-/// An operation under way.
+/// An operation in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PostedOp {
     pub(crate) flight: MessageOp,
-    /// Which path.
+    /// The path.
     pub(crate) path: usize,
     pub(crate) at: Instant,
-    /// It has completed, and has yet to be proven to have arrived: the receive that it was for, and its buffer.
+    /// Set if it has completed without proof of arrival: the receive that it was for, and its buffer.
     pub(crate) told: Option<(u32, BufferToken)>,
 }
 
 impl MessageOp {
-    /// Whether only a record that is sent when it has arrived tells of it.
+    /// Returns whether its arrival is announced only by a record that is sent afterwards.
     pub(crate) fn is_announced_later(&self) -> bool {
         matches!(self.cargo, OpPayload::Bytes { imm: None, .. })
     }
 
-    /// Whether it has arrived, by what the receiver says it has.
+    /// Returns whether it has arrived, according to the report of the receiver.
     pub(crate) fn has_arrived(&self, standing: &DeliveryReport, receive: u32, token: BufferToken) -> bool {
         match self.cargo {
             OpPayload::Bytes { part, .. } => standing.has_part(receive, token, part),
@@ -60,7 +60,7 @@ impl MessageOp {
     }
 }
 
-/// All of them, by the number that is their operation's `wr_id`.
+/// All operations in flight, by the number that is their `wr_id`.
 #[derive(Debug, Default)]
 pub(crate) struct InFlightOps {
     places: Vec<Option<PostedOp>>,
@@ -68,7 +68,7 @@ pub(crate) struct InFlightOps {
 }
 
 impl InFlightOps {
-    /// Takes note of one; returns its number.
+    /// Adds an operation; returns its number.
     pub(crate) fn insert(&mut self, posted: PostedOp) -> u64 {
         match self.free.pop() {
             Some(at) => {
@@ -82,32 +82,36 @@ impl InFlightOps {
         }
     }
 
-    /// Takes one out that has ended.
+    /// Removes an operation that has ended.
     pub(crate) fn remove(&mut self, number: u64) -> Option<PostedOp> {
+        // Taken twice: a completion of a flushed link may name an operation that was already
+        // removed.
         let posted = self.places.get_mut(usize::try_from(number).ok()?)?.take()?;
         self.free.push(number as u32);
         Some(posted)
     }
 
-    /// One that has not completed before.
+    /// Returns an operation that has not completed.
     pub(crate) fn uncompleted_op(&mut self, number: u64) -> Option<&mut PostedOp> {
         let posted = self.places.get_mut(usize::try_from(number).ok()?)?.as_mut()?;
+        // An operation completes once; a second completion is the fabric's fault.
         if posted.told.is_some() { None } else { Some(posted) }
     }
 
-    /// Takes out one that was posted on that path, if there is any.
+    /// Removes an operation that was posted on this path, if there is one.
     pub(crate) fn remove_of(&mut self, path: usize) -> Option<PostedOp> {
+        // A linear search, because only a lost link uses it.
         let on_it = |place: &Option<PostedOp>| place.is_some_and(|posted| posted.path == path);
         let at = self.places.iter().position(on_it)?;
         self.remove(at as u64)
     }
 
-    /// How many are under way.
+    /// Returns how many are in flight.
     pub(crate) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// Forgets all.
+    /// Removes all.
     pub(crate) fn clear(&mut self) {
         self.places.clear();
         self.free.clear();

@@ -20,6 +20,7 @@ impl SendLane {
         slot: u16,
         message: SendMessage,
     ) -> Result<(), CommFault> {
+        // The NIC cannot pair the pieces of a split message.
         if message.len > self.plan.message_max {
             return Err(MessageFault::TooLong { len: message.len, room: self.plan.message_max }.into());
         }
@@ -32,12 +33,13 @@ impl SendLane {
             from: OpSource::Region(extent),
             key: self.part.match_key(message.tag, self.plan.match_mask),
         };
+        // Signalled: only the completion shows that the NIC has read the memory.
         self.post_op(rails, u64::from(slot), op, true)?;
         rails.flush();
         Ok(())
     }
 
-    /// An operation has failed. If the NIC pairs, its link may be well: the message was longer than its receive.
+    /// Handles a failed operation. If the NIC pairs messages, the link may be intact: the message was longer than its receive.
     #[cold]
     pub(crate) fn on_failed(&mut self, completion: &Completion) -> CommFault {
         let fault = CommFault::Link(completion.status);
@@ -52,14 +54,13 @@ impl SendLane {
         fault
     }
 
-    /// Whether one more send may wait in the NIC for its receive.
+    /// Returns whether one more send may wait in the NIC for its receive.
     #[inline]
     pub(crate) fn has_matched_part(&self) -> bool {
         self.part.remote.is_none() || self.posted < self.plan.matched_part
     }
 
-    /// Takes back the sends that wait for their receive: their comm has failed or is closed. The peer shall not wait for
-    /// them.
+    /// Revokes the sends that wait for their receive, after the comm has failed or is closed: the peer must not wait for them.
     pub(crate) fn take_matched_back(&mut self, rails: &mut GroupRails<impl Rail>) {
         if !self.plan.matched {
             return;
@@ -67,10 +68,12 @@ impl SendLane {
         let path = self.paths.lead_path();
         let rail = rails.get_mut(path.rail);
         let link = path.link;
+        // All requests, because the comm does not record which of them wait in the NIC.
         for slot in 0..SENDS_MAX as u16 {
             let outgoing = &mut self.outgoing[usize::from(slot)];
             if outgoing.left > 0 && rail.take_back(link, self.part.tag | u64::from(slot)) {
                 self.posted = self.posted.saturating_sub(1);
+                // The message was never sent, so CLOSE must not count it.
                 self.sent -= 1;
                 outgoing.left = 0;
                 self.regions.release_region(std::mem::replace(&mut outgoing.mr, NO_MR));
@@ -92,9 +95,10 @@ impl RecvLane {
         self.post_matched_due(rails)
     }
 
-    /// Posts matched receives in order, as far as the NIC takes them.
+    /// Posts matched receives in order, as far as the NIC accepts them.
     pub(crate) fn post_matched_due(&mut self, rails: &mut GroupRails<impl Rail>) -> Result<(), CommFault> {
         while let Some(&token) = self.matched_due.front() {
+            // The member's share of the NIC's queue is in use; a completion makes room.
             if self.part.range.is_some() && self.matched_posted >= self.plan.matched_part {
                 return Ok(());
             }
@@ -111,7 +115,9 @@ impl RecvLane {
                 true,
             ) {
                 Ok(()) => self.matched_posted += 1,
+                // The token stays in the queue, and a later poll tries again.
                 Err(PostError::Busy) => return Ok(()),
+                // Expected after the peer's end: the receive will be failed, not posted.
                 Err(PostError::Refused(_)) if self.gone => return Ok(()),
                 Err(PostError::Refused(status)) => return Err(CommFault::Link(status)),
             }
@@ -120,7 +126,7 @@ impl RecvLane {
         Ok(())
     }
 
-    /// The same of a receive.
+    /// As the sending lane's `on_failed`, for a receive.
     #[cold]
     pub(crate) fn on_failed(&mut self, completion: &Completion) -> CommFault {
         let fault = CommFault::Link(completion.status);
@@ -128,6 +134,7 @@ impl RecvLane {
             return fault;
         }
         self.matched_one();
+        // It arrived, although too long: the peer's count in CLOSE includes it.
         self.arrived += 1;
         let place = &mut self.places[BufferToken::from_bits(completion.wr_id as u32).slot()];
         self.regions.release_region(std::mem::replace(&mut place.mr, NO_MR));
@@ -140,11 +147,12 @@ impl RecvLane {
         self.matched_posted = self.matched_posted.saturating_sub(1);
     }
 
-    /// Takes back the receives that wait for their send: their comm has failed or is closed.
+    /// Revokes the receives that wait for their send, after the comm has failed or is closed.
     pub(crate) fn take_matched_back(&mut self, rails: &mut GroupRails<impl Rail>) {
         if !self.plan.matched {
             return;
         }
+        // Receives that are not posted yet need no revocation.
         self.matched_due.clear();
         let path = self.paths.lead_path();
         let rail = rails.get_mut(path.rail);

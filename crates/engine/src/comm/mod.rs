@@ -1,5 +1,5 @@
-//! Comms and the table that names them. A slot of the table is reused, with another generation, only after many others.
-//! What moves messages is a comm's lane in its group, and is used only under the group's lane.
+//! Comms and the table that names them. A slot of the table is reused, with another generation, only after many others. The
+//! message state of a comm is its lane in its group, and is used only under the group's lock.
 
 pub(crate) mod announce;
 pub(crate) mod fins;
@@ -38,54 +38,54 @@ use crate::pool::member::OpenComm;
 use crate::status::{CommStatusRow, EngineStatus as Page};
 use crate::{CommId, EngineError};
 
-/// Slots looked at for another comm to help.
+/// Slots examined per search for another comm of the thread: bounds the cost for each call.
 const LOOKS: usize = 8;
 
-/// A slot is not reused before this many others were freed after it.
+/// A slot is not reused before this many others were freed after it: stale names of it stay recognisable for longer.
 const QUARANTINE: usize = 64;
 
 /// A peer process.
 #[derive(Debug)]
 pub(crate) struct RemoteProcess {
     pub(crate) process: ProcessId,
-    /// What it offers of sharing.
+    /// Its offer to share links.
     pub(crate) offer: ShareOffer,
-    /// Its control stream is gone.
+    /// Its control stream has ended.
     pub(crate) dead: AtomicBool,
     /// How often a further connection has joined its control stream; wraps.
     pub(crate) joins: AtomicU32,
 }
 
 impl RemoteProcess {
-    /// A process that lives.
+    /// Creates a live process.
     pub(crate) fn new(process: ProcessId, offer: ShareOffer) -> Self {
         Self { process, offer, dead: AtomicBool::new(false), joins: AtomicU32::new(0) }
     }
 }
 
-/// One place for a comm.
+/// A slot for a comm.
 pub(crate) struct CommSlot {
     generation: AtomicU32,
     pub(crate) requests: RequestTable,
-    /// Its group, and its place there, as bits.
+    /// Its group, and its membership there, as bits.
     seat: AtomicU64,
-    /// The control stream that may speak for the peer, as bits.
+    /// The control stream that may act for the peer, as bits.
     pub(crate) stream: AtomicU64,
     /// The peer closed its end.
     pub(crate) peer_closed: AtomicBool,
     /// Messages the peer had sent, or that had arrived there, when it closed.
     pub(crate) peer_messages: AtomicU64,
-    /// Eager messages went out whose records were not read yet, or some have not left.
+    /// Eager messages were sent whose records were not read yet, or some are still queued.
     pub(crate) send_due: AtomicBool,
-    /// It shares links some of which do not carry: it is polled even where others of its group have ended its requests.
+    /// Some of its shared links are not up yet: it is polled even if other members of its group have completed its requests.
     pub(crate) joining: AtomicBool,
-    /// Somebody polled it since the helper thread last came by.
+    /// A caller has polled it since the last pass of the helper thread.
     pub(crate) polled: AtomicBool,
-    /// The thread that last sent, received or tested here.
+    /// The thread that last called send, receive or test on it.
     thread: AtomicUsize,
-    /// What the peer said of single links.
+    /// Frames of the peer about single links.
     pub(crate) news: LinkFrameQueue,
-    /// The peer waits to hear that nothing more comes, and its owner may not call.
+    /// The peer waits for the confirmation that no more writes arrive, and the comm's owner may make no call.
     pub(crate) stopping: AtomicBool,
 }
 
@@ -112,36 +112,41 @@ thread_local! {
     static MARK: Cell<u8> = const { Cell::new(0) };
 }
 
-/// A number that other living threads do not have.
+/// Returns a number that no other living thread has.
 #[inline]
 fn this_thread() -> usize {
+    // The address of a thread-local variable: unique among living threads, and cheaper than a
+    // thread id.
     MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
 
 impl CommSlot {
-    /// Where it is, if it is still the comm that was asked for: that shows only under the group's lane.
+    /// Returns its location. Whether it is still the comm that was requested shows only under the group's lock.
     #[inline]
     pub(crate) fn member_location(&self) -> MemberLocation {
         MemberLocation::from_bits(self.seat.load(Ordering::Relaxed))
     }
 
-    /// Whether the peer has said something that its lane should hear.
+    /// Returns whether frames of the peer wait for its lane.
     pub(crate) fn has_link_frames(&self) -> bool {
         self.news.has_some() || self.stopping.load(Ordering::Acquire)
     }
 
-    /// Its caller polls it, so nobody else need.
+    /// Marks that its caller polls it, so the helper thread need not.
     #[inline]
     pub(crate) fn mark_polled(&self) {
+        // Loaded first: an unconditional store would bounce the cache line between pollers of one
+        // comm.
         if !self.polled.load(Ordering::Relaxed) {
             self.polled.store(true, Ordering::Relaxed);
         }
     }
 
-    /// The calling thread drives this comm.
+    /// Records that the calling thread drives this comm.
     #[inline]
     pub(crate) fn set_driving_thread(&self) {
         let thread = this_thread();
+        // As above: the store is rare, and the load stays local.
         if self.thread.load(Ordering::Relaxed) != thread {
             self.thread.store(thread, Ordering::Relaxed);
         }
@@ -152,11 +157,11 @@ impl CommSlot {
 pub(crate) struct CommTable {
     slots: Box<[OnceLock<Box<CommSlot>>]>,
     free: SpinMutex<FreeComms>,
-    /// Where the search for a comm that needs help goes on.
+    /// Where the next search for a comm to help starts.
     cursor: AtomicUsize,
     /// Slots that were ever used.
     used: AtomicUsize,
-    /// Peers said something of single links since somebody looked.
+    /// Frames about single links have arrived since the last check.
     pub(crate) news: AtomicBool,
 }
 
@@ -178,19 +183,21 @@ impl CommTable {
         })
     }
 
-    /// The comm of that name.
+    /// Returns the comm of this name.
     #[inline]
     pub(crate) fn get(&self, id: CommId) -> Option<&CommSlot> {
         let comm = self.slots.get(usize::from(id.index))?.get()?;
+        // Acquire: pairs with `insert`, so that the comm's fields are visible.
         (comm.generation.load(Ordering::Acquire) == u32::from(id.generation)).then_some(comm)
     }
 
-    /// Another open comm that the calling thread drives, the next one in turn; looks at a few slots only.
+    /// Returns another open comm that the calling thread drives, round robin; examines a few slots only.
     #[inline]
     pub(crate) fn next_of_thread(&self, than: &CommSlot) -> Option<(CommId, &CommSlot)> {
         let thread = this_thread();
         let used = self.used.load(Ordering::Acquire);
         let start = self.cursor.load(Ordering::Relaxed);
+        // Bounded, because this runs in polls of waiting comms.
         for step in 0..used.min(LOOKS) {
             let at = (start + step) % used;
             let Some(comm) = self.slots[at].get() else { continue };
@@ -203,11 +210,12 @@ impl CommTable {
                 return Some((CommId { index: at as u16, generation }, comm));
             }
         }
+        // Continues after the examined slots next time, so that all comms get their turn.
         self.cursor.store(start.wrapping_add(LOOKS) % used.max(1), Ordering::Relaxed);
         None
     }
 
-    /// Opens a comm in a place that was reserved: `sit` gives it a seat under the name that it will have.
+    /// Opens a comm in a reserved slot: `sit` makes it a member of its group under its future name.
     pub(crate) fn insert(
         &self,
         index: u16,
@@ -216,9 +224,11 @@ impl CommTable {
         status: &Page,
         sit: impl FnOnce(OpenComm) -> Result<MemberLocation, EngineError>,
     ) -> Result<CommId, EngineError> {
+        // On any error the slot is released, so that it is not lost.
         let comm = self.comm_in(index, status).inspect_err(|_| self.release_slot(index))?;
         let generation = (comm.generation.load(Ordering::Relaxed) >> 16) as u16;
         let generation = generation.checked_add(1).unwrap_or(1);
+        // Reset of the previous comm's state; not visible before `generation` is stored below.
         comm.stream.store(open.ends.stream.to_bits(), Ordering::Relaxed);
         comm.peer_closed.store(false, Ordering::Relaxed);
         comm.send_due.store(false, Ordering::Relaxed);
@@ -227,6 +237,8 @@ impl CommTable {
         comm.stopping.store(false, Ordering::Relaxed);
         let shown = open.status_row(generation, now);
         let id = CommId { index, generation };
+        // The name is set before the comm joins its group: completions may be delivered to it at
+        // once.
         open.id = id;
         let seat = match sit(open) {
             Ok(seat) => seat,
@@ -238,11 +250,12 @@ impl CommTable {
         let ride = status.group_membership(seat);
         comm.requests.row.open_comm(shown::CommRecord { ride, ..shown });
         comm.seat.store(seat.to_bits(), Ordering::Relaxed);
+        // Release, and last: from here on other threads find the comm.
         comm.generation.store(u32::from(generation), Ordering::Release);
         Ok(id)
     }
 
-    /// The comm of a place, which is made for the first that has it.
+    /// Returns the comm of a slot, allocated on the slot's first use.
     fn comm_in(&self, index: u16, status: &Page) -> Result<&CommSlot, OutOfMemory> {
         let slot = &self.slots[usize::from(index)];
         if let Some(comm) = slot.get() {
@@ -252,15 +265,17 @@ impl CommTable {
         Ok(slot.get_or_init(|| Box::new(made)))
     }
 
-    /// A place for a comm, to be used at once.
+    /// Reserves a slot for a comm, to be used at once.
     pub(crate) fn reserve_slot(&self, status: &Page) -> Result<u16, EngineError> {
         let mut free = self.free.lock();
         let fresh = free.fresh < self.slots.len();
+        // Reused slots wait in a queue, so that stale names are recognised for long.
         let index = if free.used.len() > QUARANTINE || !fresh {
             let exhausted = EngineError::Exhausted { what: "connections", limit: self.slots.len() };
             free.used.pop_front().ok_or(exhausted)?
         } else {
             free.fresh += 1;
+            // Release: iterators see the slots below this number.
             self.used.store(free.fresh, Ordering::Release);
             status.rows_used(free.fresh);
             (free.fresh - 1) as u16
@@ -275,11 +290,13 @@ impl CommTable {
         free.used.push_back(index);
     }
 
-    /// Closes a comm; its name means nothing from then on. Whether there was such a comm. Only under its group's lane.
+    /// Closes a comm and invalidates its name. Returns whether it existed. Only under its group's lock.
     pub(crate) fn remove(&self, id: CommId) -> bool {
         let Some(comm) = self.get(id) else { return false };
+        // Generation in the upper half: the slot is free, and the next comm continues counting.
         let next = u32::from(id.generation) << 16;
         let current = u32::from(id.generation);
+        // One of several concurrent closes succeeds.
         if comm.generation.compare_exchange(current, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return false;
         }
@@ -293,7 +310,7 @@ impl CommTable {
         self.free.lock().open
     }
 
-    /// All open comms.
+    /// Iterates over all open comms.
     pub(crate) fn open_comms(&self) -> impl Iterator<Item = (CommId, &CommSlot)> {
         let used = self.slots.iter().take(self.used.load(Ordering::Acquire));
         used.enumerate().filter_map(|(index, slot)| {
@@ -303,7 +320,7 @@ impl CommTable {
         })
     }
 
-    /// What was counted, for each slot that was ever used.
+    /// Iterates over the message counts of each slot that was ever used.
     pub(crate) fn slot_counts(&self) -> impl Iterator<Item = MessageCounts> {
         let used = self.slots.iter().take(self.used.load(Ordering::Acquire));
         used.filter_map(|slot| Some(slot.get()?.requests.row.counts()))

@@ -1,4 +1,4 @@
-//! What a sending lane still has to do for each request. Held by the lane; decides nothing.
+//! The remaining work of a sending lane for each request. Held by the lane; decides nothing.
 
 use trunkline_fabric::RemoteLocation;
 use trunkline_proto::wire::imm::BufferToken;
@@ -21,30 +21,30 @@ pub(crate) struct PendingSend {
     pub(crate) mr: MrId,
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// Bytes given to operations so far.
+    /// Bytes in posted operations so far.
     pub(crate) given: u64,
     /// Operations that have not completed.
     pub(crate) left: u32,
     pub(crate) to: RemoteLocation,
     pub(crate) token: BufferToken,
-    /// What follows the data.
+    /// The fin record that follows the data.
     pub(crate) fin: FinDue,
-    /// It goes in slices.
+    /// It is sent in slices.
     pub(crate) sliced: bool,
     /// The immediate of the last slice.
     pub(crate) last: Option<u32>,
 }
 
-/// When a fin record is due.
+/// When the fin record of a message is due.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) enum FinDue {
     /// Never.
     No,
-    /// At once. It announces so many stripes; 0 on a link that keeps order, where the record arrives behind all bytes.
+    /// At once. It announces this many stripes; 0 on a link that keeps order, where the record arrives after all bytes.
     Now(u8),
-    /// When everything is placed: all has completed. Until then the request is not among the unposted ones.
+    /// When everything is placed: all operations have completed. Until then the request is not among the unposted ones.
     Placed,
-    /// The same, where that takes an operation behind all, which is not posted yet.
+    /// As `Placed`, where placement also requires a final operation as proof, which is not posted yet.
     Proven,
 }
 
@@ -59,7 +59,7 @@ impl PendingSend {
         self.left == 0 && self.fin == FinDue::Placed
     }
 
-    /// Of no request.
+    /// Returns the value of a slot without a request.
     pub(crate) fn without_request() -> Self {
         Self {
             mr: NO_MR,

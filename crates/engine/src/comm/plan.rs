@@ -1,4 +1,5 @@
-//! What a comm will do, decided once from both NICs' capabilities. The data path reads these fields and asks nothing.
+//! The transfer plan of a comm, decided once from the capabilities of both NICs. The data path reads its fields and queries no
+//! NIC.
 
 use trunkline_fabric::{Caps, DeviceReach};
 use trunkline_proto::limits::{
@@ -10,14 +11,14 @@ use trunkline_proto::wire::share;
 use crate::comm::outgoing::FinDue;
 use crate::{EngineParams, MatchBy};
 
-/// A NIC that pairs messages must take them whole, at least up to this size: what NCCL may ask of version 8.
+/// The size up to which a NIC that pairs messages must accept them whole: the largest message of NCCL's plug-in API version 8.
 const MATCHED_MESSAGE_MIN: u64 = 1 << 30;
 
-/// A key holds the 32 bits of a message's tag, and enough of a member's name to tell it from all others and from who was in
-/// its place before.
+/// Bits of a matching key: the 32 bits of a message's tag, and 8 bits of a member's name. These distinguish the member from all
+/// others and from the previous user of its membership.
 const MATCH_BITS_MIN: u32 = 32 + 8;
 
-/// What remains for a member's name.
+/// Returns the mask of the key bits that are left for a member's name.
 const fn match_mask(bits: u32) -> u32 {
     match bits {
         0..=32 => 0,
@@ -29,13 +30,13 @@ const fn match_mask(bits: u32) -> u32 {
 /// Largest payload copied into an operation: one stack buffer.
 pub(crate) const INLINE_MAX: usize = 256;
 
-/// Bounce buffers of a link beyond the eager messages that may be unmatched, so that there are some while those that were
-/// matched are still being copied.
+/// Bounce buffers of a link in addition to the eager messages that may be unmatched: some stay free while matched messages are
+/// still being copied.
 const COPIED_SPARE: u32 = 8;
 
-/// Receives of a link that no eager message can hold, where immediates take receives: one lets every immediate through in the
-/// end, even if all eager messages wait for receives that the caller posts only after it. So many let the slices of long
-/// messages that a group may have under way through at once, without a repetition by the NIC.
+/// Receives of a link that no eager message can hold, where immediates consume receives. One of them would let every immediate
+/// arrive eventually, even if all eager messages wait for receives that the caller posts only afterwards. This many let the
+/// slices of a group arrive concurrently, without RNR retries by the NIC.
 const IMMEDIATES_SPARE: u32 = SLICES_MAX;
 
 /// A comm's plan.
@@ -43,27 +44,27 @@ const IMMEDIATES_SPARE: u32 = SLICES_MAX;
 pub(crate) struct TransferPlan {
     /// The NIC pairs sends and receives.
     pub(crate) matched: bool,
-    /// Of a member's name, what the NIC compares besides the message's tag.
+    /// The bits of a member's name that the NIC compares in addition to the message's tag.
     pub(crate) match_mask: u32,
-    /// The receiver's NIC tells the length of a write.
+    /// The receiver's NIC reports the length of a write.
     pub(crate) remote_len: bool,
-    /// What has completed is at the target.
+    /// A completed operation has arrived at the target.
     pub(crate) arrives: bool,
-    /// A write may bring an immediate. Elsewhere only messages tell of anything.
+    /// A write may carry an immediate. Without that, only messages notify the receiver.
     pub(crate) write_data: bool,
     /// A receive is followed by a flush before its bytes may be read.
     pub(crate) needs_flush: bool,
     /// Memory of devices that may be registered.
     pub(crate) devices: DeviceReach,
-    /// All operations go over one link, which keeps their order.
+    /// All operations are posted on one link, which keeps their order.
     pub(crate) link_order: bool,
-    /// Small operations are signalled too, because order alone does not tell when they are done.
+    /// Small operations are signalled too, because order alone does not show when they are complete.
     pub(crate) signal_all: bool,
     /// Largest payload that is copied into the operation.
     pub(crate) inline_max: u64,
-    /// Largest payload that is copied when its operation leaves; known once the link is connected.
+    /// Largest payload that is copied when its operation is sent; known once the link is connected.
     pub(crate) copied_max: u64,
-    /// Largest message that is sent without a look whether its receive is known by now.
+    /// Largest message that is sent eagerly without a check for a new record of its receive.
     pub(crate) blind_max: u64,
     /// Largest single operation.
     pub(crate) message_max: u64,
@@ -79,20 +80,20 @@ pub(crate) struct TransferPlan {
     pub(crate) bounces: u32,
     /// Most receives that can be posted on a link.
     depth_max: u32,
-    /// Matched sends, and matched receives, that one member of a group may have posted: what waits for its other half
-    /// there keeps nobody else's out.
+    /// Matched sends, and matched receives, that one member of a group may have posted: unpaired operations of one member then
+    /// leave room for those of all others.
     pub(crate) matched_part: u32,
 }
 
 impl TransferPlan {
-    /// Whether a message's memory is free once its operation has left.
+    /// Returns whether a message's memory is free once its operation has been sent.
     #[inline]
     pub(crate) fn is_copied_on_post(&self, len: u64) -> bool {
         self.copied_max > 0 && len <= self.copied_max
     }
 
-    /// When the fin record of a message of so many pieces is due, where there is one link. As NCCL's receives are longer than
-    /// most of its messages, it waits for completions only where nothing else shows that the bytes have arrived.
+    /// Returns when the fin record of a message of this many pieces is due, for one link. NCCL's receives are longer than most of
+    /// its messages, so the record waits for completions only where nothing else shows that the bytes have arrived.
     pub(crate) fn fin_due(&self, pieces: u64) -> FinDue {
         if self.link_order {
             return FinDue::Now(0);
@@ -103,19 +104,19 @@ impl TransferPlan {
         if self.arrives { FinDue::Placed } else { FinDue::Proven }
     }
 
-    /// Most bytes of a slice.
+    /// Returns the maximum number of bytes of a slice.
     pub(crate) fn slice_max(&self) -> u64 {
         SLICE_MAX.min(self.message_max)
     }
 
-    /// Whether a group can have members: where the NIC pairs, there must be room for a grouped receive of each, and what has
-    /// not met its receive must not have completed, as it could not be taken back.
+    /// Returns whether a group can have members. Where the NIC pairs messages, each member needs room for a grouped receive.
+    /// Also, an unpaired send must not have completed, because it could not be revoked then.
     pub(crate) fn can_share_links(&self) -> bool {
         !self.matched || self.arrives && self.matched_part >= RECV_BUFFERS_MAX as u32
     }
 
-    /// How many times as deep as for one comm queues are to be, for one or for a group: where the NIC pairs, a group has all
-    /// there are, of which each member has a part.
+    /// Returns the factor of the queue depths of a group, compared with one comm. Where the NIC pairs messages, a group uses the
+    /// full depth, and each member has a share of it.
     pub(crate) fn depth_factor(&self, group: Option<u32>) -> u32 {
         match group {
             Some(_) if self.matched => u32::MAX,
@@ -124,7 +125,7 @@ impl TransferPlan {
         }
     }
 
-    /// The same for a group whose queues are so many times as deep.
+    /// Returns this plan for a group whose queues are `times` as deep.
     pub(crate) fn with_depth_factor(self, times: u32) -> Self {
         let spare = self.bounces - self.eager_credits;
         let eager_credits = self.eager_credits.saturating_mul(times);
@@ -132,28 +133,28 @@ impl TransferPlan {
         Self { eager_credits: bounces - spare, bounces, ..self }
     }
 
-    /// The plan as far as one side alone can tell.
+    /// Returns the plan as far as one side alone can decide it.
     pub(crate) fn new(caps: &Caps, params: &EngineParams, links: usize) -> Self {
         // Messages over different links overtake each other.
         let order = caps.link_order && links == 1;
         let paired = caps.matched && caps.match_order && links == 1 && caps.match_bits >= MATCH_BITS_MIN;
         let head = share::EAGER_BYTES as u64;
         let eager_max = u64::from(params.eager_max).min(caps.message_max.saturating_sub(head));
-        // Where messages overtake each other, all that may wait for an earlier one need buffers, too.
+        // Where messages overtake each other, all that may wait for an earlier one also need buffers.
         let spare = if order { COPIED_SPARE } else { (MAILBOX_SLOTS - EAGER_CREDITS_MAX) as u32 };
-        // So does a record that is a message.
+        // A fin record that is a message of its own consumes a receive, too.
         let takes = caps.immediate_takes_receive || !caps.write_data;
         let immediates = if takes { IMMEDIATES_SPARE } else { 0 };
         let spare = spare + immediates;
         let room = caps.depth_max.saturating_sub(spare);
-        // An eager message is copied by the CPU, which reaches no memory of devices; and which memory a message is for is
-        // known when it is here.
+        // The CPU copies eager messages, and it cannot reach device memory. The destination of a message is known only after its
+        // arrival.
         let copies = !caps.devices.reaches_any();
         let eager_max = if copies { eager_max } else { 0 };
         let eager_credits = params.eager_credits.min(EAGER_CREDITS_MAX as u32).min(room);
         Self {
-            // The NIC pairs what arrives first; where messages overtake each other, or are cut to pieces, the engine
-            // must do it.
+            // The NIC pairs messages in order of arrival. Where they overtake each other, or are split, the engine has to pair
+            // them.
             matched: paired && caps.message_max >= MATCHED_MESSAGE_MIN && params.match_by == MatchBy::Nic,
             match_mask: match_mask(caps.match_bits),
             remote_len: caps.remote_len,
@@ -173,7 +174,7 @@ impl TransferPlan {
             eager_credits: if eager_max == 0 { 0 } else { eager_credits },
             bounces: if eager_max.min(eager_credits.into()) > 0 { eager_credits + spare } else { immediates },
             depth_max: caps.depth_max,
-            // One place is for what ends a member.
+            // One entry is reserved for the operation that ends a member.
             matched_part: (caps.depth_max.min(caps.completions_max) / MEMBERS_OF_GROUP_MAX as u32)
                 .saturating_sub(1),
         }

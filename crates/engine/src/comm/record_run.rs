@@ -1,31 +1,31 @@
-//! Records that lie side by side in the sender's mailbox, collected to go there in one write. Part of the receiving lane.
+//! Adjacent records of the sender's mailbox, collected so that one write carries them. Part of the receiving lane.
 
 use trunkline_proto::wire::cts;
 
 use crate::comm::plan::INLINE_MAX;
 
-/// Records for places one behind the other.
+/// Records for consecutive entries of the mailbox.
 pub(crate) struct RecordRun {
-    /// Place of the first in the mailbox, in bytes.
+    /// Offset of the first in the mailbox, in bytes.
     at: u64,
     len: usize,
     bytes: [u8; INLINE_MAX],
 }
 
 impl RecordRun {
-    /// None yet.
+    /// Creates an empty run.
     #[inline]
     pub(crate) const fn new() -> Self {
         Self { at: 0, len: 0, bytes: [0; INLINE_MAX] }
     }
 
-    /// Whether there is none.
+    /// Returns whether it is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Takes the record of a place. False: it does not lie behind the others, or a write of at most `most` bytes has no room.
+    /// Appends the record of an entry. False: it is not adjacent to the others, or exceeds a write of `most` bytes.
     #[inline]
     pub(crate) fn append_record(&mut self, at: u64, record: &[u8; cts::BYTES], most: u64) -> bool {
         let behind = at == self.at + self.len as u64;
@@ -40,13 +40,13 @@ impl RecordRun {
         true
     }
 
-    /// They are written.
+    /// Empties the run, after its records were written.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// The place of the first, and all bytes.
+    /// Returns the offset of the first record, and all bytes.
     #[inline]
     pub(crate) fn start_and_bytes(&self) -> (u64, &[u8]) {
         (self.at, &self.bytes[..self.len])
@@ -68,7 +68,7 @@ mod tests {
         let (at, bytes) = run.start_and_bytes();
         assert_eq!((at, bytes.len()), (128, 192));
         assert!(bytes.chunks(cts::BYTES).map(|line| line[0]).eq([1, 2, 3]));
-        // Who copies less than a record writes each by itself.
+        // A NIC that copies less than a record gets one write per record.
         let mut run = RecordRun::new();
         assert!(run.append_record(0, &record(1), 8) && !run.append_record(64, &record(2), 8));
     }

@@ -1,5 +1,5 @@
-//! The receiving lane of a comm: announces receives, places eager messages, and turns completions into finished
-//! requests. Called with the lane claimed; never waits.
+//! The receiving lane of a comm: announces receives, places eager messages, and turns completions into finished requests. Called
+//! under the group's lock; never waits.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,54 +32,54 @@ use crate::{CommFault, MrId, RecvBuf};
 pub(crate) const MATCHED: u64 = 1 << 32;
 pub(crate) const FLUSH: u64 = 2 << 32;
 pub(crate) const REPEATED: u64 = 4 << 32;
-/// The operation behind all others.
+/// The final operation of a lane.
 pub(crate) const LAST: u64 = 8 << 32;
-/// A record of a member, where only its own completion tells that it has landed.
+/// A record of a member, on a NIC where only its own completion shows that it has landed.
 pub(crate) const RECORD: u64 = 16 << 32;
 
-/// The lane.
+/// The receiving lane.
 pub(crate) struct RecvLane {
     pub(crate) paths: CommPaths,
     pub(crate) plan: TransferPlan,
     pub(crate) regions: CommRegions,
-    /// Apart, because it is large, and comms that send would have room for it too.
+    /// Boxed, because it is large, and the comms that send would reserve the same space.
     pub(crate) receiver: Box<MessageReceiver>,
     /// The sender's mailbox, by path.
     pub(crate) mailboxes: [RemoteRegion; LINKS_MAX],
     pub(crate) bounces: Arc<BounceBuffers>,
     fins: MailboxPiece,
-    /// How it is known in its group.
+    /// Its names in its group.
     pub(crate) part: RecvMemberIds,
     pub(crate) cursor: u16,
     /// By the slot of a token.
     pub(crate) places: BufferTable<MrOffset>,
     /// Request slots by receive.
     requests: [u16; RECVS_MAX],
-    /// Receives, the latest, whose records wait; of one buffer each.
+    /// The number of latest receives whose records are delayed; each of them has one buffer.
     pub(crate) unannounced: u32,
     /// Their tags, by number.
     pub(crate) waiting: [u32; EAGER_CREDITS_MAX],
-    /// Polls since the first of them began to wait; all there are once they wait for credit alone.
+    /// Polls since the first of them was delayed; saturated once they wait for credit alone.
     pub(crate) waited: u32,
     /// Flushes to post.
     pub(crate) flushes: VecDeque<DueFlush>,
     /// Flushes that have not completed.
     pub(crate) flushing: u32,
-    /// What several paths ask for.
+    /// The records that wait, and the flushes over several paths.
     pub(crate) records: RecordBacklog,
     /// Buffers of matched receives to post.
     pub(crate) matched_due: VecDeque<BufferToken>,
     /// Matched receives that the NIC has.
     pub(crate) matched_posted: u32,
-    /// Immediates that named nothing that waits.
+    /// Immediates that matched no pending receive.
     pub(crate) dropped: u64,
     /// Messages that have arrived, in a buffer of a receive or not.
     pub(crate) arrived: u64,
-    /// The peer is gone: only what it sent before can still be received.
+    /// The peer has ended: only messages that it sent before can still be received.
     pub(crate) gone: bool,
-    /// How far its end is.
+    /// How far the end of the lane is proven.
     pub(crate) end: DrainProof,
-    /// How often that was asked.
+    /// How often that proof was requested.
     pub(crate) ends: u16,
 }
 
@@ -95,18 +95,18 @@ impl MrOffset {
     }
 }
 
-/// Whether all that a lane has posted is known to have completed.
+/// Whether all operations that a lane has posted are known to have completed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum DrainProof {
-    /// Nobody has asked.
+    /// Not requested.
     Not,
-    /// What proves it is under way, on so many links.
+    /// The proof is posted, on this many links.
     Posted(u8),
-    /// It has.
+    /// Proven.
     Proven,
 }
 
-/// Bytes of a bounce buffer.
+/// Returns the bytes of a bounce buffer.
 pub(crate) fn bounce_bytes(plan: &TransferPlan) -> usize {
     (plan.eager_max as usize + share::EAGER_BYTES).next_multiple_of(64)
 }
@@ -117,7 +117,7 @@ pub(crate) const FINS_BYTES: usize = TOKENS_MAX * fin::BYTES;
 /// Bytes of the fin mailbox of a member of a group.
 pub(crate) const RANGE_FINS_BYTES: usize = ranges::SLOTS * fin::BYTES;
 
-/// The tables of a receiving lane, made before it takes anything else.
+/// The tables of a receiving lane, allocated before it acquires any other resource.
 pub(crate) struct RecvTables {
     records: RecordBacklog,
     flushes: VecDeque<DueFlush>,
@@ -131,7 +131,7 @@ pub(crate) struct ReceiveMemory {
 }
 
 impl RecvTables {
-    /// Of a lane with one path, or with many.
+    /// Allocates the tables of a lane with one path, or with several.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -179,7 +179,7 @@ impl RecvLane {
         }
     }
 
-    /// Where fin records go over a path.
+    /// Returns the region for fin records over a path.
     pub(crate) fn fin_region(&self, path: usize) -> RemoteRegion {
         self.fins.rail_region(self.paths.get(path).rail)
     }
@@ -191,6 +191,7 @@ impl RecvLane {
         path: usize,
     ) -> Result<(), CommFault> {
         if self.plan.matched {
+            // Where the NIC pairs messages, it writes them to their receives directly.
             return Ok(());
         }
         let bounces = Arc::clone(&self.bounces);
@@ -200,7 +201,7 @@ impl RecvLane {
         Ok(())
     }
 
-    /// Forgets what is in the bounce buffers, which take memory again as they are used.
+    /// Discards the contents of the bounce buffers, whose pages are allocated again on use.
     pub(crate) fn empty_bounces(&mut self) {
         self.bounces.release_pages();
     }
@@ -212,11 +213,14 @@ impl RecvLane {
         bounce: u32,
     ) -> Result<(), CommFault> {
         if self.gone && self.part.range.is_none() {
+            // The link of a single comm has ended with its peer; a group's link also serves other
+            // members.
             return Ok(());
         }
         let Some((path, into)) = self.bounces.buffer_extent(bounce) else { return Ok(()) };
         self.bounces.set_held(bounce, false);
-        // It is the group's, whoever posts it.
+        // Before the post: the NIC may fill the buffer at once.
+        // The group owns the buffer, whichever member posts it.
         self.post_as(rails, path, u64::from(bounce), Op::Recv { into }, true)
     }
 
@@ -228,7 +232,8 @@ impl RecvLane {
         requests: &RequestTable,
         buffers: &[RecvBuf],
     ) -> Result<Option<RequestTicket>, CommFault> {
-        // A receive begins only with credit for its records and those that wait.
+        // A receive begins only with credit for its own records and the delayed ones: then a later write cannot fail for lack of
+        // credit.
         let announced = !self.gone && !self.plan.matched;
         let many = self.paths.are_many();
         let records = self.unannounced + buffers.len() as u32;
@@ -249,10 +254,11 @@ impl RecvLane {
             let RecvBuf { mr, offset, .. } = *buffer;
             self.places[place] = MrOffset { mr, offset };
             place += table::STEP;
+            // Held until the buffer is done, so that a deregistration meanwhile is detected.
             self.regions.hold_region(mr);
         }
-        // A small message comes without having been asked for: its record has time. What the caller posts meanwhile, as a
-        // rule the message that the receive is the answer to, leaves first.
+        // A small message may be sent without a record, so the record can be delayed. Operations that the caller posts meanwhile
+        // are sent first; often the receive is for a reply to such a message.
         let eager = u64::from(self.plan.eager_max);
         let urgent = self.plan.matched || buffers.iter().any(|buffer| buffer.len > eager);
         if self.plan.matched {
@@ -266,6 +272,9 @@ impl RecvLane {
             let number = self.receiver.next_number().wrapping_sub(1);
             self.waiting[number as usize % EAGER_CREDITS_MAX] = buffers[0].tag;
             if urgent || buffers.len() > 1 || self.receiver.holds_eager() || self.withholds_enough() {
+                // Eager messages in bounce buffers may be paired with this receive already. A
+                // record of several buffers cannot be delayed, because `waiting` stores one tag per
+                // receive.
                 self.write_pending_records(rails)?;
                 self.deliver_eager(rails, requests)?;
             }
@@ -280,7 +289,7 @@ impl RecvLane {
         self.regions.find_extent(mr, 0, offset, len).map(|(_, extent)| extent).ok_or(CommFault::Revoked)
     }
 
-    /// Posts an operation. Inlined, because callers know which it is.
+    /// Posts an operation. Inlined, because callers pass a known operation, which removes its dispatch.
     #[inline(always)]
     pub(crate) fn post_op(
         &mut self,
@@ -319,20 +328,21 @@ impl RecvLane {
         match error {
             PostError::Busy | PostError::Refused(OpStatus::Flushed) if self.paths.are_many() => {
                 self.drain_path(rails, path);
+                // Other links carry on, so the loss of one is no fault of the comm.
                 Ok(())
             }
-            // The link has ended; what arrived before is still to be given out.
+            // The link has ended; messages that arrived before it must still be delivered.
             PostError::Refused(OpStatus::Flushed) => {
                 self.gone = true;
                 Ok(())
             }
-            // Credit was checked before; a link that has none all the same is broken.
+            // Credit was checked before, so a link without credit is broken.
             PostError::Busy => Err(CommFault::Link(OpStatus::Flushed)),
             PostError::Refused(status) => Err(CommFault::Link(status)),
         }
     }
 
-    /// Where a buffer lies on the rail of a path.
+    /// Returns the location of a buffer on the rail of a path.
     #[inline]
     pub(crate) fn place_on(&self, path: usize, mr: MrId, offset: u64) -> Option<RemoteRegion> {
         let keys = self.regions.rail_mr(mr, self.paths.iter().nth(path)?.rail)?.region_keys();
@@ -356,9 +366,12 @@ impl RecvLane {
                     mr.memory().copy_from(offset, bounce, at, len).is_ok()
                 });
             if !copied {
+                // The region was deregistered, or is device memory, so the message cannot be
+                // delivered.
                 return Err(CommFault::Revoked);
             }
             self.post_bounce(rails, delivery.bounce)?;
+            // Copied: the buffer can receive the next message.
             let arrival = self.receiver.complete_delivery(&delivery);
             self.on_arrival(requests, arrival);
         }
@@ -373,6 +386,7 @@ impl RecvLane {
             ArrivalOutcome::Done(id) => {
                 if let Some(len) = self.receiver.finish_one(id) {
                     self.release_buffer(table::slot_of_buffer(id.0, 0));
+                    // The common case of one buffer avoids the table of sizes.
                     return requests.complete_recv(self.requests[id.0], &[len]);
                 }
                 let mut sizes = [0; RECV_BUFFERS_MAX];
@@ -389,19 +403,20 @@ impl RecvLane {
         }
     }
 
-    /// A buffer needs its region no longer.
+    /// Releases the region of a buffer that is no longer needed.
     #[inline]
     fn release_buffer(&mut self, slot: usize) {
         self.regions.release_region(std::mem::replace(&mut self.places[slot].mr, NO_MR));
     }
 
-    /// Posts what waited for credit.
+    /// Posts operations that waited for credit.
     #[inline]
     pub(crate) fn post_due(
         &mut self,
         rails: &mut GroupRails<impl Rail>,
         requests: &RequestTable,
     ) -> Result<(), CommFault> {
+        // Called for each poll, so the common case of no work returns before anything else.
         if self.flushes.is_empty() && self.matched_due.is_empty() && !self.records.has_unannounced() {
             return Ok(());
         }
@@ -410,6 +425,7 @@ impl RecvLane {
         while let Some(mut flush) = self.flushes.pop_front() {
             if !self.post_flush(rails, requests, &mut flush)? {
                 self.flushes.push_front(flush);
+                // Flushes are posted in order, so a blocked one blocks those after it.
                 break;
             }
         }
@@ -417,7 +433,7 @@ impl RecvLane {
         Ok(())
     }
 
-    /// Takes one completion.
+    /// Processes one completion.
     #[inline]
     pub(crate) fn on_completion(
         &mut self,
@@ -434,6 +450,7 @@ impl RecvLane {
             CompletionKind::Received if completion.wr_id & MATCHED != 0 => {
                 self.matched_one();
                 let token = BufferToken::from_bits(completion.wr_id as u32);
+                // A matched message carries no record: the completion's length is the message's.
                 let arrival = self.receiver.on_imm(WriteImmediate::Whole(token), completion.len)?;
                 self.arrived += 1;
                 self.on_arrival(requests, arrival);
@@ -459,6 +476,8 @@ impl RecvLane {
             match fins.read(start + self.part.fin_at(token), &mut record) {
                 Ok(()) => {
                     let mut record = FinRecord::from_bytes(&record).map_err(MessageFault::Fin)?;
+                    // The slot may contain the record of a newer token that shares it; a record of
+                    // another token is stale.
                     if self.part.to_wire_token(token) == record.token {
                         record.token = token;
                     }
@@ -494,7 +513,7 @@ impl RecvLane {
         }
     }
 
-    /// Takes an eager message that lies in that bounce buffer.
+    /// Processes an eager message in this bounce buffer.
     fn on_eager(
         &mut self,
         rails: &mut GroupRails<impl Rail>,
@@ -502,6 +521,7 @@ impl RecvLane {
         header: EagerHeader,
         bounce: u32,
     ) -> Result<(), CommFault> {
+        // The header is the peer's claim, so its length is checked before any copy.
         if header.len > self.plan.eager_max {
             return Err(
                 MessageFault::TooLong { len: header.len.into(), room: self.plan.eager_max.into() }.into()

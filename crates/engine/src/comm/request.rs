@@ -1,6 +1,6 @@
-//! Outstanding requests of one comm. Whoever holds the lane ends them with one release store; whoever tests reads
-//! them without the lane, and says that it has with another. No word is written by both, so that a tester that is held
-//! up in the middle changes nothing that came after, were it a close of the comm and its next use.
+//! Outstanding requests of one comm. The lock holder completes them with one release store. Threads that test read them without
+//! the lock, and record in another word that they have read the outcome. No word is written by both. So a tester that is
+//! suspended in between changes nothing later, not even after a close of the comm and its next use.
 
 use std::sync::OnceLock;
 
@@ -15,26 +15,26 @@ const FREE: u32 = 0;
 const PENDING: u32 = 1;
 const DONE: u32 = 2;
 const FAILED: u32 = 3;
-/// Where the number of sizes is.
+/// The bit offset of the number of sizes.
 const COUNT: u32 = 4;
-/// Where the generation is.
+/// The bit offset of the generation.
 const GENERATION: u32 = 16;
 
-/// How a request stands.
+/// The state of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RequestOutcome {
-    /// Not yet.
+    /// It has not ended.
     Pending,
-    /// Done; the request is gone. So many sizes were filled in.
+    /// Done, and its slot is free; this many sizes were filled in.
     Done(usize),
-    /// It failed; the request is gone.
+    /// It failed, and its slot is free.
     Failed,
-    /// There is no such request.
+    /// No such request exists.
     Unknown,
 }
 
-/// Names a request of one comm. One word, because it goes through memory on its way to the caller, and a pair of
-/// halves that is read back as a whole stalls the processor.
+/// Names a request of one comm. One word: it passes through memory on its way to the caller, and two halves that are read back as
+/// one word would stall the processor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct RequestTicket(u32);
 
@@ -54,35 +54,35 @@ impl RequestTicket {
         self.0
     }
 
-    /// Its place.
+    /// Returns its slot.
     #[inline]
     pub(crate) fn slot_index(self) -> u16 {
         self.0 as u16
     }
 
-    /// Tells it from others in the same place, before and after; never 0.
+    /// Returns the generation that distinguishes it from earlier and later requests of the slot; never 0.
     #[inline]
     pub(crate) fn generation(self) -> u16 {
         (self.0 >> 16) as u16
     }
 }
 
-/// The requests of one comm, and what is counted of them.
+/// The requests of one comm, and their counters.
 #[derive(Debug)]
 pub(crate) struct RequestTable {
     slots: Box<[RequestSlot]>,
-    /// Sizes behind the first of each slot; made for the first receive of several buffers, because most comms never
-    /// have one.
+    /// Sizes after the first, of each slot; allocated for the first receive with several buffers, because most comms never have
+    /// one.
     more: OnceLock<Box<[ExtraSizes]>>,
     pub(crate) row: CommStatusRow,
 }
 
 #[derive(Debug)]
 struct RequestSlot {
-    /// Bits 0-1: phase; 4-7: number of sizes; 16-31: generation, never 0. Written by the lane's holder.
+    /// Bits 0-1: phase; 4-7: number of sizes; 16-31: generation, never 0. Written by the lock holder.
     state: AtomicU32,
-    /// The generation whose outcome was told, or cannot be told any more. Written by who tests; by the lane's holder
-    /// only where nobody has a ticket.
+    /// The generation whose outcome was returned, or was discarded. Written by the tester; by the lock holder only while no
+    /// ticket of it exists.
     taken: AtomicU32,
     size: AtomicU64,
 }
@@ -104,13 +104,14 @@ impl RequestTable {
         Ok(Self { slots: try_filled_with(slots, slot)?, more: OnceLock::new(), row })
     }
 
-    /// Those of a comm that is closed, which no caller asks for: without memory there are none, because a close does not fail for it.
+    /// Creates the table of a closed comm, on which no caller tests. Out of memory, it is empty, because a close must not fail
+    /// for lack of memory.
     pub(crate) fn of_closed_comm(row: impl Fn() -> CommStatusRow) -> Self {
         let none = |_| Self { slots: Box::default(), more: OnceLock::new(), row: row() };
         Self::new(row()).unwrap_or_else(none)
     }
 
-    /// Takes a free slot, looking from `cursor` on. Only by the lane's holder.
+    /// Reserves a free slot, searching from `cursor`. Only by the lock holder.
     #[inline]
     pub(crate) fn reserve_slot(&self, cursor: &mut u16) -> Option<RequestTicket> {
         for _ in 0..self.slots.len() {
@@ -118,9 +119,12 @@ impl RequestTable {
             *cursor = if at + 1 < self.slots.len() { *cursor + 1 } else { 0 };
             let slot = self.slots.get(at)?;
             let generation = slot.state.load(Ordering::Relaxed) >> GENERATION;
-            // Whoever took the last one has read its sizes.
+            // Relaxed: only the lock holder writes `state`.
+            // Acquire: the tester that took the last outcome has read its sizes before they are overwritten.
             if slot.taken.load(Ordering::Acquire) == generation {
                 let generation = (generation as u16).checked_add(1).unwrap_or(1);
+                // Generation 0 is never used: a ticket is never 0, and an unused slot has
+                // generation 0.
                 slot.state.store(u32::from(generation) << GENERATION | PENDING, Ordering::Relaxed);
                 return Some(RequestTicket::new(at as u16, generation));
             }
@@ -128,35 +132,37 @@ impl RequestTable {
         None
     }
 
-    /// Ends a send well.
+    /// Completes a send successfully.
     #[inline]
     pub(crate) fn complete_send(&self, slot: u16, len: u64) {
         self.row.count_sent(len);
         self.complete_request(slot, &[len]);
     }
 
-    /// Ends a receive well, with a size for each of its buffers.
+    /// Completes a receive successfully, with a size for each of its buffers.
     #[inline]
     pub(crate) fn complete_recv(&self, slot: u16, sizes: &[u64]) {
         self.row.count_received(sizes);
         self.complete_request(slot, sizes);
     }
 
-    /// Ends a request well, with these sizes.
+    /// Completes a request successfully, with these sizes.
     #[inline]
     pub(crate) fn complete_request(&self, slot: u16, sizes: &[u64]) {
         let Some(request) = self.slots.get(slot as usize) else { return };
         if let Some((&first, rest)) = sizes.split_first() {
+            // Sizes before the state: the release store publishes them.
             request.size.store(first, Ordering::Relaxed);
             if !rest.is_empty() {
                 self.store_extra_sizes(slot, rest);
             }
         }
         let generation = request.state.load(Ordering::Relaxed) >> GENERATION << GENERATION;
+        // Release: a tester that sees the outcome also sees the sizes.
         request.state.store(generation | (sizes.len() as u32) << COUNT | DONE, Ordering::Release);
     }
 
-    /// Stores the sizes behind the first.
+    /// Stores the sizes after the first.
     #[inline(never)]
     fn store_extra_sizes(&self, slot: u16, sizes: &[u64]) {
         let none = || -> ExtraSizes { std::array::from_fn(|_| AtomicU64::new(0)) };
@@ -166,7 +172,7 @@ impl RequestTable {
         }
     }
 
-    /// Loads the sizes behind the first.
+    /// Loads the sizes after the first.
     #[inline(never)]
     fn load_extra_sizes(&self, slot: u16, sizes: &mut [u64]) {
         let more = self.more.get().and_then(|more| more.get(usize::from(slot)));
@@ -175,14 +181,14 @@ impl RequestTable {
         }
     }
 
-    /// Gives a pending request up: the call that made it returns "not yet".
+    /// Cancels a pending request: the call that made it returns "not yet".
     pub(crate) fn cancel_request(&self, slot: u16) {
         if let Some(request) = self.slots.get(slot as usize) {
             request.discard_request();
         }
     }
 
-    /// Ends every pending request badly; returns how many.
+    /// Fails every pending request; returns how many.
     pub(crate) fn fail_all(&self) -> usize {
         let mut failed = 0;
         for request in &self.slots {
@@ -196,7 +202,7 @@ impl RequestTable {
         failed
     }
 
-    /// Forgets all requests, when the comm is closed; their names mean nothing from then on.
+    /// Discards all requests when the comm is closed, and invalidates their names.
     pub(crate) fn clear(&self) {
         self.row.give_up();
         for request in &self.slots {
@@ -204,7 +210,7 @@ impl RequestTable {
         }
     }
 
-    /// Looks at a request; a finished one is freed.
+    /// Returns the outcome of a request, and frees its slot if it has ended.
     #[inline]
     pub(crate) fn take_outcome(
         &self,
@@ -214,12 +220,14 @@ impl RequestTable {
         let slot = ticket.slot_index();
         let generation = ticket.generation();
         let Some(request) = self.slots.get(slot as usize) else { return RequestOutcome::Unknown };
+        // Acquire: pairs with the release store of the outcome, so the sizes below are visible.
         let state = request.state.load(Ordering::Acquire);
         if state >> GENERATION != u32::from(generation) {
             return RequestOutcome::Unknown;
         }
         let outcome = match state & PHASE {
             PENDING => return RequestOutcome::Pending,
+            // This outcome was returned before; a second test must not return it again.
             _ if request.taken.load(Ordering::Relaxed) == u32::from(generation) => {
                 return RequestOutcome::Unknown;
             }
@@ -236,11 +244,12 @@ impl RequestTable {
             FAILED => RequestOutcome::Failed,
             _ => return RequestOutcome::Unknown,
         };
+        // Release: after the sizes were read, the slot may be reused.
         request.taken.store(u32::from(generation), Ordering::Release);
         outcome
     }
 
-    /// Whether that is a request whose outcome was not told.
+    /// Returns whether this is a request whose outcome was not returned yet.
     #[inline]
     pub(crate) fn is_outstanding(&self, ticket: RequestTicket) -> bool {
         self.slots.get(usize::from(ticket.slot_index())).is_some_and(|request| {
@@ -250,17 +259,18 @@ impl RequestTable {
         })
     }
 
-    /// Whether any request has not ended.
+    /// Returns whether any request has not ended.
     pub(crate) fn has_pending(&self) -> bool {
         self.slots.iter().any(|slot| slot.state.load(Ordering::Relaxed) & PHASE == PENDING)
     }
 }
 
 impl RequestSlot {
-    /// The request is gone without an outcome.
+    /// Frees the slot of a request without an outcome.
     fn discard_request(&self) {
         let generation = self.state.load(Ordering::Relaxed) >> GENERATION;
         self.state.store(generation << GENERATION | FREE, Ordering::Relaxed);
+        // Marked as returned, so that the slot can be reserved again.
         self.taken.store(generation, Ordering::Release);
     }
 }

@@ -1,5 +1,5 @@
-//! The sending lane of a comm: turns the sender's decisions into operations, and completions into finished requests.
-//! Called with the lane claimed; never waits.
+//! The sending lane of a comm: turns the sender's decisions into operations, and completions into finished requests. Called under
+//! the group's lock; never waits.
 
 use std::collections::VecDeque;
 
@@ -25,13 +25,13 @@ use crate::memory::slab::MailboxPiece;
 use crate::pool::member_ids::SendMemberIds;
 use crate::{CommFault, MrId};
 
-/// Eager messages whose records were not read yet, from which on a test reads records when it has time.
+/// Number of eager messages with unread records from which on a test also reads records.
 const UNMATCHED_DUE: usize = 8;
 
 /// `wr_id` of operations whose completion only counts.
 pub(crate) const COUNTED: u64 = LOW_MASK;
 
-/// The lane.
+/// The sending lane.
 pub(crate) struct SendLane {
     pub(crate) paths: CommPaths,
     pub(crate) plan: TransferPlan,
@@ -39,27 +39,28 @@ pub(crate) struct SendLane {
     pub(crate) sender: MessageSender,
     pub(crate) mailbox: MailboxPiece,
     pub(crate) fins: RemoteRegion,
-    /// How it is known in its group.
+    /// Its names in its group.
     pub(crate) part: SendMemberIds,
     cursor: u16,
     pub(crate) outgoing: Box<[PendingSend]>,
     /// Requests with bytes or a fin record to post, oldest first; not those whose fin record waits for placement.
     pub(crate) unposted: VecDeque<u16>,
-    /// Where there are several links.
+    /// State of several links; `None` with one.
     pub(crate) many: Option<Box<MultiLink>>,
-    /// Requests that are done once their one operation has left, oldest first.
+    /// Requests that are done once their one operation has been sent, oldest first.
     leaving: VecDeque<u16>,
     /// Signalled operations that have not completed.
     pub(crate) posted: u32,
     /// Messages started.
     pub(crate) sent: u64,
-    /// Of requests that are done when they are posted or have left: how many operations had been posted then; of others 0.
+    /// By request: how many operations had been posted at its end, for requests that are done when they are posted or sent; else
+    /// 0.
     marks: Box<[u64]>,
-    /// Of requests: the region that their message was last copied from when it left.
+    /// By request: the region that its message was last copied from at sending.
     copied: Box<[MrId]>,
-    /// How many had been posted after the last one that is copied from the caller's memory when it leaves.
+    /// The number of operations posted up to the last one that is copied from the caller's memory at sending.
     last_copied: u64,
-    /// The operation that ends the lane is still to be posted.
+    /// The final operation of the lane is still to be posted.
     pub(crate) last_due: bool,
 }
 
@@ -94,41 +95,42 @@ impl SendLane {
         }
     }
 
-    /// What only the peer's answer tells.
+    /// Applies the fields that only the peer's reply contains.
     pub(crate) fn apply_peer_answer(&mut self, sender: MessageSender, fins: RemoteRegion) {
         self.sender = sender;
         self.fins = fins;
+        // Path 0 is described in the reply; the other paths get theirs when their links are made.
         if let Some(many) = &mut self.many {
             many.fins[0] = fins;
         }
     }
 
-    /// It is a member of a group from now on; nothing has come for it yet.
+    /// Makes the lane a member of a group. No record has arrived for it yet.
     pub(crate) fn join_group(&mut self, part: SendMemberIds) {
         let sender = std::mem::replace(&mut self.sender, MessageSender::new(0, 0));
         (self.sender, self.part) = (sender.in_group(), part);
     }
 
-    /// Where clear-to-send records go over a path.
+    /// Returns the region into which the peer writes clear-to-send records over a path.
     pub(crate) fn mailbox_region(&self, path: usize) -> RemoteRegion {
         self.mailbox.rail_region(self.paths.get(path).rail)
     }
 
-    /// Signalled operations under way, or bytes still to post.
+    /// Returns whether signalled operations are in flight, or bytes are still to be posted.
     pub(crate) fn has_unfinished(&self) -> bool {
         let many = self.many.as_ref().is_some_and(|many| many.has_unfinished());
         self.posted > 0 || self.last_due || !self.unposted.is_empty() || many
     }
 
-    /// Eager messages whose records were not read yet.
+    /// Returns the number of eager messages whose records were not read yet.
     #[inline]
     pub(crate) fn unmatched_eager(&self) -> usize {
         self.sender.unmatched_count()
     }
 
-    /// Reads records that have come, off the path of any message.
+    /// Reads the records that have arrived, outside the path of any message.
     pub(crate) fn read_records(&mut self, rails: &mut GroupRails<impl Rail>) {
-        // A fault here comes again with the next message.
+        // A fault here recurs with the next message, which reports it.
         let _ = self.sender.on_records(&MailboxView(self.mailbox.memory_and_offset()));
         self.settle_eager(rails);
     }
@@ -141,7 +143,8 @@ impl SendLane {
         requests: &RequestTable,
         message: SendMessage,
     ) -> Result<Option<RequestTicket>, CommFault> {
-        // A message takes at most its stripes and a fin record; nothing overtakes what waits for credit.
+        // A message takes at most its stripes and a fin record. It starts only if nothing earlier waits for credit, so that
+        // messages stay in order.
         let room = match &self.many {
             None => self.paths.lead_credits(rails) > STRIPES_MAX as u32,
             Some(many) => !many.has_waiting(),
@@ -152,6 +155,8 @@ impl SendLane {
         let Some(ticket) = requests.reserve_slot(&mut self.cursor) else { return Ok(None) };
         let slot = ticket.slot_index();
         let started = if self.plan.matched && !self.has_matched_part() {
+            // A full share: further sends of this member would keep the other members' out of the
+            // NIC.
             Ok(false)
         } else if self.plan.matched {
             self.send_matched(rails, slot, message).map(|()| true)
@@ -162,6 +167,7 @@ impl SendLane {
         };
         match started {
             Ok(true) => {
+                // Counted only once started, because CLOSE reports this number to the peer.
                 self.sent += 1;
                 requests.row.count_begun(1);
                 Ok(Some(ticket))
@@ -186,6 +192,7 @@ impl SendLane {
     ) -> Result<bool, CommFault> {
         self.count_eager(rails, message.len);
         let decided =
+            // Reads the mailbox, so a record that has just arrived is used by this message.
             self.sender.on_isend(&MailboxView(self.mailbox.memory_and_offset()), message.tag, message.len);
         self.settle_eager(rails);
         match decided? {
@@ -193,7 +200,8 @@ impl SendLane {
             SendDecision::Eager(header) => self.send_eager(rails, requests, slot, message, header)?,
             SendDecision::Direct(cts) => self.send_direct(rails, requests, slot, message, &cts)?,
         }
-        // What follows a message before the next poll leaves with that poll, together.
+        // The first message after a poll is flushed at once; those that follow before the next poll share that poll's flush, and
+        // so one doorbell.
         if !rails.burst {
             rails.flush();
             rails.burst = true;
@@ -202,9 +210,10 @@ impl SendLane {
         Ok(true)
     }
 
-    /// Tells how many eager messages the group has credit for: one more, if a message of `len` bytes may be one.
+    /// Sets the number of eager messages for which the group has credit: one more, if a message of `len` bytes may be eager.
     #[inline]
     pub(crate) fn count_eager(&mut self, rails: &GroupRails<impl Rail>, len: u64) {
+        // Only members of a group share credits; a single comm has its own in the sender.
         if let Some(eager) = &rails.eager
             && len <= u64::from(self.plan.eager_max)
         {
@@ -213,10 +222,11 @@ impl SendLane {
         }
     }
 
-    /// Takes the group's credit for the eager message that was begun, and gives back what none needs any more.
+    /// Acquires the group's credit for the eager message that was begun, and returns credits that are not needed any more.
     #[inline]
     pub(crate) fn settle_eager(&mut self, rails: &mut GroupRails<impl Rail>) {
         let needed = self.sender.unmatched_count() as u32;
+        // Unchanged in the common case, and then the group's counter is not touched.
         if let Some(eager) = &mut rails.eager
             && self.part.eager != needed
         {
@@ -225,11 +235,12 @@ impl SendLane {
         }
     }
 
-    /// Finishes requests whose operations have left.
+    /// Finishes requests whose operations have been sent.
     #[inline]
     fn finish_departed(&mut self, rails: &GroupRails<impl Rail>, requests: &RequestTable) {
         while let Some(&slot) = self.leaving.front() {
             if !self.has_left(rails, slot) {
+                // Operations leave in order, so the first one that has not left stops the search.
                 return;
             }
             self.leaving.pop_front();
@@ -238,7 +249,7 @@ impl SendLane {
         }
     }
 
-    /// Whether a test of a finished request has something to do all the same.
+    /// Returns whether a test of a finished request still has work to do.
     #[inline(always)]
     pub(crate) fn is_due(&self, rails: &GroupRails<impl Rail>) -> bool {
         self.sender.unmatched_count() >= UNMATCHED_DUE || self.unsent_ops(rails) > 0
@@ -246,7 +257,7 @@ impl SendLane {
 
     #[inline(always)]
     fn unsent_ops(&self, rails: &GroupRails<impl Rail>) -> u32 {
-        // Over several links, what is done has arrived.
+        // Over several links, a finished request has arrived.
         if self.many.is_some() {
             return 0;
         }
@@ -254,21 +265,22 @@ impl SendLane {
         rails.get(path.rail).unsent_ops(path.link)
     }
 
-    /// Whether a finished request has left this process.
+    /// Returns whether a finished request has been sent by this process.
     pub(crate) fn has_left(&self, rails: &GroupRails<impl Rail>, slot: u16) -> bool {
+        // `posts` counts operations of the whole group, and they leave in posting order.
         let left = rails.posts - u64::from(self.unsent_ops(rails));
         self.marks.get(usize::from(slot)).is_none_or(|&mark| mark <= left)
     }
 
-    /// The rail was polled, and carries.
+    /// Handles a poll of the rail, which is up.
     #[inline]
     pub(crate) fn after_poll(&mut self, rails: &mut GroupRails<impl Rail>, requests: &RequestTable) {
         rails.burst = false;
         self.finish_departed(rails, requests);
     }
 
-    /// Copies a small message of host memory out, behind the `head` bytes that the buffer begins with; `None` if it is
-    /// not both.
+    /// Copies a small message in host memory into `buffer`, after its `head` bytes; `None` if it is not small or not in host
+    /// memory.
     #[inline]
     pub(crate) fn copy_inline<'b>(
         &self,
@@ -277,10 +289,12 @@ impl SendLane {
         buffer: &'b mut [u8; INLINE_MAX],
     ) -> Option<&'b [u8]> {
         let all = head as u64 + message.len;
+        // A message that fits the operation needs no registration lookup by the NIC, and its memory
+        // is free at once.
         if all > self.plan.inline_max {
             return None;
         }
-        // Of memory of a device nothing is read.
+        // The CPU reads no device memory.
         let memory = self.regions.rail_mr(message.mr, 0)?.memory();
         memory.read(message.offset, &mut buffer[head..all as usize]).ok()?;
         Some(&buffer[..all as usize])
@@ -296,6 +310,7 @@ impl SendLane {
     ) -> Result<(), CommFault> {
         let head = self.part.eager_head(header);
         let head = &head[..self.part.header_len()];
+        // One stack buffer, because head and body of an inline operation are contiguous.
         let mut buffer = [0; INLINE_MAX];
         buffer[..head.len()].copy_from_slice(head);
         if let Some(bytes) = self.copy_inline(message, head.len(), &mut buffer) {
@@ -324,6 +339,9 @@ impl SendLane {
         cts: &CtsRecord,
     ) -> Result<(), CommFault> {
         let to = RemoteLocation::for_data(cts.key, cts.addr);
+        // An immediate can announce a message only if the receiver learns its length: a full
+        // buffer's is known, and some NICs report the length of each write. Otherwise a fin record
+        // carries it.
         let whole = if !self.plan.write_data {
             None
         } else if message.len == cts.len {
@@ -341,8 +359,11 @@ impl SendLane {
             return self.post_inline(rails, requests, slot, message.len, op);
         }
         if self.part.remote.is_some() && message.len > SMALL_MAX {
+            // A member's long message would block the shared link for all other members.
             return self.send_sliced(rails, requests, slot, message, cts, whole);
         }
+        // Copied writes need no completion, but they need an immediate to be announced without a
+        // fin record.
         if let Some(imm) = whole
             && self.plan.is_copied_on_post(message.len)
         {
@@ -358,6 +379,8 @@ impl SendLane {
         let outgoing = &mut self.outgoing[slot as usize];
         (outgoing.to, outgoing.token) = (to, cts.token);
         if let (1, Some(imm)) = (pieces, whole) {
+            // One operation that announces itself: no fin record, and no place in the queue of
+            // unposted requests.
             outgoing.given = message.len;
             return self.post_piece(rails, slot, 0, message.len, Some(imm));
         }
@@ -368,6 +391,7 @@ impl SendLane {
 
     pub(crate) fn track_message(&mut self, slot: u16, message: SendMessage) {
         self.regions.hold_region(message.mr);
+        // No mark yet: the request is not done before its operations complete.
         self.marks[slot as usize] = 0;
         let outgoing = &mut self.outgoing[slot as usize];
         (outgoing.mr, outgoing.offset, outgoing.len) = (message.mr, message.offset, message.len);
@@ -375,7 +399,7 @@ impl SendLane {
         (outgoing.last, outgoing.sliced) = (None, false);
     }
 
-    /// Posts an operation that needs its source no longer: the request is done at once.
+    /// Posts an operation that no longer needs its source: the request is done at once.
     #[inline(always)]
     fn post_inline(
         &mut self,
@@ -385,14 +409,15 @@ impl SendLane {
         len: u64,
         op: Op<'_>,
     ) -> Result<(), CommFault> {
+        // The operation has its own copy of the bytes, so the caller may change its memory at once.
         self.post_op(rails, COUNTED, op, self.plan.signal_all)?;
         self.marks[slot as usize] = rails.posts;
         requests.complete_send(slot, len);
         Ok(())
     }
 
-    /// Posts an operation whose source is free once it has left: the request of a small message is done at once, that of
-    /// a longer one when it has left.
+    /// Posts an operation whose source is free once it has been sent: the request of a small message is done at once, that of a
+    /// longer one when it has been sent.
     fn post_copied(
         &mut self,
         rails: &mut GroupRails<impl Rail>,
@@ -401,10 +426,12 @@ impl SendLane {
         message: SendMessage,
         op: Op<'_>,
     ) -> Result<(), CommFault> {
-        // More must not be lost unnoticed with the link.
+        // A longer message must not be lost with the link after its request is done.
         if message.len <= u64::from(self.plan.eager_max) {
             self.post_inline(rails, requests, slot, message.len, op)?;
             self.last_copied = rails.posts;
+            // The NIC copies from the caller's memory later, so a deregistration has to wait for
+            // that.
             self.copied[slot as usize] = message.mr;
             return Ok(());
         }
@@ -412,11 +439,12 @@ impl SendLane {
         self.post_op(rails, COUNTED, op, self.plan.signal_all)?;
         self.outgoing[slot as usize].left = 1;
         self.marks[slot as usize] = rails.posts;
+        // In posting order, which is also the order in which requests leave.
         self.leaving.push_back(slot);
         Ok(())
     }
 
-    /// Posts an operation. Inlined, because callers know which it is.
+    /// Posts an operation. Inlined, because callers pass a known operation, which removes its dispatch.
     #[inline(always)]
     pub(crate) fn post_op(
         &mut self,
@@ -428,6 +456,7 @@ impl SendLane {
         let path = self.paths.lead_path();
         match rails.get_mut(path.rail).post(path.link, self.part.tag | wr_id, op, signalled) {
             Ok(()) => {
+                // Unsignalled operations have no completion, so they must not be counted here.
                 self.posted += u32::from(signalled);
                 rails.posts += 1;
                 Ok(())
@@ -436,7 +465,7 @@ impl SendLane {
         }
     }
 
-    /// Posts what waited for credit, which may come back without a completion.
+    /// Posts operations that waited for credit, which may become free without a completion.
     #[inline]
     pub(crate) fn post_due(
         &mut self,
@@ -452,6 +481,7 @@ impl SendLane {
             rails.flush();
             return Ok(());
         }
+        // Nothing to post in the common case, and then no flush either.
         if self.unposted.is_empty() {
             return Ok(());
         }
@@ -462,6 +492,7 @@ impl SendLane {
 
     pub(crate) fn finish_if_done(&mut self, requests: &RequestTable, slot: u16) {
         let outgoing = &mut self.outgoing[slot as usize];
+        // A request with a pending fin record is not done, although all its bytes have arrived.
         if outgoing.left == 0 && outgoing.fin == FinDue::No && outgoing.mr != NO_MR {
             let mr = outgoing.mr;
             let len = outgoing.len;
@@ -471,7 +502,7 @@ impl SendLane {
         }
     }
 
-    /// The peer says that everything arrived: what has not completed never will, and need not.
+    /// The peer reports that everything has arrived: operations without a completion will never complete, and need not.
     pub(crate) fn complete_all(&mut self, requests: &RequestTable) {
         self.unposted.clear();
         self.leaving.clear();
@@ -486,7 +517,7 @@ impl SendLane {
         }
     }
 
-    /// Takes one completion.
+    /// Processes one completion.
     pub(crate) fn on_completion(
         &mut self,
         rails: &mut GroupRails<impl Rail>,
@@ -496,6 +527,7 @@ impl SendLane {
         if completion.status != OpStatus::Ok {
             return Err(self.on_failed(completion));
         }
+        // A sender receives nothing; such a completion would be the fabric's fault.
         if completion.done != CompletionKind::Posted {
             return Ok(());
         }
@@ -503,10 +535,12 @@ impl SendLane {
             return self.on_op_completed(rails, requests, completion.wr_id);
         }
         self.posted = self.posted.saturating_sub(1);
+        // Its request was done when it was posted.
         if completion.wr_id == COUNTED {
             return Ok(());
         }
         if completion.wr_id & SLICE != 0 {
+            // A slice returns its credit before `post_due`, which may use it for the next slice.
             self.part.slices = self.part.slices.saturating_sub(1);
             rails.slices.return_credits(1);
         }
@@ -515,39 +549,42 @@ impl SendLane {
         outgoing.left = outgoing.left.saturating_sub(1);
         self.end_wait(slot);
         self.post_due(rails, requests)?;
+        // A request that is queued again has a fin record to post.
         if !self.unposted.contains(&slot) {
             self.finish_if_done(requests, slot);
         }
         Ok(())
     }
 
-    /// Puts a request back among the unposted ones if its fin record has waited for placement, and all is placed.
+    /// Queues a request among the unposted ones if its fin record waited for placement, and all bytes are placed.
     pub(crate) fn end_wait(&mut self, slot: u16) {
         if self.outgoing[usize::from(slot)].is_fin_due() && !self.unposted.contains(&slot) {
             self.unposted.push_back(slot);
         }
     }
 
-    /// Whether requests have bytes or a fin record to post, now or when their bytes are placed.
+    /// Returns whether requests have bytes or a fin record to post, now or after placement.
     fn has_unposted(&self) -> bool {
         !self.unposted.is_empty() || self.outgoing.iter().any(|outgoing| outgoing.fin != FinDue::No)
     }
 
-    /// Whether operations under way read memory of the caller's.
+    /// Returns whether operations in flight read the caller's memory.
     pub(crate) fn reads_user_memory(&self, rails: &GroupRails<impl Rail>) -> bool {
         self.regions.any_in_use() || self.last_copied > rails.posts - u64::from(self.unsent_ops(rails))
     }
 
-    /// Whether the NIC has still to copy a small message out of that region, which does not count as in use for it.
+    /// Returns whether the NIC still has to copy a small message from this region. Such a copy does not count as a use of the
+    /// region.
     pub(crate) fn copies_wait(&self, rails: &GroupRails<impl Rail>, mr: MrId) -> bool {
         let left = rails.posts - u64::from(self.unsent_ops(rails));
         self.last_copied > left
             && self.copied.iter().zip(&self.marks).any(|(&from, &mark)| from == mr && mark > left)
     }
 
-    /// Nothing more will be sent: an operation is posted whose completion proves that all before it arrived.
+    /// Ends sending: posts an operation whose completion proves that all before it arrived.
     pub(crate) fn end_sending(&mut self, rails: &mut GroupRails<impl Rail>) {
-        // Over several links each operation is under way until it has arrived, so nothing is left to prove; or is proven.
+        // Over several links, an operation is in flight until it has arrived, or until a proof covers it, so no final operation
+        // is needed.
         self.last_due = self.many.is_none();
         if let Some(many) = &mut self.many {
             many.proofs.ends = true;
@@ -555,12 +592,14 @@ impl SendLane {
         self.post_last(rails);
     }
 
-    /// Posts the last operation when there is credit for it.
+    /// Posts the final operation when there is credit for it.
     pub(crate) fn post_last(&mut self, rails: &mut GroupRails<impl Rail>) {
         if self.many.is_some() && !self.plan.arrives {
             self.post_proofs(rails);
             return rails.flush();
         }
+        // The final operation must be posted after all others, because its completion proves that
+        // they arrived.
         if !self.last_due || self.has_unposted() || self.paths.lead_credits(rails) == 0 {
             return;
         }
@@ -576,7 +615,7 @@ impl SendLane {
 #[cold]
 fn not_posted(error: PostError) -> CommFault {
     match error {
-        // Credit was checked before; a link that has none all the same is broken.
+        // Credit was checked before, so a link without credit is broken.
         PostError::Busy => CommFault::Link(OpStatus::Flushed),
         PostError::Refused(status) => CommFault::Link(status),
     }

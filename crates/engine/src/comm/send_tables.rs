@@ -1,4 +1,5 @@
-//! The tables of a sending lane, allocated together before a connection takes anything else: without memory nothing has to be given back.
+//! The tables of a sending lane, allocated before a connection acquires any other resource: out of memory, nothing has to be
+//! released.
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,7 @@ use crate::comm::outgoing::PendingSend;
 use crate::comm::stripe::MultiLink;
 use crate::memory::regions::NO_MR;
 
-/// The tables of a sending lane, made before it takes anything else.
+/// The tables of a sending lane, allocated before it acquires any other resource.
 pub(crate) struct SendTables {
     pub(crate) many: Option<Box<MultiLink>>,
     pub(crate) outgoing: Box<[PendingSend]>,
@@ -21,7 +22,7 @@ pub(crate) struct SendTables {
 }
 
 impl SendTables {
-    /// Of a lane with one path, or with many.
+    /// Allocates the tables of a lane with one path, or with several.
     ///
     /// # Errors
     /// [`OutOfMemory`].

@@ -1,5 +1,5 @@
-//! The answering side of a connection: makes the receiving lane, answers, and hands the comm out when the asking side
-//! is ready.
+//! The accepting side of a connection: makes the receiving lane, replies with RESULT, and returns the comm to its caller when the
+//! connecting side is ready.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,16 +29,18 @@ use crate::pool::member::{CommNames, CommSide, OpenComm};
 use crate::{CommFault, CommId, CommNics, EngineError, in_full};
 
 impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
-    /// Goes on with what waits at a listener; a comm once one is there.
+    /// Makes progress on the requests of a listener; returns a comm once one is ready.
     pub(crate) fn advance_accept(
         &self,
         control: &mut ControlPlane<H, F::Rail>,
         id: SlotId,
     ) -> Result<Option<CommId>, EngineError> {
         let Some(listen) = control.listens.get_mut(id) else { return Err(EngineError::Unknown("listener")) };
+        // One connection at a time per listener: comms are returned in the order of their OPENs.
         if listen.current.is_none() {
             let nics = listen.nics;
             let Some(stream) = listen.pending.front().map(|asked| asked.stream) else { return Ok(None) };
+            // Links cost memory and queue pairs, so unproven peers are limited.
             if !control.may_answer(stream, self.core.host.now()) {
                 return Ok(None);
             }
@@ -59,6 +61,8 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
                     if let Some(listen) = control.listens.get_mut(id) {
                         listen.current = Some(current);
                     }
+                    // An accepted connection proves the peer, so its frames cost no budget any
+                    // more.
                     control.mark_carrying(stream);
                     self.send_result(control, id)?;
                 }
@@ -68,6 +72,8 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
                     control.warn_refusal(&self.core.control_context(), &text);
                     control.send_frame(stream, &refused, None);
                     if let Some(listen) = control.listens.get_mut(id) {
+                        // Forgotten, so that a repeated OPEN is tried again when resources are
+                        // free.
                         listen.seen.forget_connection(stream, conn);
                     }
                     return Err(error);
@@ -77,7 +83,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         self.advance_current(control, id)
     }
 
-    /// The NICs of this end: the listener's, or that for neighbours if a neighbour asks for it.
+    /// Returns the NICs of this end: the listener's, or the intra-host NIC if a process of this host requests it.
     fn nics_for(
         &self,
         control: &ControlPlane<H, F::Rail>,
@@ -87,6 +93,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         if !asked.open.near {
             return Some(nics);
         }
+        // The intra-host NIC reaches only processes of this host, which a local stream proves.
         self.core.fabric.intra_host_nic().filter(|_| control.is_local(asked.stream)).map(CommNics::from)
     }
 
@@ -97,7 +104,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
     ) -> Result<Option<CommId>, EngineError> {
         let Some(listen) = control.listens.get_mut(id) else { return Err(EngineError::Unknown("listener")) };
         let Some(current) = listen.current.as_mut() else { return Ok(None) };
-        // A CLOSE says more than the READY before it.
+        // A CLOSE makes the READY before it unnecessary: the accept is over either way.
         if self.core.comms.get(current.comm).is_some_and(|comm| comm.peer_closed.load(Ordering::Acquire)) {
             current.machine.on_ready();
         }
@@ -105,7 +112,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             AcceptStep::Wait if std::mem::take(&mut current.repeat) => current.machine.on_open(),
             step => step,
         };
-        // Asked before READY too: the other end may wait to be dialled by this one.
+        // Polled before READY too: the other end may wait for this one to dial.
         let ready = step == AcceptStep::Ready;
         let up = match self.is_up(current.comm) {
             // The other end had the link, and has closed it again.
@@ -120,12 +127,12 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             listen.current = None;
             listen.seen.forget_connection(stream, conn);
             if up.is_ok() {
-                // One that has left meanwhile needs nobody's word.
+                // Fails only for a member that has left meanwhile, to which readiness does not matter.
                 let _ = control.pool.on_ready(seat);
             }
             return up.map(|_| Some(comm)).inspect_err(|_| {
                 self.drop_comm(control, comm);
-                // The other end may see nothing wrong with its link.
+                // CLOSE is needed because the other end may see no fault on its link.
                 control.send_frame(stream, &ControlFrame::Close { id: conn, messages: 0 }, None);
             });
         }
@@ -133,6 +140,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             let comm = current.comm;
             let process = current.peer.process;
             listen.current = None;
+            // Nothing was returned to the caller yet, so the comm is dropped silently.
             self.drop_comm(control, comm);
             return Err(CommFault::PeerDead(process).into());
         }
@@ -142,11 +150,12 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         Ok(None)
     }
 
-    /// Whether the link of a comm that was asked for is up, or never will be because the peer has closed or died.
+    /// Returns whether the link of a requested comm is up, or never will be because the peer has closed or died.
     fn is_up(&self, comm: CommId) -> Result<bool, EngineError> {
         let Some(slot) = self.core.comms.get(comm) else { return Ok(true) };
         let closed = slot.peer_closed.load(Ordering::Acquire);
         let up = self.core.with_member(comm, |LockedMember { open, rails, .. }| {
+            // A link to an ended peer will never be up.
             let over = closed || open.peer.dead.load(Ordering::Acquire);
             match &mut open.side {
                 CommSide::Recv(lane) if !over => {
@@ -159,7 +168,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         up.unwrap_or(Ok(true))
     }
 
-    /// Makes this end of a connection as the pool says; `None` if it is to be asked for in another way, or again.
+    /// Makes this end of a connection as the pool decides; `None` if the request has to be changed or repeated.
     fn answer_open(
         &self,
         control: &mut ControlPlane<H, F::Rail>,
@@ -167,6 +176,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         nics: &CommNics,
         asked: PendingOpen,
     ) -> Result<Option<AcceptAttempt>, EngineError> {
+        // A stream that has ended cannot carry RESULT.
         if let Some(error) = control.stream_fault(asked.stream, asked.peer.process) {
             return Err(error);
         }
@@ -174,7 +184,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let open = &asked.open;
         let mut verdict = control.pool.on_request(&key, open.conn, open.links, &open.share)?;
         if let AcceptPlan::Stale(seat) = verdict {
-            // The control stream keeps order, so that what was given up is gone by now; but for its seat.
+            // The control stream keeps order, so the abandoned attempt has ended already, and only its membership is left.
             let _ = control.pool.remove_member(seat);
             verdict = control.pool.on_request(&key, open.conn, open.links, &open.share)?;
         }
@@ -187,7 +197,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             }
             AcceptPlan::Alone(place) => return self.answer_own(control, nics, asked, place, false).map(Some),
             AcceptPlan::Joined(place) => match self.answer_in_group(control, asked, place) {
-                // Its link is in error here.
+                // The link of the group is in error at this end.
                 Err(EngineError::Draining) => Some(ShareOutcome::Retry),
                 made => return made.map(Some),
             },
@@ -196,13 +206,14 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             AcceptPlan::NoResources(limit) => return Err(PlacementError::Exhausted(limit).into()),
             AcceptPlan::Later | AcceptPlan::Late | AcceptPlan::Stale(_) => None,
         };
-        // It will ask anew, or the same again.
+        // The connecting side repeats its request, changed or as it is.
         if let Some(given) = given {
             control.send_frame(stream, &without_comm(&open, OpenAnswer::Accepted, given), None);
         }
         if let Some(listen) = control.listens.get_mut(listen) {
             match given {
                 Some(given) => listen.seen.record_refusal(stream, conn, given),
+                // Forgotten without a reply: the repeated OPEN must be treated as new.
                 None => listen.seen.forget_connection(stream, conn),
             }
         }
@@ -219,15 +230,19 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         begins: bool,
     ) -> Result<AcceptAttempt, EngineError> {
         let made = self.make_receiver(control, nics, asked, place, begins);
+        // The pool has reserved a place, which an error must free.
         made.inspect_err(|_| self.leave_pool(control, place))
     }
 
-    /// The plan of a receiving lane on links of its own, or of a group that has so many times their depth; and the receives that they need.
+    /// Returns the plan of a receiving lane on links of its own, or of a group with `times` their depth, and the number of
+    /// receives that they need.
     fn plan_receiver(&self, caps: &Caps, open: &wire::OpenFrame, times: Option<u32>) -> (TransferPlan, u32) {
         let mut plan = TransferPlan::new(caps, &self.core.params, usize::from(open.links))
             .with_depth_factor(times.unwrap_or(1));
+        // The NIC pairs messages only if both ends do so.
         plan.matched &= open.matched;
         let recv_depth = match plan.matched {
+            // A group uses the whole depth, as each member needs its share.
             true if times.is_some() => caps.depth_max,
             true => TOKENS_MAX as u32,
             false => plan.bounces,
@@ -251,7 +266,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let (plan, recv_depth) = self.plan_receiver(&caps, &open, times);
         let pipeline = self.assign_pipeline(control, nics, place);
         let times = plan.depth_factor(times);
-        // The class of the traffic comes with the other end's address.
+        // The traffic class arrives with the other end's address.
         let manner = RailOptions { recv_depth, asks: false, times, pipeline, class: None };
         let (mut rails, paths) = self.open_paths(nics, links, manner)?;
         let tables = RecvTables::new(paths.are_many())?;
@@ -263,13 +278,14 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let rail = rails.get_mut(path.rail);
         let theirs = open.link.clone();
         rail.connect(link, LinkAddress { bytes: open.link, fd })?;
-        // As RESULT says it: where it is reached may depend on who connects.
+        // The address that RESULT contains: it may depend on the connecting side.
         let own = rail.link_address(link)?;
         let proof = GroupProof::of_links([(theirs.as_slice(), own.bytes.as_slice())]);
         let receiver = MessageReceiver::new();
         let regions_max = self.core.params.regions_max as usize;
         let ends = CommNames { stream, remote: open.conn, attempt: None };
         let (lane, fins, group) = if begins {
+            // The mailbox is a slot of the group's slab, as further members will use it too.
             let mut group = CommGroup::new_receiving(place.group, rails, &paths, plan, Arc::clone(&bounces));
             let (lot, fins) = group.take_mailbox()?;
             (Some(lot), fins, Err(group))
@@ -282,6 +298,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             RecvLane::new(tables, paths, plan, receiver, open.mailbox, own_memory, regions_max);
         let mut group = group;
         match &mut group {
+            // Posted before RESULT: the peer may send as soon as it has the address.
             Ok(rails) => receiving.post_bounces(rails, 0)?,
             Err(group) => group.post_bounces(&mut receiving)?,
         }
@@ -292,6 +309,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             Err(group) => {
                 let lane = self.core.groups.insert(group)?;
                 control.riding.insert(place.group, lane);
+                // The proof lets both ends check that they mean the same links.
                 control.pool.on_wired(place.group, proof)?;
                 let comm = self.add_receiver(control, lane, member)?;
                 (comm, self.group_answer(comm, open.share.mode, Some(proof))?)
@@ -324,6 +342,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let unknown = EngineError::Unknown("group of queue pairs");
         let Some(&lane) = control.riding.get(&place.group) else { return Err(unknown) };
         let member = {
+            // Waits for the lane: joining is not on a message's path.
             let mut held = self.core.groups.lock_lane(lane);
             let Some(group) = held.as_mut() else { return Err(unknown) };
             let Some((common, rails)) = group.shared_resources() else { return Err(unknown) };
@@ -357,7 +376,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         Ok(AcceptAttempt { machine, comm, conn, turn, given, place, stream, peer, repeat: false })
     }
 
-    /// What RESULT says of the group that a comm is in; with a proof if it is the first.
+    /// Returns the group fields of RESULT for a comm; with a proof for the first member.
     fn group_answer(
         &self,
         comm: CommId,
@@ -368,6 +387,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let member = MemberId::from_bits(bits).ok_or(EngineError::Unknown("connection"))?;
         match (mode, proof) {
             (ShareMode::Create(epoch) | ShareMode::First(epoch), Some(proof)) => {
+                // The creator reports the proof; members that join know it already.
                 Ok(ShareOutcome::Created { epoch, proof, member })
             }
             (ShareMode::Join(epoch, _), None) => Ok(ShareOutcome::Joined { epoch, member }),
@@ -383,7 +403,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             let CommSide::Recv(lane) = &open.side else { return Ok(None) };
             let path = lane.paths.get(0);
             let address = match joined {
-                // The other end knows it.
+                // The other end has the address already.
                 true => LinkAddress { bytes: Vec::new(), fd: None },
                 false => rails.get(path.rail).link_address(path.link)?,
             };
@@ -395,6 +415,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
                 remote_len: lane.plan.remote_len,
                 comm: comm.to_bits(),
                 fins: lane.fin_region(0),
+                // With pairing by the NIC there are no eager messages.
                 eager_max: if matched { 0 } else { lane.plan.eager_max },
                 eager_credits: lane.plan.eager_credits,
                 link: address.bytes,

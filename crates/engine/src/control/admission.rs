@@ -1,5 +1,5 @@
-//! Who may open a control stream to this process, for how long without showing a nonce of ours, how much is read from such streams, and how often
-//! refusals are logged. Called as the control plane goes on; frames are passed on, and not looked at here.
+//! Admission of control streams: which processes may open one, for how long without a valid nonce, how much is read from it, and
+//! how often refusals are logged. Called by the control plane's progress; passes frames on without parsing them.
 
 use trunkline_fabric::{Host, LogLevel, OobError, OobListener, OobStream as _, OobTransport, Rail};
 use trunkline_proto::counters::ProcessTally;
@@ -10,7 +10,7 @@ use trunkline_proto::time::Instant;
 use super::{BURST, ControlContext, ControlPlane, REDIALS_MAX};
 use crate::in_full;
 
-/// Which proof a stream has shown.
+/// The proof that a stream has shown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum StreamStanding {
     /// Another process has opened it, and it has shown nothing.
@@ -22,17 +22,19 @@ pub(super) enum StreamStanding {
 }
 
 impl<H: Host, R: Rail> ControlPlane<H, R> {
-    /// Accepts the streams that wait, a bounded number at once and per second: the others wait in the kernel's queue, which refuses more.
-    /// Returns how many were accepted.
+    /// Accepts pending streams, a bounded number per call and per second: further ones wait in the kernel's queue, which refuses
+    /// the excess. Returns how many were accepted.
     pub(super) fn accept_streams(&mut self, around: &ControlContext<'_, H>, now: Instant) -> usize {
         let mut accepted = 0;
         for _ in 0..BURST {
             let Some(listener) = self.listener.as_mut() else { return accepted };
+            // Checked before each accept: the budget bounds the work that unknown peers can cause.
             if !self.strangers.check_room(now) {
                 return accepted;
             }
             match listener.accept() {
                 Ok(Some(io)) => {
+                    // The listener works again, so its next failure is logged again.
                     self.listener_told = None;
                     self.strangers.spend_units(1);
                     self.accept_stream(around, io, now);
@@ -40,12 +42,14 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
                 }
                 Ok(None) => return accepted,
                 Err(error @ OobError::OtherUser { .. }) => {
+                    // A refused connection costs work too.
                     self.strangers.spend_units(1);
                     around.status.add_tally(ProcessTally::StreamsRefused, 1);
                     self.warn_refusal(around, &format!("control stream refused: {}", in_full(&error)));
                 }
                 Err(error) => {
                     let text = format!("control listener: {}", in_full(&error));
+                    // The same failure recurs at each call, and is logged once.
                     if self.listener_told.as_ref() != Some(&text) {
                         around.host.log(LogLevel::Warn, &text);
                         self.listener_told = Some(text);
@@ -57,7 +61,8 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         accepted
     }
 
-    /// Takes a stream in that another process has opened. As long as it has shown no nonce of ours, it is one of a bounded number.
+    /// Adds a stream that another process has opened. Streams without a valid nonce are bounded in number; the oldest one is
+    /// refused.
     fn accept_stream(
         &mut self,
         around: &ControlContext<'_, H>,
@@ -76,22 +81,26 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         }
     }
 
-    /// The streams that are read now: all but those that have shown nothing, of which a bounded number is read by turns, and the last ones accepted:
-    /// an invited peer has sent its proof there.
+    /// Lists the streams to read now: all that have shown a proof, a bounded number of the unproven ones in rotation, and those
+    /// accepted last, because an invited peer has often sent its proof already.
     pub(super) fn list_streams_to_read(&mut self, names: &mut Vec<SlotId>, accepted: usize, now: Instant) {
         names.clear();
         let proven = |standing| standing != StreamStanding::Unproven;
         names.extend(self.streams.iter().filter(|(_, stream)| proven(stream.standing)).map(|(id, _)| id));
         names.extend(self.unproven.expired_streams(now));
+        // The newest ones first, because an invited peer has often sent its proof with the
+        // connection.
         names.extend(self.unproven.newest_streams(accepted));
         names.extend(self.unproven.next_reads());
     }
 
-    /// Takes frames from a stream, a bounded number; fewer from one that carries no connection while many such streams speak.
+    /// Reads frames from a stream, a bounded number. Streams without a connection share a work budget, so a flood of them reads
+    /// less.
     pub(super) fn take_frames(&mut self, around: &ControlContext<'_, H>, id: SlotId, now: Instant) {
         for _ in 0..BURST {
             let Some(stream) = self.streams.get_mut(id) else { return };
             let is_charged = stream.standing != StreamStanding::Carries;
+            // The rest stays in the kernel's buffers until the budget allows it.
             if is_charged && !self.strangers.check_room(now) {
                 return;
             }
@@ -108,7 +117,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
                 Ok(None) => return,
                 Err(error) => {
                     match error {
-                        // It carries on a stream of a peer that knows its name.
+                        // The connection has joined a stream whose name only its peer knows, so it is not charged as an unproven one.
                         OobError::Merged => self.strangers.refund_units(1),
                         OobError::Closed => {}
                         _ => {
@@ -122,7 +131,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         }
     }
 
-    /// A stream has shown a nonce of this process. A process that has too many such streams loses the oldest.
+    /// Handles a stream that has shown a nonce of this process. A process with too many such streams loses its oldest.
     pub(super) fn mark_invited(&mut self, around: &ControlContext<'_, H>, id: SlotId) {
         self.unproven.remove(id);
         let Some(stream) = self.streams.get_mut(id).filter(|one| one.standing == StreamStanding::Unproven)
@@ -130,8 +139,10 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
             return;
         };
         stream.standing = StreamStanding::Invited;
+        // The kernel's process id cannot be forged, unlike the name in HELLO.
         let process = stream.io.peer_pid();
         self.invited.push_back((id, process));
+        // Without a process id, all remote streams count together, so their limit is higher.
         let most = if process.is_some() { INVITED_STREAMS_MAX } else { INVITED_REMOTE_MAX };
         let mut others = self.invited.iter().filter(|(_, of)| *of == process);
         if others.clone().count() > most
@@ -141,13 +152,15 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         }
     }
 
-    /// Whether an OPEN on a stream may be answered now: links are made for it. Of streams that carry nothing only so many are.
+    /// Returns whether an OPEN on a stream may be processed now. Links are made for it, so streams without a connection pay from
+    /// the work budget.
     pub(crate) fn may_answer(&mut self, id: SlotId, now: Instant) -> bool {
         let Some(stream) = self.streams.get_mut(id) else { return true };
         if stream.standing == StreamStanding::Carries {
             return true;
         }
         let has_room = self.strangers.check_room(now);
+        // Charged before the links are made, also if that fails.
         if has_room {
             stream.cost = stream.cost.saturating_add(STRANGER_OPEN_COST);
             self.strangers.spend_units(STRANGER_OPEN_COST);
@@ -155,32 +168,34 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         has_room
     }
 
-    /// A connection was accepted on a stream: its cost so far was no stranger's work.
+    /// Marks that a connection was accepted on a stream, and refunds the stream's cost.
     pub(crate) fn mark_carrying(&mut self, id: SlotId) {
         self.invited.retain(|(invited, _)| *invited != id);
         if let Some(stream) = self.streams.get_mut(id)
             && stream.standing != StreamStanding::Carries
         {
             stream.standing = StreamStanding::Carries;
+            // Refunded: this work was for a proven peer.
             self.strangers.refund_units(stream.cost);
         }
     }
 
-    /// Ends the streams that have shown no nonce of ours in time.
+    /// Ends the streams that have shown no valid nonce in time.
     pub(super) fn expire_streams(&mut self, around: &ControlContext<'_, H>, now: Instant) {
         while let Some(id) = self.unproven.take_expired(now) {
             let has_greeted = self.streams.get(id).is_some_and(|stream| stream.peer.is_some());
             let missing = if has_greeted { "no connection was opened on it" } else { "no hello came" };
+            // Refused, not only dropped, so that the log contains the reason.
             let why = format!("{missing} within {} s", UNPROVEN_TIME.0 / 1_000_000_000);
             self.refuse_stream(around, id, &why);
         }
     }
 
-    /// Ends a stream that does not speak as a peer does.
+    /// Ends a stream that violates the protocol.
     pub(super) fn refuse_stream(&mut self, around: &ControlContext<'_, H>, id: SlotId, why: &str) {
         around.status.add_tally(ProcessTally::StreamsRefused, 1);
         self.warn_refusal(around, &format!("control stream refused: {why}"));
-        // The process that answers there does not speak the protocol, so it is not asked again.
+        // The listening process does not implement the protocol, so it is not dialled again.
         for (_, attempt) in self.attempts.iter_mut().filter(|(_, attempt)| attempt.stream == id) {
             attempt.redials = REDIALS_MAX;
         }

@@ -1,4 +1,4 @@
-//! The asking side of a connection: makes the sending lane, asks, and opens the comm when the answer comes.
+//! The connecting side: makes the sending lane, sends OPEN, and opens the comm when RESULT arrives.
 
 use trunkline_fabric::{Fabric, Host, LinkAddress, LinkControl, Rail, RailConfig, RecvOrder};
 use trunkline_proto::comm::sender::MessageSender;
@@ -29,23 +29,23 @@ use crate::pool::member::{CommNames, CommSide, OpenComm};
 use crate::pool::membership::AttemptLinks;
 use crate::{CommId, CommNics, EngineError, EngineParams};
 
-/// How rails are opened.
+/// Options for the rails of a comm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RailOptions {
     /// Posted receives of a link.
     pub(crate) recv_depth: u32,
     /// For the end that connects, and sends.
     pub(crate) asks: bool,
-    /// How many times as deep as usual.
+    /// The factor of the queue depths.
     pub(crate) times: u32,
-    /// The pipeline that the first link goes on, where its NIC has several.
+    /// The pipeline for the first link, where its NIC has several.
     pub(crate) pipeline: Option<u32>,
     /// The traffic class.
     pub(crate) class: Option<u8>,
 }
 
 impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
-    /// Opens the rails of a comm with so many links, the first link on them.
+    /// Opens the rails of a comm with this many links, and makes the first link.
     pub(crate) fn open_paths(
         &self,
         nics: &CommNics,
@@ -54,10 +54,12 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
     ) -> Result<(GroupRails<F::Rail>, CommPaths), EngineError> {
         let RailOptions { recv_depth, asks, times, pipeline, class: traffic_class } = manner;
         let EngineParams { depth, peer_time, rail_time, .. } = self.core.params;
-        // Where there is no other link, one is given up no sooner than a peer.
+        // Without another link, the rail time limit is at least the peer time limit: nothing is gained by giving the link up
+        // earlier.
         let rail_time = if links > 1 { rail_time } else { rail_time.max(peer_time) };
-        // Bounce buffers are all alike.
+        // Bounce buffers are interchangeable, so receives may complete in any order.
         let recv_order = RecvOrder::Any;
+        // Fewer links than NICs: only the first NICs are opened.
         let used = &nics.numbers()[..nics.numbers().len().min(links)];
         let depth_of = |at: usize| {
             let most = self.core.fabric.nics().get(used[at]).map_or(depth, |nic| nic.caps.depth_max);
@@ -87,6 +89,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         );
         rails.pipeline = pipeline;
         let now = self.core.host.now();
+        // Only the first link is made now; the others follow when the comm is polled.
         let first = rails.create_link(0, 0)?;
         let path = |at: usize| {
             let (link, life) = match at {
@@ -99,7 +102,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         Ok((rails, CommPaths::new(path(0), (1..links).map(path).collect())))
     }
 
-    /// Starts an attempt; `None` if the peer is too busy to be asked right now.
+    /// Starts an attempt; `None` if the peer is too busy to be dialled right now.
     pub(crate) fn begin_connect(
         &self,
         control: &mut ControlPlane<H, F::Rail>,
@@ -108,14 +111,18 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         traffic: TrafficHint,
     ) -> Result<Option<SlotId>, EngineError> {
         let EngineCore { fabric, host, params, .. } = &self.core;
+        // The process cannot accept another stream now.
         let Some(stream) = control.stream_to(host, handle.process, &handle.address)? else {
             return Ok(None);
         };
+        // Both must be true: the stream proves the same host, and the handle that the listener has
+        // such a NIC.
         let near = fabric.intra_host_nic().filter(|_| control.is_local(stream) && handle.near);
         let (nics, remote) = match near {
             Some(near) => (CommNics::from(near), nics::NicList::NEAR),
             None => (nics, handle.nics),
         };
+        // Enough links for the end with more NICs.
         let rails = usize::from(remote.len()).max(nics.numbers().len());
         let each = match params.p2p_links_per_rail {
             0 => params.links_per_rail,
@@ -127,6 +134,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             conn: 0,
             listen: handle.listen,
             nonce: handle.nonce,
+            // Set when the pool has chosen the links.
             matched: false,
             near: near.is_some(),
             links: links as u8,
@@ -154,6 +162,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         };
         let limit = |_| EngineError::Exhausted { what: "connection attempts", limit: ATTEMPTS_MAX };
         let id = control.attempts.insert(attempt).map_err(limit)?;
+        // An error must not leave the attempt behind: the caller gets no handle to it.
         if let Err(error) = self.send_open(control, id) {
             self.forget_attempt(control, id);
             return Err(error);
@@ -161,7 +170,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         Ok(Some(id))
     }
 
-    /// Goes on with an attempt; the comm once it is there. On an error the attempt is of no more use.
+    /// Makes progress on an attempt; returns the comm once it is open. After an error the attempt is unusable.
     pub(crate) fn advance_connect(
         &self,
         control: &mut ControlPlane<H, F::Rail>,
@@ -172,6 +181,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         };
         let stream = attempt.stream;
         let process = attempt.process;
+        // The accepting side closed while this end was still connecting.
         if attempt.closed {
             return Err(crate::CommFault::PeerClosed(process).into());
         }
@@ -184,6 +194,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             if let Some(error) = control.stream_fault(stream, process).filter(|_| !redialled) {
                 return Err(error);
             }
+            // The OPEN was sent on the lost stream, so it is repeated on the new one.
             if redialled && asked {
                 send_open(control, id)?;
             } else if !asked {
@@ -199,7 +210,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         }
     }
 
-    /// Makes this end as the pool says, and asks for the other, unless it is to wait for something.
+    /// Makes this end as the pool decides, and sends OPEN, unless the attempt has to wait.
     fn send_open(&self, control: &mut ControlPlane<H, F::Rail>, id: SlotId) -> Result<(), EngineError> {
         let Some((ask, wish)) = self.place_attempt(control, id)? else { return Ok(()) };
         let Some(share) = ask.to_request(wish.turn) else { return Ok(()) };
@@ -230,8 +241,9 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let (lane, made) = match made {
             Ok(made) => made,
             Err(error) => {
+                // The place must not stay reserved without links.
                 self.leave_pool(control, place);
-                // A link of the group is being made anew.
+                // A link of the group is being replaced.
                 return if matches!(error, EngineError::Draining) { Ok(()) } else { Err(error) };
             }
         };
@@ -240,12 +252,13 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         (attempt.place, attempt.machine) = (Some(place), ConnectHandshake::new(now));
         (attempt.open.matched, attempt.open.mailbox) = (lane.plan.matched, lane.mailbox_region(0));
         (attempt.open.conn, attempt.open.share) = (id.to_bits(), share);
+        // A new link has a new address, which `send_open` fills in.
         attempt.open.link.clear();
         attempt.lane = Some((lane, made));
         send_open(control, id)
     }
 
-    /// The pipeline that the first link of a new group goes on, where its NIC has several.
+    /// Assigns the pipeline for the first link of a new group, where its NIC has several.
     pub(crate) fn assign_pipeline(
         &self,
         control: &mut ControlPlane<H, F::Rail>,
@@ -256,8 +269,8 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         control.pool.place_on_pipeline(place.group, pipelines)
     }
 
-    /// Rails, links and a lane for a comm that has them to itself, or is the first of a group whose queues are `group` times
-    /// as deep as those of one.
+    /// Makes rails, links and a lane for a comm of its own, or for the first member of a group whose queues are `group` times as
+    /// deep.
     fn make_own(
         &self,
         nics: &CommNics,
@@ -272,6 +285,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let manner =
             RailOptions { recv_depth: 0, asks: true, times: plan.depth_factor(group), pipeline, class };
         let (rails, paths) = self.open_paths(nics, links, manner)?;
+        // The mailbox size depends on the number of links: records have two lines for several.
         let mailbox = MailboxPiece::register_own(&rails, RecordLines::for_links(links).mailbox_bytes())?;
         let plan = plan.with_depth_factor(group.unwrap_or(1));
         let sender = MessageSender::new(0, 0);
@@ -280,7 +294,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         Ok((lane, AttemptLinks::Own(rails)))
     }
 
-    /// Connects the link as the reply says; false if there is nothing to connect.
+    /// Connects the link to the address in the reply; false if there is nothing to connect.
     fn connect_from_reply(
         &self,
         control: &mut ControlPlane<H, F::Rail>,
@@ -295,6 +309,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             ConnectStep::Refused(OpenAnswer::NoResources) => return Err(EngineError::PeerExhausted),
             ConnectStep::Refused(_) => return Err(EngineError::Refused),
             ConnectStep::Wait | ConnectStep::SendOpen | ConnectStep::SendReady => {
+                // Dropped, so that a repeated RESULT is processed as new.
                 attempt.reply = None;
                 return Ok(false);
             }
@@ -311,6 +326,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         }
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(false) };
         if let (Some((reply, _)), Some((lane, _))) = (&attempt.reply, &mut attempt.lane) {
+            // The balancer needs the speed of the path before the first message.
             let (speed, latency) = self.core.nic_speed(lane.paths.get(0).nic);
             lane.link_up(0, speed, latency, self.core.host.now());
             self.apply_reply(lane, reply);
@@ -319,7 +335,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         Ok(true)
     }
 
-    /// Connects the link of this end to the one that the other end has made.
+    /// Connects the link of this end to the link of the other end.
     fn connect_link(
         &self,
         control: &mut ControlPlane<H, F::Rail>,
@@ -337,8 +353,10 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let rail = rails.get_mut(path.rail);
         let link_id = path.link;
         rail.connect(link_id, address)?;
+        // Only a single link copies at once: with several, an operation may have to be repeated.
         if links == 1 {
             lane.plan.copied_max = rail.copied_max(link_id).min(lane.plan.message_max);
+            // A poll costs a call here, so copied messages are sent without one.
             if rail.poll_is_call(link_id) {
                 lane.plan.blind_max = lane.plan.blind_max.max(lane.plan.copied_max);
             }
@@ -346,13 +364,14 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         Ok(())
     }
 
-    /// The link of this end is up: others may join its group, if it is to have any.
+    /// Handles a link that is up: other comms may join its group, if it is to have any.
     fn on_link_up(&self, control: &mut ControlPlane<H, F::Rail>, id: SlotId) -> Result<(), EngineError> {
         let Some(ConnectAttempt { open, place: Some(place), reply: Some((reply, _)), lane, .. }) =
             control.attempts.get_mut(id)
         else {
             return Ok(());
         };
+        // Members that join find the link connected, and have nothing to prove.
         if matches!(lane, Some((_, AttemptLinks::Own(_)))) {
             let proof = proof::GroupProof::of_links([(open.link.as_slice(), reply.link.as_slice())]);
             control.pool.on_wired(place.group, proof)?;
@@ -360,7 +379,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         Ok(())
     }
 
-    /// Makes the comm, once the link is up.
+    /// Opens the comm, once the link is up.
     fn open_comm(
         &self,
         control: &mut ControlPlane<H, F::Rail>,
@@ -374,14 +393,14 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
                 let path = lane.paths.lead_path();
                 rails.get_mut(path.rail).poll_link_up(path.link)?
             }
-            // Whoever came before has seen that it is.
+            // The first member of the group has checked that the link is up.
             _ => true,
         };
         if !up {
             return Ok(None);
         }
         self.on_link_up(control, id)?;
-        // What the attempt has is cleared away with it.
+        // On an error, the attempt's resources are freed together with the attempt.
         let Some(peer) = control.stream_peer(stream) else {
             return Err(crate::CommFault::PeerDead(process).into());
         };
@@ -394,10 +413,12 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let mut open = OpenComm::new(CommSide::Send(lane), peer, ends);
         open.place = place;
         let comm = self.add_sender(control, open, made, &reply).inspect_err(|_| {
+            // The comm is not open, so its place is freed.
             if let Some(place) = place {
                 self.leave_pool(control, place);
             }
         })?;
+        // After the comm is open: the accepting side may write records as soon as it gets READY.
         control.send_frame(stream, &ControlFrame::Ready { comm: reply.comm, conn: id.to_bits() }, None);
         if let Some(attempt) = control.attempts.get_mut(id) {
             attempt.comm = Some(comm);
@@ -407,10 +428,13 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
 
     fn apply_reply(&self, lane: &mut SendLane, reply: &ResultFrame) {
         let links = lane.paths.len();
+        // Both ends must agree, and the reply contains the other end's choice.
         lane.plan.matched = reply.matched && lane.plan.matched;
         lane.plan.remote_len = reply.remote_len;
+        // The smaller of both limits holds.
         let eager_max = reply.eager_max.min(lane.plan.eager_max);
         let credits = reply.eager_credits.min(lane.plan.eager_credits);
+        // Without eager messages there is nothing to spend credits on.
         let credits = if eager_max == 0 { 0 } else { credits };
         (lane.plan.eager_max, lane.plan.eager_credits) = (eager_max, credits);
         let sender = MessageSender::new(eager_max, credits).with_links(links);
@@ -419,7 +443,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
     }
 }
 
-/// Sends OPEN, again if need be.
+/// Sends OPEN, also repeatedly.
 fn send_open<H: Host, R: Rail>(control: &mut ControlPlane<H, R>, id: SlotId) -> Result<(), EngineError> {
     let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
     let Some((lane, made)) = attempt.lane.as_ref() else { return Ok(()) };
@@ -428,10 +452,12 @@ fn send_open<H: Host, R: Rail>(control: &mut ControlPlane<H, R>, id: SlotId) -> 
             let path = lane.paths.lead_path();
             rails.get(path.rail).link_address(path.link)?
         }
+        // Members use the group's links, so their OPEN contains no address.
         AttemptLinks::Rider { .. } => LinkAddress { bytes: Vec::new(), fd: None },
     };
+    // Filled once: a repeated OPEN must contain the same address.
     if attempt.open.link.is_empty() {
-        // The first is what the other end connects to.
+        // The other end connects its first link to this address.
         attempt.open.link.clone_from(&address.bytes);
     }
     let open = attempt.open.clone();

@@ -1,9 +1,9 @@
 //! How a member of a job shows another one that it is that member. Used by the control streams of one-sided work and of tagged messages; it
 //! knows no stream.
 //!
-//! Each card has a public key. Two members derive the same secret from one's private and the other's public key (X25519, RFC 7748), and a
-//! proof is a MAC under that secret: only the two can make it, although the cards are known to all members. A card is believed as
-//! the starter of the job carries cards.
+//! Each card has a public key. Two members derive the same secret from one's private and the other's public key (X25519, RFC
+//! 7748). A proof is a MAC under that secret: only the two can make it, although all members have the cards. Cards are as
+//! trustworthy as the channel by which the job's launcher distributes them.
 
 use std::fmt;
 
@@ -15,14 +15,14 @@ use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
 /// The purpose of a proof: one for another purpose is not valid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ProofPurpose {
-    /// Words of one-sided work.
+    /// Messages of one-sided work.
     OneSided,
     /// A control stream for tagged messages.
     Tagged,
 }
 
 impl ProofPurpose {
-    /// First bytes of the authenticated text: no other MAC of Trunkline begins so.
+    /// First bytes of the authenticated text: no other MAC of Trunkline begins with them.
     const fn mac_label(self) -> &'static [u8] {
         match self {
             Self::OneSided => b"trunkline rma 1 member",
@@ -41,7 +41,7 @@ impl fmt::Debug for MemberKey {
 }
 
 impl MemberKey {
-    /// A key of unpredictable bytes.
+    /// Creates a key from unpredictable bytes.
     #[must_use]
     pub fn new(random: [[u8; 16]; 2]) -> Self {
         let mut key = [0; 32];
@@ -49,14 +49,14 @@ impl MemberKey {
         Self(key)
     }
 
-    /// The public key that the card contains.
+    /// Returns the public key for the card.
     #[must_use]
     pub fn public_key(&self) -> PublicKey {
         x25519(self.0, X25519_BASEPOINT_BYTES)
     }
 
-    /// The proof that member `from` shows member `to`, one of which is this process and the other has the key `theirs`. `None` for a key that
-    /// no member can have, which would make the secret known to all.
+    /// Returns the proof that member `from` shows member `to`. One of the two is this process, and the other has the key
+    /// `theirs`. `None` for an invalid key: a low-order point would make the secret known to all.
     #[must_use]
     pub fn make_proof(
         &self,

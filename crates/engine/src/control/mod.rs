@@ -1,7 +1,7 @@
 //! The control plane: one stream from this process to each one that it connects to, and one from each that connects to it, carry all handshakes.
 //! The loss of a stream is the peer's death for the connections that it carries.
 //!
-//! Driven from the calls that set up and close, and now and then from lanes that wait; never from a thread of ours.
+//! Driven by the calls that set up and close, and periodically by lanes that wait; never by a thread of the engine.
 
 pub(crate) mod accept;
 mod admission;
@@ -52,54 +52,55 @@ use crate::pool::membership::{AttemptLeftover, AttemptLinks};
 use crate::status::EngineStatus;
 use crate::{CommId, CommNics, EngineError, EngineParams};
 
-/// Streams of one process.
+/// The maximum number of streams of a process.
 const STREAMS_MAX: usize = 16384;
-/// Listeners of one process.
+/// The maximum number of listeners of a process.
 const LISTENS_MAX: usize = 65536;
-/// Connections asked for and not closed yet.
+/// The maximum number of connections that are requested and not closed.
 pub(crate) const ATTEMPTS_MAX: usize = 65536;
-/// Streams accepted, and frames taken from a stream, in one go.
+/// Streams accepted, and frames read from a stream, per call: bounds how long one peer can occupy the control plane.
 const BURST: usize = 64;
-/// How often the stream of an attempt is opened anew: a process that was stopped when it should have sent OPEN finds its stream ended by a peer that
-/// is alive.
+/// Redials of the stream of an attempt. A process that was stopped before it sent OPEN finds its stream closed by a peer that is
+/// alive, so one redial is justified.
 const REDIALS_MAX: u8 = 1;
-/// How often attempts are looked at; a process that made no call for longer was stopped, and its attempts age no more.
+/// The interval at which attempts age. A process that made no call for longer was stopped, and its attempts age by one interval
+/// only.
 const AGE_STEP: Duration = Duration::from_secs(1);
 
 /// The process's control plane.
 pub(crate) struct ControlPlane<H: Host, R: Rail> {
     process: ProcessId,
-    /// What every HELLO offers of sharing.
+    /// The sharing offer of every HELLO.
     offer: ShareOffer,
-    /// Who shares queue pairs with whom.
+    /// The pool of shared queue pairs and their members.
     pub(crate) pool: GroupPool,
-    /// The lanes of the groups that comms share.
+    /// The lanes of shared groups.
     pub(crate) riding: HashMap<GroupId, u32>,
-    /// The comms that ride on them, by the names that their peers have for them.
+    /// The comms that are members of them, by their peers' names of them.
     pub(crate) riders: HashMap<u64, GroupedComm>,
     /// Closed comms that linger.
     pub(crate) left: LingeringSet,
     listener: Option<<H::Oob as OobTransport>::Listener>,
-    /// What was last said about it; the same failure comes again at each call until its cause is gone.
+    /// The last log line about the listener: a failure recurs at each call until its cause is removed, and is logged once.
     listener_told: Option<String>,
     /// How often refusals are logged: any process can cause them.
     refusals: LogRate,
     streams: SlotTable<ControlStream<<H::Oob as OobTransport>::Stream>>,
-    /// Those that others have opened and no connection was opened on.
+    /// Streams that other processes have opened and that carry no connection.
     unproven: UnprovenStreams,
-    /// Work for streams that carry no connection of this process.
+    /// Work budget of streams that carry no connection of this process.
     strangers: WorkBudget,
-    /// Those of them that have shown a nonce, the oldest first, and the processes that the kernel names.
+    /// Those of them that have shown a nonce, oldest first, with the process id from the kernel.
     invited: VecDeque<(SlotId, Option<u32>)>,
-    /// Names of all streams, while they are looked at; kept so that looking allocates nothing.
+    /// Scratch list of the streams to read, kept so that a poll allocates nothing.
     names: Vec<SlotId>,
     pub(crate) listens: SlotTable<CommListener>,
     pub(crate) attempts: SlotTable<ConnectAttempt<R>>,
     /// When attempts last aged.
     aged: Instant,
-    /// Attempts that are given up, to be forgotten by the engine.
+    /// Attempts that are given up, to be freed by the engine.
     pub(crate) abandoned: Vec<SlotId>,
-    /// What others have left, to be cleared away when its lane is free.
+    /// Resources of ended attempts, to be freed when their lane is unlocked.
     pub(crate) leftovers: VecDeque<AttemptLeftover<R>>,
 }
 
@@ -107,7 +108,7 @@ struct ControlStream<S> {
     io: S,
     /// Connections that had carried it when it was last read.
     joins: u64,
-    /// Known once its HELLO came.
+    /// Known once its HELLO has arrived.
     peer: Option<Arc<RemoteProcess>>,
     /// The process a stream we opened must lead to.
     expected: Option<ProcessId>,
@@ -140,48 +141,48 @@ pub(crate) struct AcceptAttempt {
     pub(crate) machine: AcceptHandshake,
     pub(crate) comm: CommId,
     pub(crate) conn: u64,
-    /// Which OPEN of that connection is answered.
+    /// The turn of the OPEN of that connection that is being processed.
     pub(crate) turn: u32,
-    /// On what links the comm is.
+    /// The links that the comm got.
     pub(crate) given: ShareOutcome,
     /// Its place in the pool.
     pub(crate) place: GroupPlace,
     pub(crate) stream: SlotId,
     pub(crate) peer: Arc<RemoteProcess>,
-    /// Sent again when asked again.
+    /// RESULT is sent again, because OPEN was repeated.
     pub(crate) repeat: bool,
 }
 
-/// A connection this process asked for; it stays until the comm is closed, to answer repeated RESULTs.
+/// A connection that this process requested. It stays until the comm is closed, because repeated RESULTs need a reply.
 pub(crate) struct ConnectAttempt<R: Rail> {
     pub(crate) machine: ConnectHandshake,
     pub(crate) stream: SlotId,
     pub(crate) process: ProcessId,
-    /// Where that process listens.
+    /// The listener's address of that process.
     pub(crate) address: Vec<u8>,
-    /// How often its stream was opened anew, because it ended before anything was answered.
+    /// How often its stream was redialled, because it ended before a reply.
     pub(crate) redials: u8,
     /// NICs of this end.
     pub(crate) nics: CommNics,
     /// NICs of the other end.
     pub(crate) remote: nics::NicList,
-    /// What it wishes of the pool.
+    /// Its preference for the pool.
     pub(crate) wish: GroupPreference,
-    /// Where the pool has placed it; none as long as it has not asked.
+    /// Its place in the pool; `None` before it has requested one.
     pub(crate) place: Option<GroupPlace>,
     pub(crate) open: OpenFrame,
     pub(crate) lane: Option<(SendLane, AttemptLinks<R>)>,
     pub(crate) reply: Option<(ResultFrame, Option<PassedFd>)>,
-    /// The link is connected as the reply says, and may not be up yet.
+    /// The link is connected to the address in the reply, and may not be up yet.
     pub(crate) joined: bool,
     pub(crate) comm: Option<CommId>,
-    /// The answering side has closed its end already.
+    /// The accepting side has closed its end already.
     pub(crate) closed: bool,
-    /// How long this process has made calls since connect was last called for it.
+    /// The time for which this process has made calls since connect was last called for it.
     pub(crate) unasked: Duration,
 }
 
-/// What dispatching needs besides the control plane.
+/// The engine state that the dispatch of frames uses in addition to the control plane.
 pub(crate) struct ControlContext<'a, H: Host> {
     pub(crate) host: &'a H,
     pub(crate) comms: &'a CommTable,
@@ -214,8 +215,9 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         }
     }
 
-    /// The address of this process, listening from now on.
+    /// Returns the address of this process, which listens from now on.
     pub(crate) fn listen_address(&mut self, host: &H) -> Result<OobAddress, OobError> {
+        // Started with the first use: processes that only connect need no listener.
         if self.listener.is_none() {
             self.listener = Some(host.oob().listen()?);
         }
@@ -229,8 +231,9 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         self.listens.insert(listen).map_err(exhausted)
     }
 
-    /// A stream to that process that this one has opened, at the address where that one listens: one that exists, or a new one. A stream that was
-    /// accepted is never used for it, since its opener has only claimed to be a process. `None` if the peer is too busy right now.
+    /// Returns a stream that this process has opened to that process at its listening address: an existing or a new one. A stream
+    /// that was accepted is never used for it, since its opener has only claimed to be that process. `None` if the peer is too
+    /// busy right now.
     pub(crate) fn stream_to(
         &mut self,
         host: &H,
@@ -243,6 +246,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         }
         let io = match host.oob().connect(&OobAddress(address.to_vec())) {
             Ok(io) => io,
+            // The listen queue of the peer is full, so the caller tries again later.
             Err(OobError::Overflow) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
@@ -256,7 +260,9 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
     ) -> Result<SlotId, EngineError> {
         let hello =
             ControlFrame::Hello { min: VERSION, max: VERSION, offer: self.offer, process: self.process };
+        // HELLO is the first frame of each stream, and the other end waits for it.
         io.send(fabric::OobFrame { bytes: hello.to_bytes(), fd: None })?;
+        // This process chose the address, so the stream needs no further proof.
         let standing = if expected.is_some() { StreamStanding::Carries } else { StreamStanding::Unproven };
         let stream = ControlStream { io, joins: 0, peer: None, expected, versions: None, standing, cost: 1 };
         self.streams
@@ -264,21 +270,23 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
             .map_err(|_| EngineError::Exhausted { what: "control streams", limit: STREAMS_MAX })
     }
 
-    /// Sends a frame; a stream that cannot take it is gone, which its receiving side notices.
+    /// Sends a frame. A stream that cannot send it has ended, which its next read reports.
     pub(crate) fn send_frame(&mut self, stream: SlotId, frame: &ControlFrame, fd: Option<PassedFd>) {
         if let Some(stream) = self.streams.get_mut(stream) {
-            // The error comes again, for good, from the next receive.
+            // The error recurs permanently from the next receive, which handles it.
             let _ = stream.io.send(fabric::OobFrame { bytes: frame.to_bytes(), fd });
         }
     }
 
-    /// Opens the stream of an unanswered attempt anew, if it has ended. `false`: it cannot be, or not right now.
+    /// Redials the stream of an unanswered attempt, if it has ended. `false`: a redial is not permitted, or not possible right
+    /// now.
     pub(crate) fn redial_attempt(&mut self, host: &H, id: SlotId) -> bool {
         let Some(attempt) = self.attempts.get(id) else { return false };
         let process = attempt.process;
         let address = attempt.address.clone();
         let was_local = attempt.open.near;
         let spent = attempt.redials >= REDIALS_MAX;
+        // An existing stream means that the attempt's frames are still in flight.
         if spent || self.streams.get(attempt.stream).is_some() {
             return false;
         }
@@ -289,12 +297,13 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         }
         if let Some(attempt) = self.attempts.get_mut(id) {
             (attempt.stream, attempt.redials) = (stream, attempt.redials + 1);
+            // A new handshake: OPEN has to be sent again on the new stream.
             attempt.machine = ConnectHandshake::new(host.now());
         }
         true
     }
 
-    /// Why an attempt on this stream cannot succeed any more.
+    /// Returns why an attempt on this stream cannot succeed any more.
     pub(crate) fn stream_fault(&self, stream: SlotId, process: ProcessId) -> Option<EngineError> {
         let Some(stream) = self.streams.get(stream) else {
             return Some(crate::CommFault::PeerDead(process).into());
@@ -302,17 +311,17 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         stream.versions.map(|(min, max)| EngineError::Version { min, max, ours: VERSION })
     }
 
-    /// A comm shares its queue pairs; its peer calls it by that name.
+    /// Adds a comm that shares its queue pairs, under its peer's name of it.
     pub(crate) fn add_grouped_comm(&mut self, name: u64, stream: SlotId) {
         self.riders.insert(name, GroupedComm { stream, gone: false });
     }
 
-    /// Whether nothing of its peer's will land any more for the comm of that name, as the peer says.
+    /// Returns whether nothing of the peer will land any more for the comm of this name, as the peer has reported.
     pub(crate) fn is_gone(&self, name: u64) -> bool {
         self.riders.get(&name).is_none_or(|rider| rider.gone)
     }
 
-    /// The comm of that name has left its group.
+    /// Removes a comm that has left its group.
     pub(crate) fn remove_grouped_comm(&mut self, name: u64) {
         self.riders.remove(&name);
     }
@@ -321,33 +330,36 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         self.streams.get(stream)?.peer.clone()
     }
 
-    /// Accepts streams and takes frames, a bounded number.
+    /// Accepts streams and reads frames, a bounded number of each.
     pub(crate) fn progress_streams(&mut self, around: &ControlContext<'_, H>) {
         let now = around.host.now();
         self.age_attempts(around, now);
         let accepted = self.accept_streams(around, now);
         let mut carried = ControlStreams::default();
+        // Taken out of `self`, because reading a stream changes the table of streams.
         let mut names = std::mem::take(&mut self.names);
         self.list_streams_to_read(&mut names, accepted, now);
         names.iter().for_each(|&id| self.take_frames(around, id, now));
         names.clear();
+        // Listed again: streams were added and removed above.
         names.extend(self.streams.iter().map(|(id, _)| id));
         names.iter().for_each(|&id| self.count_connections(id, &mut carried));
         self.names = names;
         around.status.show_control(carried);
-        // Last: a stream's proof may have arrived while this process made no calls.
+        // Expires last: a stream's proof may have arrived while this process made no calls.
         self.expire_streams(around, now);
     }
 
-    /// Connect is called for this attempt: its caller has not forgotten it.
+    /// Resets the age of an attempt: its caller has called connect for it.
     pub(crate) fn reset_attempt_age(&mut self, id: SlotId) {
         if let Some(attempt) = self.attempts.get_mut(id) {
             attempt.unasked = Duration::default();
         }
     }
 
-    /// Gives attempts up that nobody has asked about for long; they hold a link each.
+    /// Gives up attempts for which connect was not called for long: each of them holds a link.
     fn age_attempts(&mut self, around: &ControlContext<'_, H>, now: Instant) {
+        // At most one step per call: the time in which the process made no calls does not count.
         let passed = now - self.aged;
         if passed < AGE_STEP {
             return;
@@ -358,6 +370,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         for (id, attempt) in self.attempts.iter_mut().filter(|(_, attempt)| attempt.comm.is_none()) {
             attempt.unasked = Duration(attempt.unasked.0.saturating_add(AGE_STEP.0));
             if attempt.unasked > limit {
+                // Collected first, because giving up changes the table.
                 forgotten.push(id);
             }
         }
@@ -375,17 +388,19 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         around.host.log(LogLevel::Warn, &text);
         let stream = attempt.stream;
         let reply = attempt.reply.take();
+        // The engine frees it later: its links need a lock that is not held here.
         self.abandoned.push(id);
-        // Whose answer is still under way learns it from us then.
+        // If the reply is still in flight, the peer is notified when it arrives.
         if let Some((reply, _)) = reply {
             self.refuse_reply(stream, &reply, 0);
         }
     }
 
-    /// Nothing comes of an accepted connection: its other end closes, and nothing of this one will land there.
+    /// Refuses an accepted connection: the other end closes, and nothing of this end will land there.
     pub(crate) fn refuse_reply(&mut self, stream: SlotId, reply: &ResultFrame, messages: u64) {
         self.send_frame(stream, &ControlFrame::Close { id: reply.comm, messages }, None);
         if matches!(reply.share.given, ShareOutcome::Created { .. } | ShareOutcome::Joined { .. }) {
+            // No member of the group was created here, so nothing of this end can land.
             self.send_frame(stream, &ControlFrame::Gone { id: reply.comm }, None);
         }
     }
@@ -395,11 +410,13 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         self.unproven.remove(id);
         self.invited.retain(|(invited, _)| *invited != id);
         for (_, listen) in self.listens.iter_mut() {
+            // A later stream may get the same slot, and its OPENs must not count as repetitions.
             listen.seen.forget_stream(id);
         }
         if let Some(stream) = self.streams.remove(id)
             && let Some(peer) = stream.peer
         {
+            // Release: comms that see the flag also see the frames that were processed before.
             peer.dead.store(true, Ordering::Release);
         }
     }
@@ -412,12 +429,15 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
     ) -> Result<(), String> {
         let fabric::OobFrame { bytes, fd } = frame;
         let frame = ControlFrame::from_bytes(&bytes).map_err(|error| error.to_string())?;
+        // A copy of the handle, as the handlers below change the table of streams.
         let peer = self.streams.get(id).and_then(|s| s.peer.clone());
         match (frame, peer) {
             (ControlFrame::Hello { min, max, offer, process }, None) => {
                 self.on_hello(id, min, max, process, offer)
             }
+            // A repeated HELLO changes nothing, so it is ignored.
             (ControlFrame::Hello { .. }, Some(_)) => Ok(()),
+            // Without HELLO the version of further frames is unknown.
             (_, None) => Err("the first frame is not a hello".to_owned()),
             (ControlFrame::Open(open), Some(peer)) => {
                 self.on_open(around, id, peer, open, fd);
@@ -428,6 +448,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
                 Ok(())
             }
             (ControlFrame::Ready { comm, conn }, Some(_)) => {
+                // READY names the comm and the connection, because an older READY may still arrive.
                 let current = self.listens.iter_mut().filter_map(|(_, l)| l.current.as_mut());
                 for current in current.filter(|c| c.stream == id && c.conn == conn) {
                     if current.comm.to_bits() == comm {
@@ -441,6 +462,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
                 Ok(())
             }
             (ControlFrame::Gone { id: end }, Some(_)) => {
+                // Only the member's own peer may report GONE: a false one would free memory in use.
                 if let Some(rider) = self.riders.get_mut(&end).filter(|rider| rider.stream == id) {
                     rider.gone = true;
                 }
@@ -471,18 +493,20 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
     ) -> Result<(), String> {
         let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
         let ours = stream.expected.is_some();
+        // The address leads to another process, for example after a restart.
         if stream.expected.is_some_and(|expected| expected != process) {
             return Err(format!("process {process} answered for another"));
         }
         if VERSION < min_version || VERSION > max_version {
+            // Stored for the error message of the attempts on this stream.
             stream.versions = Some((min_version, max_version));
             let why = format!(
                 "process {process} speaks versions {min_version} to {max_version}, this process {VERSION}"
             );
             return if ours { Ok(()) } else { Err(why) };
         }
-        // A peer of its own, even if another stream names the same process: who only says a name must not be able to
-        // die in its place.
+        // Each stream gets a peer entry of its own, even if another stream names the same process. A stream that only claims that
+        // name must not be able to mark the real process dead when it ends.
         stream.peer = Some(Arc::new(RemoteProcess::new(process, offer)));
         Ok(())
     }
@@ -498,6 +522,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         let conn = open.conn;
         let turn = open.share.turn;
         let id = SlotId::from_bits(open.listen);
+        // The nonce proves that the peer has the handle of this listener.
         if self.listens.get(id).is_none_or(|listen| listen.nonce != open.nonce) {
             around.status.add_tally(ProcessTally::OpensRefused, 1);
             let text =
@@ -506,12 +531,14 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
             self.send_frame(stream, &refusal_frame(&open, OpenAnswer::Refused), None);
             return;
         }
+        // Before the request is classified: also a repeated OPEN proves the invitation.
         self.mark_invited(around, stream);
         let Some(listen) = self.listens.get_mut(id) else { return };
         match listen.seen.classify_open(stream, conn, turn) {
             OpenVerdict::New => {}
             OpenVerdict::Again => {
                 if let Some(current) = listen.current.as_mut().filter(|c| c.conn == conn) {
+                    // RESULT was lost or is late, so it is sent again.
                     current.repeat = true;
                 }
                 return;
@@ -521,7 +548,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
             }
         }
         let carries = self.streams.get(stream).is_some_and(|one| one.standing == StreamStanding::Carries);
-        // One too many asks again later.
+        // An excess OPEN is dropped, and its sender repeats it later.
         if listen.pending.len() >= if carries { OPENS_PENDING_MAX } else { OPENS_INVITED_MAX } {
             return;
         }
@@ -532,42 +559,48 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
     fn on_result(&mut self, stream: SlotId, reply: ResultFrame, fd: Option<PassedFd>) {
         let conn = reply.conn;
         let Some(attempt) = self.attempts.get_mut(SlotId::from_bits(conn)) else {
-            // The comm is closed, or was given up; how much it sent was told by a CLOSE that this answer crossed.
+            // The comm is closed, or was given up. A CLOSE that this reply crossed has reported the number of its messages.
             return self.refuse_reply(stream, &reply, u64::MAX);
         };
+        // RESULT of a stream other than the attempt's may be forged, or is of an abandoned stream.
         if attempt.stream != stream {
             return;
         }
+        // A reply to an earlier request; its resources were freed with that request.
         if reply.share.turn != attempt.open.share.turn {
             return;
         }
         if attempt.comm.is_none() {
-            // Without a place it has yet to ask anew.
+            // Without a place, the attempt has not sent its changed request yet, so this reply is to an older one.
             if attempt.place.is_some() {
                 attempt.reply.get_or_insert((reply, fd));
             }
         } else if attempt.machine.on_result(reply.answer) == ConnectStep::SendReady {
+            // READY is repeated, because the accepting side repeats RESULT until it arrives.
             self.send_frame(stream, &ControlFrame::Ready { comm: reply.comm, conn }, None);
         }
     }
 
-    /// A word about one link of a comm: its lane takes it when it is polled.
+    /// Queues a frame about one link of a comm: its lane processes it when it is polled.
     fn on_link_frame(&self, around: &ControlContext<'_, H>, stream: SlotId, end: u64, word: LinkFrame) {
         let asked = || self.attempts.get(SlotId::from_bits(end)).filter(|a| a.stream == stream)?.comm;
         let id = if end >> 32 == 0 { Some(CommId::from_bits(end)) } else { asked() };
         if let Some(comm) = id.and_then(|id| around.comms.get(id))
             && comm.stream.load(Ordering::Relaxed) == stream.to_bits()
         {
+            // Queued: the lane of the comm is not locked here.
             comm.news.push_frame(word);
+            // Release: the driver that sees the flag also sees the frame.
             around.comms.news.store(true, Ordering::Release);
         }
     }
 
-    /// Ids of attempts have a generation above bit 31, ids of comms are below it: the two never meet.
+    /// Ids of attempts have a generation above bit 31, ids of comms are below it, so the two never collide.
     fn on_close(&mut self, around: &ControlContext<'_, H>, stream: SlotId, end: u64, messages: u64) {
         self.left.on_close(end, stream);
         let attempt = self.attempts.get_mut(SlotId::from_bits(end)).filter(|a| a.stream == stream);
         let attempt = attempt.and_then(|attempt| {
+            // The attempt has no comm yet, so connect reports the close.
             attempt.closed |= attempt.comm.is_none();
             attempt.comm
         });
@@ -577,6 +610,8 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         {
             let known =
                 comm.peer_closed.load(Ordering::Relaxed).then(|| comm.peer_messages.load(Ordering::Relaxed));
+            // The smaller count of two CLOSEs is the reliable one: the other was sent for an
+            // unknown comm.
             comm.peer_messages.store(known.map_or(messages, |known| known.min(messages)), Ordering::Relaxed);
             comm.peer_closed.store(true, Ordering::Release);
         }

@@ -1,5 +1,5 @@
-//! What became of the peer of a comm that waits, and what a comm has failed of. Called where a waiting lane has time, and
-//! once for each fault; never for single messages.
+//! Checks of the peer of a waiting comm, and the cause of a comm's failure. Called when a waiting lane has time, and once for
+//! each fault; never for single messages.
 
 use std::sync::atomic::Ordering;
 
@@ -13,18 +13,18 @@ use crate::engine::driver::CommDriver;
 use crate::pool::groups::LockedMember;
 use crate::pool::member::{FailureTimer, OpenComm};
 
-/// Fruitless polls of a lane between two looks at the clock.
+/// Fruitless polls of a lane per read of the clock, so that most polls read none.
 const CLOCK_POLLS: u32 = 16;
 
-/// How often a lane that waits looks at its peer's control stream while the peer time limit passes, at the least.
+/// The minimum number of checks of a waiting lane's control stream per peer time limit.
 const LOOKS_IN_PEER_TIME: u64 = 100;
 
-/// How many looks at a peer that has closed, or a link that has ended, take the peer time limit, at the least.
+/// The minimum number of checks of a closed peer, or of an ended link, before the peer time limit is reached.
 pub(crate) const LOOKS_AT_END: u64 = 8;
 
 impl<F: Fabric, H: Host> CommDriver<F, H> {
-    /// Whether a waiting lane should look at its peer's control stream: after many polls, or, where the caller gives
-    /// the processor away between polls and many of them take for ever, after a while.
+    /// Returns whether a waiting lane should check its peer's control stream: after many polls, or after a while. The latter is
+    /// for callers that yield the processor between polls, with which many polls take too long.
     pub(crate) fn schedule_peer_check(&self, open: &mut OpenComm) -> bool {
         let core = &self.setup.core;
         if open.idle >= core.params.idle_polls {
@@ -41,7 +41,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         due
     }
 
-    /// A waiting lane looks whether its peer is still there.
+    /// Checks whether the peer of a waiting lane is still alive.
     #[cold]
     pub(crate) fn check_peer(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
         let core = &self.setup.core;
@@ -55,7 +55,8 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         let fault = if open.peer.dead.load(Ordering::Acquire) {
             CommFault::PeerDead(process)
         } else if closed || open.life.is_link_lost() {
-            // Messages and completions may be slower than the news; a link that ends may be faster.
+            // Messages and completions may arrive after the control frame, and the end of a link before it. So the comm fails
+            // only after a delay.
             let now = core.host.now();
             let step = core.params.peer_time.0 / LOOKS_AT_END;
             let late =
@@ -72,7 +73,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         self.give_up_peer(slot, turn, fault);
     }
 
-    /// Takes the peer's frames, and fails requests that can never be done.
+    /// Processes the peer's frames, and fails requests that can never complete.
     #[cold]
     pub(crate) fn give_up_peer(
         &self,
@@ -102,7 +103,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         self.on_fault(slot, turn);
     }
 
-    /// Fails a comm and counts what failed with it.
+    /// Fails a comm, and counts its failed requests.
     #[cold]
     pub(crate) fn fail_and_count(
         &self,
@@ -116,7 +117,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         core.status.comm_fault(&slot.requests.row, true, turn.open.fault.unwrap_or(fault), core.host.now());
     }
 
-    /// Names the cause of a fault as well as it can be known now, and says so once.
+    /// Determines the cause of a fault as well as possible now, and logs it once.
     #[cold]
     pub(crate) fn on_fault(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
         let core = &self.setup.core;

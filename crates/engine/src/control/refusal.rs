@@ -1,14 +1,14 @@
-//! Answers that bring no comm. Made by the control plane and by the answering side of a connection.
+//! RESULT frames without a comm. Made by the control plane and by the accepting side of a connection.
 
 use trunkline_proto::wire::frame::{ControlFrame, OpenAnswer, OpenFrame, RemoteRegion, ResultFrame};
 use trunkline_proto::wire::share::{self, ShareOutcome};
 
-/// A RESULT that says no.
+/// Returns a RESULT that refuses.
 pub(crate) fn refusal_frame(open: &OpenFrame, answer: OpenAnswer) -> ControlFrame {
     without_comm(open, answer, ShareOutcome::Alone)
 }
 
-/// A RESULT that brings no comm.
+/// Returns a RESULT without a comm.
 pub(crate) fn without_comm(open: &OpenFrame, answer: OpenAnswer, given: ShareOutcome) -> ControlFrame {
     ControlFrame::Result(ResultFrame {
         conn: open.conn,

@@ -1,11 +1,11 @@
-//! The OPENs that a listener has had, so that one that comes again asks for nothing new, and hears again what it heard.
-//! Kept by the control plane for each listener; knows nothing of comms.
+//! The OPENs that a listener has received, so that a repeated OPEN makes no second connection and gets the same reply. Kept by
+//! the control plane for each listener; knows nothing of comms.
 
 use trunkline_proto::limits::OPENS_SEEN_MAX;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::share::ShareOutcome;
 
-/// Connections that were asked for, until they are ready, as no OPEN comes after READY, or their stream is gone.
+/// Requested connections, until they are ready or their stream has ended: no OPEN follows READY.
 #[derive(Debug, Default)]
 pub(crate) struct SeenOpens(Vec<SeenOpen>);
 
@@ -14,23 +14,23 @@ struct SeenOpen {
     stream: SlotId,
     conn: u64,
     turn: u32,
-    /// It was told to ask anew.
+    /// The reply by which its request was refused, if any.
     refused: Option<ShareOutcome>,
 }
 
-/// What an OPEN is to a listener.
+/// The verdict of a listener on an OPEN.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum OpenVerdict {
-    /// It asks for something new.
+    /// It is a new request.
     New,
-    /// It has come before, or after one that asked anew.
+    /// It is a repetition, or older than a changed request that has arrived.
     Again,
-    /// It was told this, and may have asked before it heard.
+    /// Its request got this reply before, and the OPEN may have been sent before the reply arrived.
     Refused(ShareOutcome),
 }
 
 impl SeenOpens {
-    /// What the OPEN of that connection and turn is.
+    /// Returns the verdict on the OPEN of this connection and turn.
     pub(crate) fn classify_open(&self, stream: SlotId, conn: u64, turn: u32) -> OpenVerdict {
         match self.0.iter().find(|had| (had.stream, had.conn) == (stream, conn)) {
             Some(had) if turn > had.turn => OpenVerdict::New,
@@ -40,7 +40,7 @@ impl SeenOpens {
         }
     }
 
-    /// It is to be answered.
+    /// Records an OPEN that will get a reply. Beyond the limit the oldest one is forgotten, so peers cannot exhaust memory.
     pub(crate) fn record_open(&mut self, stream: SlotId, conn: u64, turn: u32) {
         self.forget_connection(stream, conn);
         if self.0.len() >= OPENS_SEEN_MAX {
@@ -49,7 +49,7 @@ impl SeenOpens {
         self.0.push(SeenOpen { stream, conn, turn, refused: None });
     }
 
-    /// It was told to ask anew.
+    /// Records the reply by which its request was refused.
     pub(crate) fn record_refusal(&mut self, stream: SlotId, conn: u64, given: ShareOutcome) {
         let had = self.0.iter_mut().find(|had| (had.stream, had.conn) == (stream, conn));
         if let Some(had) = had {
@@ -57,12 +57,12 @@ impl SeenOpens {
         }
     }
 
-    /// A connection is ready, or what it asked is to be asked again.
+    /// Forgets a connection that is ready, or whose request may be repeated as it is.
     pub(crate) fn forget_connection(&mut self, stream: SlotId, conn: u64) {
         self.0.retain(|had| (had.stream, had.conn) != (stream, conn));
     }
 
-    /// A stream is gone.
+    /// Forgets a stream that has ended.
     pub(crate) fn forget_stream(&mut self, stream: SlotId) {
         self.0.retain(|had| had.stream != stream);
     }

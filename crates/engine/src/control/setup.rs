@@ -1,5 +1,5 @@
-//! The control plane behind its lock, and what begins and ends with it: comms that are set up, comms that linger after their close, and
-//! places in the pool. Called by the calls that set up and close, and now and then by lanes that wait; never for single messages.
+//! The control plane with its lock, and the parts of a comm's life that depend on it: setup, linger after close, and places in
+//! the pool. Called by the calls that set up and close, and periodically by lanes that wait; never for single messages.
 
 use trunkline_fabric::{Fabric, Host, LogLevel, Rail};
 use trunkline_proto::counters::ProcessTally;
@@ -31,29 +31,30 @@ pub(crate) type ControlGuard<'a, H, R> = Guard<'a, ControlPlane<H, R>>;
 
 /// Sets comms up and ends them: the control plane with its handshakes and its pool, and the closed comms that linger.
 ///
-/// [`CommDriver`](crate::engine::driver::CommDriver) owns it and goes on with it, and so do the calls of front ends. It never drives an
-/// open comm. Methods that take the [`ControlPlane`] as an argument expect that the caller has locked it; a thread that holds the lock
-/// of a group only tries that lock, and never waits for it. A comm in `lingering` is in the table of comms no more, and keeps its seat
-/// in its group. A thread that waits for the lock of `lingering` holds no lock but, at most, that of the control plane.
+/// [`CommDriver`](crate::engine::driver::CommDriver) owns it and drives it, and so do the calls of front ends. It never drives an
+/// open comm. Methods with a [`ControlPlane`] argument require that the caller has locked it. A thread that holds the lock of a
+/// group only tries that lock, and never waits for it, which excludes a deadlock. A comm in `lingering` is not in the table of
+/// comms, and keeps its membership in its group. A thread that waits for the lock of `lingering` holds at most the lock of the
+/// control plane.
 pub(crate) struct ConnectionSetup<F: Fabric, H: Host> {
     control: OwnerLock<ControlPlane<H, F::Rail>>,
     lingering: OwnerLock<Vec<LingeringComm>>,
-    /// Groups whose links have ended, for the pool to know.
+    /// Groups whose links have ended, not yet reported to the pool.
     pub(crate) broken: BrokenGroups,
-    /// Declared last: the rails of attempts go before their fabric.
+    /// Declared last: the rails of attempts must be dropped before their fabric.
     pub(crate) core: EngineCore<F, H>,
 }
 
-/// What is left of a comm that was taken out of the table.
+/// The remains of a comm that was removed from the table.
 pub(super) struct DetachedComm {
     pub(super) lingers: Option<LingeringComm>,
     pub(super) place: Option<GroupPlace>,
-    /// What the peer may still wait for.
+    /// The number of messages that the peer may still wait for.
     pub(super) messages: u64,
 }
 
 impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
-    /// The setup of that process, which neither listens nor has attempts.
+    /// Creates the setup of a process, without listeners and attempts.
     pub(crate) fn new(core: EngineCore<F, H>, process: ProcessId) -> Self {
         let control = new_control(&core.fabric, &core.host, &core.params, process);
         Self {
@@ -64,38 +65,40 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         }
     }
 
-    /// The control plane, when it is free.
+    /// Locks the control plane; waits for other holders.
     pub(crate) fn lock_control(&self) -> ControlGuard<'_, H, F::Rail> {
         self.control.lock()
     }
 
-    /// The control plane, unless another thread has it or waits for it.
+    /// Locks the control plane, unless another thread holds it or waits for it.
     #[inline]
     pub(crate) fn try_lock_control(&self) -> Option<ControlGuard<'_, H, F::Rail>> {
         self.control.try_lock()
     }
 
-    /// How many closed comms linger.
+    /// Returns how many closed comms linger.
     pub(crate) fn lingering_count(&self) -> usize {
         self.lingering.lock().len()
     }
 
-    /// A closed comm lingers from now on.
+    /// Adds a closed comm that lingers.
     pub(super) fn add_lingering(&self, last: LingeringComm) {
         self.lingering.lock().push(last);
     }
 
-    /// Takes the frames that have come on the control streams, tells the pool of broken groups, and clears away attempts that were given up.
+    /// Processes frames of the control streams, reports broken groups to the pool, and frees abandoned attempts.
     pub(crate) fn progress_control(&self, control: &mut ControlPlane<H, F::Rail>) {
+        // First, because frames may abandon attempts and break groups.
         control.progress_streams(&self.core.control_context());
         self.report_broken(control);
         while let Some(id) = control.abandoned.pop() {
             self.forget_attempt(control, id);
         }
+        // Last: lanes that were in use above may be free now.
         self.clear_leftovers(control);
     }
 
-    /// Groups whose links have ended take no comm any more.
+    /// Reports groups whose links have ended: the pool adds no comm to them any more.
     fn report_broken(&self, control: &mut ControlPlane<H, F::Rail>) {
         self.broken.drain_groups(|group| {
             let members = control.pool.on_broken(group).len();
@@ -104,12 +107,15 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         });
     }
 
-    /// Goes on with the closed comms that linger; true when some of them, or all, had to be left out because a lock was taken.
+    /// Makes progress on the closed comms that linger; true if some or all of them were skipped because a lock was held.
     pub(crate) fn drain_lingering(&self) -> bool {
+        // Another thread drains already; waiting for it would not help.
         let Some(mut lingering) = self.lingering.try_lock() else { return false };
         if lingering.is_empty() {
             return false;
         }
+        // Only tried: this call may hold the lock of a group, and control plane holders wait for
+        // those.
         let Some(mut control) = self.control.try_lock() else { return true };
         let now = self.core.host.now();
         let mut at = 0;
@@ -117,15 +123,18 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         while at < lingering.len() {
             let last = lingering[at];
             let Some(mut held) = self.core.groups.try_lock_group(last.seat) else {
+                // Skipped: its group is in use, and the driver repeats the call later.
                 (at, owes) = (at + 1, true);
                 continue;
             };
             let finished = match held.as_mut().and_then(|group| group.locked_member(last.seat)) {
+                // The group has ended, so nothing is left to wait for.
                 None => true,
                 Some(turn) if last.rides => last.drain_shared(&self.core, &mut control, turn),
                 Some(turn) => last.drain_unshared(turn, now, control.left.is_closed(last.name)),
             };
             if finished {
+                // Swapped in place of the removed one, so `at` stays.
                 lingering.swap_remove(at);
                 self.let_go(&mut control, &last, held);
                 self.core.show_usage();
@@ -136,7 +145,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         owes
     }
 
-    /// A closed comm leaves its seat.
+    /// Removes a closed comm from its group.
     fn let_go(
         &self,
         control: &mut ControlPlane<H, F::Rail>,
@@ -147,6 +156,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             if let Some(group) = held.as_mut() {
                 group.remove_member(last.seat);
             }
+            // Unlocked first: freeing the membership below may lock the group again.
             drop(held);
             control.remove_grouped_comm(last.name);
         } else {
@@ -158,23 +168,26 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             drop(self.core.groups.remove(last.seat.lane, held));
         }
         control.left.remove_comm(last.name);
+        // Last, as the pool may give the freed budget to the next comm at once.
         if let Some(place) = last.place {
             self.leave_pool(control, place);
         }
     }
 
-    /// A seat in the pool is of no use any more; with the last one of a group go its queue pairs.
+    /// Frees a membership in the pool; the queue pairs of a group are freed with its last membership.
     pub(crate) fn leave_pool(&self, control: &mut ControlPlane<H, F::Rail>, place: GroupPlace) {
+        // Other members remain, and so do the queue pairs.
         let Ok(RemainingMembers::Last(_)) = control.pool.remove_member(place.seat) else { return };
         if let Some(lane) = control.riding.remove(&place.group) {
             self.core.end_group(lane);
             self.core.show_usage();
         }
+        // Reported after the queue pairs were destroyed, so that their budget is free again.
         control.pool.on_destroyed(place.group);
     }
 
-    /// Ends a comm that was taken out of the table: how it lingers, if it does, and its place in the pool. `gone`: nothing of
-    /// its peer's will land any more.
+    /// Ends a comm that was removed from the table. Returns how it lingers, if it does, and its place in the pool. `gone`:
+    /// nothing of its peer will land any more.
     pub(super) fn detach_comm(
         &self,
         seat: MemberLocation,
@@ -183,7 +196,8 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
     ) -> DetachedComm {
         let EngineCore { host, params, status, .. } = &self.core;
         let LockedMember { open, rails, shared, .. } = turn;
-        // What has completed without having arrived is lost with the link, so it stays as long as a slow peer may take.
+        // Completed operations that have not arrived are lost with the link, so the link stays until a slow peer has
+        // had its time.
         let arrives = rails.iter().all(|rail| rail.caps().arrives);
         let peer_time = params.peer_time;
         let slow = if arrives { peer_time } else { Duration(peer_time.0.saturating_mul(LINGER_TIMES)) };
@@ -195,11 +209,13 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let rides = shared.is_some();
         let last = LingeringComm { seat, until, until_closed, ends, name, place, rides };
         if shared.is_some() {
+            // The caller's requests end with the close.
             open.withdraw_requests(rails);
+            // The timer of the peer's end is used for the linger time from here on.
             open.down = None;
             let gone = gone && matches!(open.side, CommSide::Recv(_));
             if !open.gives_memory_back(rails) && !gone {
-                // The caller may unmap it as soon as this returns: then nothing must use the links any more.
+                // The caller may unmap its memory as soon as this returns: then nothing may use the links any more.
                 rails.fail_all();
             }
             if let CommSide::Send(lane) = &mut open.side {
@@ -209,6 +225,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         }
         match &mut open.side {
             CommSide::Recv(lane) => {
+                // A receiver has nothing to deliver, so it does not linger.
                 lane.paths.release_links(rails);
                 status.add_tally(ProcessTally::CompletionsDropped, lane.dropped);
                 return DetachedComm { lingers: None, place, messages: open.message_count() };
@@ -216,23 +233,24 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             CommSide::Send(lane) => {
                 let reads = lane.reads_user_memory(rails);
                 if open.fault.is_none() && reads {
-                    // The caller may unmap it as soon as this returns.
+                    // The caller may unmap its memory as soon as this returns.
                     lane.paths.fail_links(rails);
                 } else if open.fault.is_none() {
                     lane.end_sending(rails);
                 }
             }
         }
-        // What still completes was counted, or given up, with the comm.
+        // Later completions belong to requests that were counted, or given up, with the comm.
         open.closed = Some(Box::new(RequestTable::of_closed_comm(CommStatusRow::without_page)));
         DetachedComm { lingers: Some(last), place, messages: open.message_count() }
     }
 
-    /// Ends a comm that no caller was given, as if it had never been.
+    /// Ends a comm that was not returned to a caller, without a trace.
     pub(super) fn drop_comm(&self, control: &mut ControlPlane<H, F::Rail>, comm: CommId) {
         let Some(seat) = self.core.comms.get(comm).map(CommSlot::member_location) else { return };
         let mut held = self.core.groups.lock_group(seat);
         let Some(turn) = held.as_mut().and_then(|group| group.locked_member_of(seat, comm)) else { return };
+        // Another thread has closed it meanwhile.
         if !self.core.comms.remove(comm) {
             return;
         }
@@ -240,6 +258,8 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let DetachedComm { lingers, place, .. } = self.detach_comm(seat, turn, gone);
         match lingers {
             Some(last) => {
+                // Unlocked first: a thread that waits for the lock of the list must hold no group
+                // lock.
                 drop(held);
                 self.add_lingering(last);
             }
@@ -252,11 +272,12 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         }
     }
 
-    /// Tells the peer that our end is closed, and after how many messages; they may still be under way.
+    /// Sends CLOSE to the peer, with the number of sent messages; some of them may still be in flight.
     pub(super) fn send_close(&self, ends: CommNames, messages: u64, place: Option<GroupPlace>) {
         let mut control = self.control.lock();
         control.send_frame(ends.stream, &ControlFrame::Close { id: ends.remote, messages }, None);
         if let Some(attempt) = ends.attempt {
+            // RESULTs that arrive later find no attempt, and get a CLOSE.
             control.attempts.remove(attempt);
         }
         if let Some(place) = place {
@@ -264,7 +285,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         }
     }
 
-    /// Lets go of all comms that linger, whatever is under way, and begins anew with a control plane without listeners, streams and
+    /// Drops all comms that linger, whatever is in flight, and replaces the control plane with one without listeners, streams and
     /// attempts.
     pub(super) fn reset_control(&self, process: ProcessId) {
         let EngineCore { fabric, host, params, .. } = &self.core;
@@ -274,8 +295,9 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             self.let_go(&mut control, &last, held);
         }
         let fresh = new_control(fabric, host, params, process);
+        // Replaced while locked: no thread sees an intermediate state.
         let old = std::mem::replace(&mut *control, fresh);
-        // Those that are left had seats of attempts, which have gone with it.
+        // The remaining groups belong to attempts, which were dropped with the old control plane.
         old.riding.values().for_each(|&lane| self.core.end_group(lane));
         drop((old, control));
     }

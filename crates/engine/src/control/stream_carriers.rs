@@ -1,4 +1,4 @@
-//! The carriers of the control streams: a socket of this host, or connections over networks, which come and go.
+//! The carriers of the control streams: a socket of this host, or network connections, which may be lost and replaced.
 
 use std::sync::atomic::Ordering;
 
@@ -9,17 +9,17 @@ use trunkline_proto::wire::status::ControlStreams;
 use super::ControlPlane;
 
 impl<H: Host, R: Rail> ControlPlane<H, R> {
-    /// Whether a stream leads to a process of this host.
+    /// Returns whether a stream leads to a process of this host.
     pub(crate) fn is_local(&self, stream: SlotId) -> bool {
         self.streams.get(stream).is_some_and(|stream| stream.io.is_local())
     }
 
-    /// How many streams there are.
+    /// Returns the number of streams.
     pub(crate) fn stream_count(&self) -> usize {
         self.streams.len()
     }
 
-    /// Counts the connections of a stream, and tells its comms of a further one: links over its path may carry again.
+    /// Counts the connections of a stream, and notifies its comms of a further one: links over its path may work again.
     pub(super) fn count_connections(&mut self, id: SlotId, carried: &mut ControlStreams) {
         let Some(stream) = self.streams.get_mut(id) else { return };
         let Some((connections, peer)) = stream.io.connection_counts().zip(stream.peer.as_ref()) else {

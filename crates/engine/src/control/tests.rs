@@ -1,4 +1,4 @@
-//! What one control plane says of itself and another one remembers, over the system's own streams.
+//! The offers that one control plane announces and another one stores, over the system's own streams.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ fn params() -> EngineParams {
 /// The lines that a process has logged.
 type Lines = Arc<Mutex<Vec<String>>>;
 
-/// The control plane of a process, and what it needs.
+/// The control plane of a process, and its environment.
 struct Process<H: Host> {
     id: ProcessId,
     host: H,
@@ -68,7 +68,7 @@ impl<H: Host> Process<H> {
         control.progress_streams(&ControlContext { host, comms, params, status });
     }
 
-    /// Goes on; who is at the other end of the first stream, once that is known.
+    /// Makes progress; returns the process at the other end of the first stream, once that is known.
     fn peer(&mut self) -> Option<Arc<RemoteProcess>> {
         self.progress();
         self.control.stream_peer(SlotId { slot: 0, generation: 1 })
@@ -121,7 +121,7 @@ fn a_process_of_another_user_is_refused_at_both_ends() {
     let Err(OobError::OtherUser { theirs, ours: own }) = refused else { panic!("{refused:?}") };
     assert_eq!((theirs, own), (ours, 65534), "the listener's user is named to who connects");
     let first = listeners[0].accept();
-    // A stream that connected and was refused has closed already; a stream that asked for nothing is refused here.
+    // A stream that connected and was refused has closed already; a stream that has requested nothing is refused here.
     let refused = match first {
         Err(OobError::OtherUser { theirs, ours: own }) => (theirs, own),
         other => panic!("{other:?}"),
@@ -133,7 +133,7 @@ fn a_process_of_another_user_is_refused_at_both_ends() {
     drop(streams);
 }
 
-/// The first frame of a guest.
+/// The first frame of a peer.
 fn hello() -> ControlFrame {
     ControlFrame::Hello { min: VERSION, max: VERSION, offer: ShareOffer::NONE, process: ProcessId([2; 16]) }
 }

@@ -1,5 +1,5 @@
-//! What all parts of an engine stand on: its fabric, host, parameters and status page, and its tables of comms and of groups.
-//! Called by every part. Waits for no lock but that of one group, and neither moves messages nor makes handshakes.
+//! The state that all parts of an engine use: its fabric, host, parameters and status page, and its tables of comms and of
+//! groups. Called by every part. Waits for no lock but that of one group, and neither moves messages nor makes handshakes.
 
 use trunkline_fabric::{Fabric, Host, Rail};
 use trunkline_proto::counters::ProcessTally;
@@ -19,10 +19,10 @@ use crate::{CommId, CommNics, EngineError, EngineParams};
 
 /// The settings of an engine, the process around it, and its tables of comms and of groups.
 ///
-/// [`ConnectionSetup`](crate::control::setup::ConnectionSetup) owns it, and the parts above reach it through that one. All of them
-/// have shared references only: the fabric, the host and the parameters never change, and each table and the status page guard
-/// their own state. Each comm in `comms` has a seat in a group of `groups`, from the moment that it has a name; it loses its name
-/// under the lock of that group. Nothing here takes the lock of the control plane.
+/// [`ConnectionSetup`](crate::control::setup::ConnectionSetup) owns it, and the parts above access it through that one. All of
+/// them have shared references only: the fabric, the host and the parameters never change, and each table and the status page
+/// guard their own state. Each comm in `comms` is a member of a group in `groups` from the moment that it has a name. It loses
+/// its name under the lock of that group. Nothing here takes the lock of the control plane.
 pub(crate) struct EngineCore<F: Fabric, H: Host> {
     pub(crate) comms: CommTable,
     pub(crate) groups: GroupTable<F::Rail>,
@@ -33,7 +33,7 @@ pub(crate) struct EngineCore<F: Fabric, H: Host> {
 }
 
 impl<F: Fabric, H: Host> EngineCore<F, H> {
-    /// Empty tables, and the status page of that process.
+    /// Creates empty tables, and the status page of the process.
     ///
     /// # Errors
     /// [`EngineError::Memory`].
@@ -46,7 +46,7 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
         let status = EngineStatus::new(&fabric, &host, &params, process);
         Ok(Self {
             comms: CommTable::new(row_count(&params))?,
-            // Those whose comms are closed may linger.
+            // The double number, because closed comms may linger with their group.
             groups: GroupTable::new(2 * row_count(&params))?,
             fabric,
             host,
@@ -55,27 +55,27 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
         })
     }
 
-    /// What the control plane needs to dispatch frames.
+    /// Returns the state that the control plane needs to dispatch frames.
     pub(crate) fn control_context(&self) -> ControlContext<'_, H> {
         let Self { host, comms, params, status, .. } = self;
         ControlContext { host, comms, params, status }
     }
 
-    /// Fails unless the fabric has each of these NICs.
+    /// Checks that the fabric has each of these NICs.
     pub(crate) fn check_nics(&self, nics: &CommNics) -> Result<(), EngineError> {
         let known = nics.numbers().iter().all(|&nic| nic < self.fabric.nics().len());
         if known { Ok(()) } else { Err(EngineError::Argument("no such NIC")) }
     }
 
-    /// The place of an open comm.
+    /// Returns the slot of an open comm.
     #[inline]
     pub(crate) fn comm_slot(&self, id: CommId) -> Result<&CommSlot, EngineError> {
-        // No error is made, and dropped, where there is a comm.
+        // Constructed only in the error case: an eager error value would have to be dropped on each call.
         let Some(comm) = self.comms.get(id) else { return Err(EngineError::Unknown("connection")) };
         Ok(comm)
     }
 
-    /// Uses an open comm's lane, waiting for it; `None` if no comm has that name.
+    /// Calls `use_it` with an open comm, under its group's lock, for which it waits; `None` if no comm has this name.
     pub(crate) fn with_member<T>(
         &self,
         id: CommId,
@@ -87,7 +87,7 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
         Some(use_it(&mut turn))
     }
 
-    /// The error of a request of that comm which has failed.
+    /// Returns the error of a request of a failed comm.
     pub(crate) fn fault_of(&self, id: CommId) -> EngineError {
         let fault = self.with_member(id, |turn| turn.open.fault).flatten();
         fault.map_or(EngineError::Unknown("request"), EngineError::from)
@@ -108,7 +108,7 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
         Ok(id)
     }
 
-    /// Opens a comm in the group of that lane, where `part` gives it its part.
+    /// Opens a comm in the group of a lane; `part` sets its names there.
     pub(crate) fn install_in(
         &self,
         lane: u32,
@@ -137,14 +137,14 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
         Ok(id)
     }
 
-    /// Gives back what a comm had of the group in that lane, which it does not join.
+    /// Releases the group resources of a comm that does not join the group.
     pub(crate) fn reject_member(&self, lane: u32, open: OpenComm) {
         if let Some(group) = self.groups.lock_lane(lane).as_mut() {
             group.reject_member(open);
         }
     }
 
-    /// The queue pairs of a group go.
+    /// Destroys the queue pairs of a group.
     pub(crate) fn end_group(&self, lane: u32) {
         let mut held = self.groups.lock_lane(lane);
         if let Some(group) = held.as_mut() {
@@ -157,18 +157,18 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
         drop(self.groups.remove(lane, held));
     }
 
-    /// The NICs have more or less in use than before.
+    /// Publishes the usage of the NICs.
     #[cold]
     pub(crate) fn show_usage(&self) {
         self.status.show_usage(&self.fabric);
     }
 
-    /// What users call a NIC.
+    /// Returns the users' name of a NIC.
     pub(crate) fn nic_name(&self, nic: usize) -> &str {
         self.fabric.nics().get(nic).map_or("no NIC", |nic| &nic.name)
     }
 
-    /// Megabits per second and nanoseconds of a NIC, as its fabric reports them.
+    /// Returns the speed of a NIC in megabits per second and its latency in nanoseconds, as its fabric reports them.
     pub(crate) fn nic_speed(&self, nic: usize) -> (u64, u64) {
         self.fabric
             .nics()
@@ -176,15 +176,15 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
             .map_or((0, 0), |nic| (u64::from(nic.speed_mbps), (f64::from(nic.latency_us) * 1000.0) as u64))
     }
 
-    /// How long something has been waited for by a process that made calls; one that was stopped finds what came
-    /// meanwhile only now.
+    /// Returns the time that a wait has lasted while the process made calls: a process that was stopped processes earlier
+    /// arrivals only now.
     pub(crate) fn advance_timer(&self, down: &mut Option<FailureTimer>) -> Duration {
         let step = self.params.peer_time.0 / LOOKS_AT_END;
         FailureTimer::advance_timer(down, self.host.now(), Duration(step))
     }
 }
 
-/// The turn of the comm of that name, if it has that seat.
+/// Returns the comm of this name as a locked member, if it still has that location.
 #[inline]
 pub(crate) fn locked_member_of<'a, R: Rail>(
     lane: &'a mut Option<CommGroup<R>>,

@@ -1,5 +1,5 @@
-//! Drives open comms: polls their lanes, looks after their links and their peers, and goes on with what the driving thread had to leave out.
-//! Called by the calls that move messages, and by the helper thread; begins and ends no comm.
+//! Drives open comms: polls their lanes, their links and their peers, and runs work that a driving thread had to defer. Called by
+//! the calls that move messages, and by the helper thread; opens and closes no comm.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,23 +19,23 @@ use crate::pool::member::CommSide;
 /// Fruitless polls of a lane after which its thread also polls others.
 const HELP_AFTER: u32 = 4;
 
-/// Drives open comms, each under the lock of its group, and names what they failed of.
+/// Drives open comms, each under the lock of its group, and determines the cause when one fails.
 ///
 /// [`Engine`](crate::Engine) owns it; its calls and the helper thread call it. While it holds the lock of a group
 /// it waits for no other lock. Work that needs one is deferred: `owes` is true until a call without such a lock has done it.
 pub(crate) struct CommDriver<F: Fabric, H: Host> {
     pub(crate) setup: ConnectionSetup<F, H>,
-    /// Closed comms, or words of peers, wait for a turn of their group that no other thread has.
+    /// Closed comms, or frames of peers, wait for a group that another thread had locked.
     owes: AtomicBool,
 }
 
 impl<F: Fabric, H: Host> CommDriver<F, H> {
-    /// The driver of that process, which has no comms yet.
+    /// Creates the driver of a process, without comms.
     pub(super) fn new(core: EngineCore<F, H>, process: ProcessId) -> Self {
         Self { setup: ConnectionSetup::new(core, process), owes: AtomicBool::new(false) }
     }
 
-    /// Goes on with what is under way outside of any comm: handshakes and closed lanes.
+    /// Makes progress on work outside any open comm: handshakes and closed comms.
     pub(crate) fn progress_all(&self) {
         if let Some(mut control) = self.setup.try_lock_control() {
             self.setup.progress_control(&mut control);
@@ -44,14 +44,14 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         self.progress_lingering();
     }
 
-    /// Goes on with the closed comms that linger.
+    /// Makes progress on the closed comms that linger.
     pub(crate) fn progress_lingering(&self) {
         if self.setup.drain_lingering() {
             self.owes.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Does what could not be done because the calling thread had a lane in hand; for calls that end without one.
+    /// Runs work that was deferred because the calling thread held a group's lock. For calls that return without one.
     #[inline]
     pub(crate) fn drain_deferred(&self) {
         if self.owes.load(Ordering::Relaxed) {
@@ -66,7 +66,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         self.progress_lingering();
     }
 
-    /// Comms whose caller makes no calls for them answer their peers all the same when somebody else does.
+    /// Delivers frames of peers to comms whose callers make no calls, so that any call of the process processes them.
     fn deliver_link_frames(&self) {
         let EngineCore { comms, groups, .. } = &self.setup.core;
         if !comms.news.swap(false, Ordering::AcqRel) {
@@ -75,7 +75,8 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         for (id, slot) in comms.open_comms().filter(|(_, slot)| slot.has_link_frames()) {
             let seat = slot.member_location();
             let Some(mut lane) = groups.try_lock_group(seat) else {
-                // Who has it may be past the look at what is new, or looks for another member.
+                // The lock holder may have passed its check for frames, or may be polling another member, so the delivery is
+                // repeated later.
                 self.owes.store(true, Ordering::Relaxed);
                 comms.news.fetch_or(true, Ordering::Release);
                 continue;
@@ -90,7 +91,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         }
     }
 
-    /// [`CommDriver::progress_comm`], and records that came are read off the path of any message.
+    /// [`CommDriver::progress_comm`]; also reads records that have arrived, outside the path of any message.
     #[inline]
     pub(crate) fn progress_sends(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
         self.progress_comm(slot, turn);
@@ -100,7 +101,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         }
     }
 
-    /// Polls a lane for its caller. One that waits helps others of its thread, and looks after its peer.
+    /// Polls a lane for its caller. A lane that waits polls others of its thread, and checks its peer.
     #[inline]
     pub(crate) fn progress_comm(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
         slot.mark_polled();
@@ -121,14 +122,14 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         }
     }
 
-    /// A lane has waited for long.
+    /// Handles a lane that has waited for long.
     #[cold]
     fn check_idle_comm(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
         self.setup.core.rest_if_idle(turn);
         self.check_peer(slot, turn);
     }
 
-    /// Polls a lane, and names what it failed of; whether anything moved.
+    /// Polls a lane, and determines the cause if it fails. Returns whether anything moved.
     #[inline]
     pub(crate) fn drive_comm(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) -> bool {
         if turn.open.fault.is_some() {
@@ -149,7 +150,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         moved
     }
 
-    /// The same for a comm that has failed, and has something to do only where others share its links.
+    /// As [`Self::drive_comm`], for a comm that has failed. It still has work only if others share its links.
     #[cold]
     fn drive_failed(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) -> bool {
         if turn.shared.is_none() {
@@ -162,7 +163,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         moved
     }
 
-    /// After a turn: links are looked after, and neighbours.
+    /// Drives the links after a poll, and notifies other members of the group.
     fn after_drive(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
         if turn.open.many {
             self.drive_links(slot, turn);
@@ -172,7 +173,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         }
     }
 
-    /// After a turn of a member: what others of its group have failed of is told, and that its links have ended.
+    /// Reports failures of other members of the group, and the end of its links, after a member was polled.
     fn notify_members(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
         let EngineCore { comms, host, status, .. } = &self.setup.core;
         while !turn.open.many
@@ -207,8 +208,8 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         }
     }
 
-    /// A lane that waits gives a turn to another one of its thread: what the caller waits for may hang on it, since
-    /// a comm that is not polled neither sends on nor takes in.
+    /// Polls another comm of the waiting thread. The awaited message may depend on it, because a comm that is not polled neither
+    /// sends nor receives.
     fn help_other_comm(&self, than: &CommSlot) {
         let core = &self.setup.core;
         let Some((id, other)) = core.comms.next_of_thread(than) else { return };
@@ -222,8 +223,8 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         core.may_rest(&mut turn);
     }
 
-    /// Drives a comm that no caller has polled since the last call, for a helper thread: whether anything moved, and how soon
-    /// the fabric wants to be asked again. `None` if another thread drives it.
+    /// Drives a comm that no caller has polled since the last call, for a helper thread. Returns whether anything moved, and how
+    /// soon the fabric requests another poll. `None` if another thread drives it.
     pub(crate) fn drive_if_unpolled(&self, id: CommId, slot: &CommSlot) -> Option<(bool, Option<Duration>)> {
         if slot.polled.swap(false, Ordering::Relaxed) {
             return None;
@@ -241,13 +242,13 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         }
         let rail = open.side.paths_mut().lead_path().rail;
         let WaitMethod::After(soon) = rails.get_mut(rail).arm_wait() else {
-            // Waiting on the descriptors of all lanes at once is not there yet; a short sleep finds out too.
+            // Waiting on the descriptors of all lanes at once is not implemented; a short sleep is sufficient.
             return Some((moved, None));
         };
         Some((moved, Some(Duration::from_nanos(soon.0))))
     }
 
-    /// Whether it is time to ask what became of the peer.
+    /// Returns whether the peer should be checked now.
     fn waits_long(&self, turn: &mut LockedMember<'_, F::Rail>) -> bool {
         let due = self.schedule_peer_check(turn.open);
         let down = turn.open.life.is_link_lost();

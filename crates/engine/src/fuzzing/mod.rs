@@ -17,7 +17,7 @@ pub const TARGETS: &[FuzzTarget] = &[
     },
 ];
 
-/// Runs the target of that name.
+/// Runs the target of this name.
 ///
 /// # Panics
 /// When there is none, or when the code under test is wrong.

@@ -1,4 +1,4 @@
-//! Where strands meet their streams: whoever accepts one that belongs to a stream of this process leaves it here, and the
+//! The queue of accepted strands, by stream. A thread that accepts a strand of an existing stream leaves the strand here, and the
 //! stream fetches it. Shared by the listener's streams; holds no more than a few strands for each.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use trunkline_proto::wire::strand::{STRANDS_MAX, StreamName};
 
 use super::control_connection::ControlConnection;
 
-/// A strand that says how many frames of its stream the other end has taken.
+/// A strand, with the number of frames of its stream that the other end has received.
 #[derive(Debug)]
 pub(super) struct PendingConnection {
     pub(super) strand: ControlConnection,
@@ -24,7 +24,7 @@ impl StreamAcceptQueue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves a strand for the stream of that name; gives it back if there is none. One too many takes the place of the
+    /// Queues a strand for the stream of a name; returns it if there is no such stream. A strand beyond the limit replaces the
     /// oldest.
     pub(super) fn enqueue_connection(
         &self,
@@ -40,17 +40,17 @@ impl StreamAcceptQueue {
         None
     }
 
-    /// A stream begins.
+    /// Adds a stream.
     pub(super) fn add_stream(&self, name: StreamName) {
         self.lock_streams().insert(name, Vec::new());
     }
 
-    /// The strands that came for a stream.
+    /// Removes and returns the strands for a stream.
     pub(super) fn take_connections(&self, name: &StreamName) -> Vec<PendingConnection> {
         self.lock_streams().get_mut(name).map(std::mem::take).unwrap_or_default()
     }
 
-    /// A stream is over.
+    /// Removes a stream that has ended.
     pub(super) fn remove_stream(&self, name: &StreamName) {
         self.lock_streams().remove(name);
     }

@@ -1,5 +1,5 @@
-//! One strand of a control stream: a TCP connection that carries records. Used by streams to other hosts; knows nothing
-//! of what the frames say, nor of other strands.
+//! One strand of a control stream: a TCP connection with records. Used by streams to other hosts; knows neither the contents of
+//! frames nor other strands.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -13,24 +13,24 @@ use trunkline_proto::control::{ResumeWindow, StrandEnd, StrandPhase};
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::strand::{BODY_MAX, HEAD, StrandHead, StrandJoin, StrandRecordKind, StreamName};
 
-/// Questions to a silent host before it is given up.
+/// Keepalive probes to a silent host before it is given up.
 pub(super) const QUESTIONS: u32 = 3;
-/// Bytes that are given to the kernel at once, about.
+/// Approximate number of bytes per send call.
 const GATHERED: usize = 16 << 10;
 
 pub(super) fn system_error(what: &'static str) -> impl Fn(Errno) -> OobError {
     move |errno| OobError::System { what, source: errno.into() }
 }
 
-/// A socket that can reach, or be, that address.
+/// Opens a socket of the family of this address.
 pub(super) fn open_socket(like: SocketAddr) -> Result<OwnedFd, OobError> {
     let family = if like.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(system_error("socket"))
 }
 
-/// Lets the kernel find out that the other host is gone: by questions when nothing is said, by the time an answer to
-/// what was said takes.
+/// Makes the kernel detect that the other host has failed: by keepalive probes while the connection is idle, by a time limit for
+/// acknowledgements while data is unacknowledged.
 fn set_keepalive(socket: &OwnedFd, silence: Duration) -> Result<(), Errno> {
     let whole = Time::from_nanos(silence.0).max(Time::from_secs(1));
     // The kernel counts whole seconds, and would round up.
@@ -63,52 +63,52 @@ impl ConnectionFault {
             Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN | Errno::HOSTDOWN => {
                 Self { end: StrandEnd::Silence, error: OobError::Closed }
             }
-            // The other host did not say so.
+            // A local error: the other host reported nothing.
             errno => Self { end: StrandEnd::Silence, error: system_error(what)(errno) },
         }
     }
 }
 
-/// What came over a strand.
+/// A record of a strand.
 #[derive(Debug)]
 pub(super) enum StreamRecord {
-    /// The first one: which stream, and how many of its frames the other end has taken.
+    /// The first one: the name of the stream, and how many of its frames the other end has received.
     Join { join: StrandJoin, received: u64 },
     /// A control frame.
     Frame { number: u64, received: u64, bytes: Vec<u8> },
-    /// How many frames the other end has taken.
+    /// How many frames the other end has received.
     Taken { received: u64 },
-    /// The stream is over.
+    /// The stream has ended.
     End,
 }
 
-/// One connection.
+/// A strand.
 #[derive(Debug)]
 pub(super) struct ControlConnection {
     socket: OwnedFd,
-    /// Which of its end's attempts made it.
+    /// The slot of its end's attempts that made it.
     pub(super) slot: usize,
-    /// How far it has come.
+    /// The progress of its setup.
     pub(super) phase: StrandPhase,
-    /// The frame to send next; none may go before the other end has said what it lacks.
+    /// The frame to send next; `None` until the other end has reported the frames that it lacks.
     pub(super) next: Option<u64>,
-    /// How many frames taken its records have told.
+    /// The number of received frames that its records have acknowledged.
     told: u64,
-    /// Records, the first of them perhaps in part.
+    /// Records; the first may be sent in part.
     unsent: VecDeque<u8>,
-    /// What came of records that were not returned.
+    /// Received bytes of records that were not returned yet.
     came: VecDeque<u8>,
 }
 
 impl ControlConnection {
-    /// One that was accepted.
+    /// Creates a strand from an accepted socket.
     pub(super) fn from_accepted(socket: OwnedFd, silence: Duration) -> Self {
-        // Refused by a socket that has ended already, which its first look tells.
+        // Fails only for a socket that has ended already, which its first read reports.
         let _ = set_keepalive(&socket, silence);
         Self::new(socket, 0, StrandPhase::Answered)
     }
 
-    /// Begins to connect, from one of our addresses or whichever the kernel takes.
+    /// Starts to connect, from one of our addresses or from the kernel's choice.
     pub(super) fn start_connect(
         to: SocketAddr,
         from: Option<IpAddr>,
@@ -118,6 +118,7 @@ impl ControlConnection {
         let socket = open_socket(to).map_err(|error| ConnectionFault { end: StrandEnd::Silence, error })?;
         let refused = |what| move |errno| ConnectionFault::from_errno(what, errno);
         set_keepalive(&socket, silence).map_err(refused("setsockopt"))?;
+        // Bound to an address, so that each strand uses another interface.
         if let Some(from) = from {
             trunkline_mem::defer_port_choice(socket.as_fd())
                 .map_err(|source| OobError::System { what: "setsockopt", source })
@@ -136,25 +137,27 @@ impl ControlConnection {
         Self { socket, slot, phase, next: None, told: 0, unsent, came }
     }
 
-    /// Both ends have said which stream it belongs to.
+    /// Returns whether both ends have named the stream of this strand.
     pub(super) fn is_joined(&self) -> bool {
         self.phase == StrandPhase::Joined
     }
 
-    /// Says which stream an attempt belongs to, in the place of an earlier frame, of which no byte was sent.
+    /// Queues the JOIN of an attempt. It replaces an earlier JOIN, of which no byte was sent.
     pub(super) fn queue_first_join(&mut self, name: StreamName, resume: &ResumeWindow) {
         self.unsent.clear();
         self.queue_join(name, &[], resume.frames_received());
+        // Frames may follow JOIN at once only while all of them are kept. Otherwise the other end
+        // first has to report the frames that it lacks.
         self.next = (resume.first_kept() == 0).then_some(0);
     }
 
-    /// Says which stream this strand belongs to; before anything else.
+    /// Queues a JOIN that names the stream of this strand; before any other record.
     pub(super) fn queue_join(&mut self, name: StreamName, places: &[SocketAddr], received: u64) {
         let body = StrandJoin { name, places: places.to_vec() }.to_bytes();
         self.queue_record(StrandRecordKind::Join, 0, received, &body);
     }
 
-    /// Ends the stream for the other end, if all of it is said over this strand.
+    /// Sends END to the other end, if all frames were sent over this strand.
     pub(super) fn send_end(&mut self, resume: &ResumeWindow) {
         if self.is_joined() && self.send_frames(resume).is_ok() && self.next == Some(resume.frames_sent()) {
             self.queue_record(StrandRecordKind::End, resume.frames_sent(), resume.frames_received(), &[]);
@@ -170,7 +173,7 @@ impl ControlConnection {
         self.told = received;
     }
 
-    /// Sends what the stream has for this strand, as far as the kernel takes it.
+    /// Sends the stream's frames over this strand, as far as the kernel accepts them.
     pub(super) fn send_frames(&mut self, resume: &ResumeWindow) -> Result<(), ConnectionFault> {
         loop {
             self.queue_frames(resume);
@@ -189,25 +192,26 @@ impl ControlConnection {
             self.queue_record(StrandRecordKind::Frame, number, resume.frames_received(), frame);
             next = number + 1;
         }
-        // What was taken over another strand needs not go.
+        // Frames that were acknowledged over another strand need not be sent.
         self.next = Some(next.max(resume.first_kept()));
+        // Frames acknowledge too, so a record of its own is needed only without them.
         if self.unsent.is_empty() && resume.taken_due(self.told) {
             self.queue_record(StrandRecordKind::Taken, resume.frames_sent(), resume.frames_received(), &[]);
         }
     }
 
-    /// Gives what is unsent to the kernel; whether it took all.
+    /// Passes unsent bytes to the kernel. Returns whether it accepted all.
     fn flush_unsent(&mut self) -> Result<bool, ConnectionFault> {
         while !self.unsent.is_empty() {
             match rustix::net::send(self.socket.as_fd(), self.unsent.as_slices().0, SendFlags::NOSIGNAL) {
                 Ok(sent) => {
                     drop(self.unsent.drain(..sent));
-                    // The kernel takes nothing for a connection that the other host has not answered.
+                    // The kernel accepts nothing before the connection is established, so this one is.
                     if self.phase == StrandPhase::Dialled {
                         self.phase = StrandPhase::Answered;
                     }
                 }
-                // Of a connection that is not there yet, too.
+                // Also the error of a connection that is not established yet.
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => return Ok(false),
                 Err(errno) => return Err(ConnectionFault::from_errno("send", errno)),
             }
@@ -215,7 +219,7 @@ impl ControlConnection {
         Ok(true)
     }
 
-    /// The next record, if a whole one is there.
+    /// Returns the next record, if it is complete.
     pub(super) fn read_record(&mut self) -> Result<Option<StreamRecord>, ConnectionFault> {
         loop {
             if let Some(record) = self.parse_record()? {
@@ -231,7 +235,7 @@ impl ControlConnection {
         }
     }
 
-    /// The first record of what came, if it is whole.
+    /// Returns the first record of the received bytes, if it is complete.
     fn parse_record(&mut self) -> Result<Option<StreamRecord>, ConnectionFault> {
         let mut head = [0; HEAD];
         if self.came.len() < HEAD {

@@ -1,5 +1,5 @@
-//! Where the strands of a stream that this process began lead, and from which of its addresses. Used by that stream alone;
-//! holds no strand and decides nothing about when.
+//! The addresses at both ends for the strands of a stream that this process opened. Used by that stream alone; holds no strand
+//! and does not decide when to dial.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -23,21 +23,21 @@ impl ConnectionDialer {
         Self { places, from, silence }
     }
 
-    /// How many strands there are to be.
+    /// Returns the number of strands to establish.
     pub(super) fn connection_count(&self) -> usize {
         self.places.len().max(self.from.len()).min(STRANDS_MAX)
     }
 
-    /// Begins an attempt of a slot.
+    /// Starts an attempt of a slot.
     pub(super) fn dial_slot(&self, slot: usize) -> Result<ControlConnection, ConnectionFault> {
         let to = self.places[slot % self.places.len()];
-        // The kernel knows a way to the first; a host whose routes ignore the source may have no other.
+        // Slot 0 leaves the source to the kernel, which knows a route: a host whose routes ignore the source may have no other.
         let from = (slot > 0).then(|| self.from.get(slot % self.from.len().max(1)).copied()).flatten();
         let from = from.filter(|from| from.is_ipv4() == to.is_ipv4());
         ControlConnection::start_connect(to, from, self.silence, slot)
     }
 
-    /// The other process says where else it can be reached.
+    /// Replaces the addresses of the other process by those that it has sent.
     pub(super) fn update_addresses(&mut self, places: Vec<SocketAddr>) {
         if !places.is_empty() {
             self.places = places;

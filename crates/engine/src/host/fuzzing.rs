@@ -1,4 +1,4 @@
-//! The fuzz targets of control streams: addresses at which processes say that they listen.
+//! The fuzz targets of control streams: listening addresses of processes.
 
 use std::net::SocketAddr;
 

@@ -1,6 +1,6 @@
-//! Control streams between processes of one host: sockets that the kernel closes when a process dies. Their names live
-//! in the network namespace, so that processes in other PID, IPC or mount namespaces reach each other, and whoever
-//! reaches the other shares its host; they can hand over descriptors.
+//! Control streams between processes of one host: sockets that the kernel closes when a process dies. Their names are in the
+//! network namespace, so processes in other PID, IPC or mount namespaces can connect. A successful connection proves that both
+//! are on one host. The streams can pass descriptors.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -18,16 +18,16 @@ use trunkline_mem::try_zeros;
 
 use super::reach::LocalUsers;
 
-/// Frames that wait for a peer that does not read.
+/// The maximum number of frames queued for a peer that does not read.
 const QUEUE_MAX: usize = 1024;
 
-/// Connections that wait for a process that does not accept; the kernel may allow fewer.
+/// The listen backlog: pending connections of a process that does not accept. The kernel may allow fewer.
 const BACKLOG: i32 = 4096;
 
-/// Names a listener: random, so that nobody else has it.
+/// The name of a listener: random, so that it is unique.
 pub(super) type SocketName = [u8; 16];
 
-/// The listener's name as the kernel has it.
+/// Returns the kernel's address of a listener's name.
 fn socket_address(name: &SocketName) -> Result<SocketAddrUnix, OobError> {
     let mut text = b"trunkline.".to_vec();
     for byte in name {
@@ -40,13 +40,13 @@ fn system_error(what: &'static str) -> impl Fn(Errno) -> OobError {
     move |errno| OobError::System { what, source: errno.into() }
 }
 
-/// Checks that the process at the other end of a socket is of a user who may be there.
+/// Checks that the process at the other end of a socket belongs to a permitted user.
 fn check_user(socket: &OwnedFd, users: LocalUsers) -> Result<(), OobError> {
     if users == LocalUsers::Any {
         return Ok(());
     }
     let ours = rustix::process::geteuid().as_raw();
-    // A socket that names no process is none of ours.
+    // A socket without a process counts as another user's.
     let theirs = peer_credentials(socket.as_fd()).map_or(u32::MAX, |credentials| credentials.uid);
     if theirs == ours { Ok(()) } else { Err(OobError::OtherUser { theirs, ours }) }
 }
@@ -66,7 +66,7 @@ pub(super) struct LocalListener {
 }
 
 impl LocalListener {
-    /// Listens under a new name, for processes of some users.
+    /// Listens under a new name, for processes of permitted users.
     pub(super) fn new(name: SocketName, users: LocalUsers) -> Result<Self, OobError> {
         let socket = open_socket()?;
         rustix::net::bind(&socket, &socket_address(&name)?).map_err(system_error("bind"))?;
@@ -78,7 +78,8 @@ impl LocalListener {
         self.name
     }
 
-    /// The next stream, if one waits. One of another user is closed, and the error says whose it was; others may wait behind it.
+    /// Accepts the next stream, if one is pending. A stream of another user is closed, and the error names that user; further
+    /// streams may be pending after it.
     pub(super) fn accept(&mut self) -> Result<Option<LocalStream>, OobError> {
         match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => check_user(&socket, self.users).and_then(|()| LocalStream::new(socket).map(Some)),
@@ -93,13 +94,13 @@ impl LocalListener {
 pub(super) struct LocalStream {
     socket: OwnedFd,
     unsent: VecDeque<OobFrame>,
-    /// Room for one frame and a byte, to notice those that are too long.
+    /// Room for one frame and a byte, to detect frames that are too long.
     inbox: Box<[u8]>,
 }
 
 impl LocalStream {
-    /// Connects to the listener of that name; [`OobError::Closed`] if there is none on this host, [`OobError::OtherUser`] if a process of
-    /// another user has the name.
+    /// Connects to the listener of a name; [`OobError::Closed`] if there is none on this host, [`OobError::OtherUser`] if a
+    /// process of another user has the name.
     pub(super) fn connect(name: &SocketName, users: LocalUsers) -> Result<Self, OobError> {
         let socket = open_socket()?;
         match rustix::net::connect(&socket, &socket_address(name)?) {
@@ -114,7 +115,7 @@ impl LocalStream {
         Ok(Self { socket, unsent: VecDeque::new(), inbox: try_zeros(OobFrame::MAX + 1)? })
     }
 
-    /// Sends what is queued; false while the peer does not read.
+    /// Sends the queued frames; false while the peer does not read.
     fn send_queued(&mut self) -> Result<bool, OobError> {
         while let Some(frame) = self.unsent.front() {
             if !send_one(&self.socket, frame)? {
@@ -148,7 +149,7 @@ impl LocalStream {
         process_across(self.socket.as_fd())
     }
 
-    /// The process at the other end, for a fabric that has to know whose memory it reaches.
+    /// Returns the process at the other end, for a fabric that accesses its memory.
     fn peer_process(&self) -> Option<PeerProcess> {
         let socket = self.socket.as_fd();
         process_across(socket).and_then(|pid| PeerProcess::new(pid, peer_pidfd(socket)))
@@ -171,7 +172,7 @@ impl LocalStream {
 
     /// As [`OobStream::recv`](trunkline_fabric::OobStream::recv).
     pub(super) fn recv(&mut self) -> Result<Option<OobFrame>, OobError> {
-        // A peer that is gone shows in what is received; what it sent before comes first.
+        // The end of a peer is detected by the receive below, after the frames that the peer sent before.
         let _ = self.send_queued();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -203,7 +204,7 @@ impl LocalStream {
 mod tests {
     use super::*;
 
-    /// A name that no other test has.
+    /// Returns a name that no other test has.
     fn name(number: u8) -> SocketName {
         let mut name = [number; 16];
         name[..4].copy_from_slice(&std::process::id().to_le_bytes());

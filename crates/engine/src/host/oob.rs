@@ -1,5 +1,5 @@
-//! Control streams, local or to other hosts, and the address by which a process is told where it can be reached.
-//! Whether two processes share a host is not asked but tried: a local socket reaches whoever does.
+//! Control streams, local or to other hosts, and the address of a process for them. Whether two processes share a host is found
+//! out by connecting: a local socket succeeds exactly then.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ use super::remote::{RemoteListener, RemoteStream};
 /// First byte of the local part of an address (docs/wire.md, "Control address").
 const LOCAL: u8 = 1;
 
-/// Where a process listens.
+/// The listening addresses of a process.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct ListenAddresses {
     pub(super) local: Option<SocketName>,
@@ -25,7 +25,7 @@ pub(super) struct ListenAddresses {
 }
 
 impl ListenAddresses {
-    /// The address; network parts that do not fit are left out, and told by the first of them.
+    /// Returns the encoded address. Network parts that do not fit are left out, and the first of them carries their number.
     pub(super) fn to_address(&self) -> OobAddress {
         let mut out = FieldWriter::default();
         if let Some(name) = self.local {
@@ -39,7 +39,7 @@ impl ListenAddresses {
         OobAddress(out.0)
     }
 
-    /// Parses what a handle says; `None` if it makes no sense.
+    /// Parses the address of a handle; `None` if it is invalid.
     pub(super) fn parse_address(address: &OobAddress) -> Option<Self> {
         let mut places = Self::default();
         let mut reader = FieldReader(&address.0);
@@ -85,7 +85,7 @@ impl OobTransport for UnixOob {
         if let Some(name) = places.local.filter(|_| self.reach.local) {
             match LocalStream::connect(&name, self.reach.users) {
                 Ok(stream) => return Ok(UnixStream(StreamTransport::Local(stream))),
-                // Nobody of that name on this host.
+                // No process of this host has that name.
                 Err(OobError::Closed) => {}
                 Err(error) => return Err(error),
             }
@@ -234,7 +234,7 @@ mod tests {
         let four = ["192.0.2.1:7", "192.0.2.2:8", "192.0.2.3:9", "192.0.2.4:65535"];
         let v6 = ["[2001:db8::1]:65535", "[2001:db8::2]:1", "192.0.2.1:2"];
         let five = [four[0]; 5];
-        // What does not fit is left out.
+        // Addresses that do not fit are left out.
         for (told, kept) in [(&[][..], 0), (&four[..1], 1), (&four, 4), (&five, 4), (&v6[..1], 1), (&v6, 2)] {
             let remote = told.iter().map(|at| at.parse().unwrap()).collect();
             let address = ListenAddresses { local: Some([3; 16]), remote }.to_address();

@@ -1,6 +1,6 @@
-//! Control streams to processes of other hosts, woven of TCP connections over each of the hosts' interfaces (docs/wire.md,
-//! "Control streams between hosts"). When a process dies its kernel ends them; when a host falls silent the kernel of this
-//! one does, after a time. A process that only says nothing is seen by nobody here.
+//! Control streams to processes of other hosts, made of TCP connections over each of the hosts' interfaces (docs/wire.md,
+//! "Control streams between hosts"). When a process dies, its kernel ends them. When a host falls silent, the kernel of this one
+//! ends them after a time. A process that is alive and sends nothing is not detected here.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -20,9 +20,9 @@ use super::control_connection::{
 use super::dial::ConnectionDialer;
 use super::unix_host::monotonic_now;
 
-/// Connections that wait for a process that does not accept; the kernel may allow fewer.
+/// The listen backlog: pending connections of a process that does not accept. The kernel may allow fewer.
 const BACKLOG: i32 = 4096;
-/// Records taken from a strand in one go.
+/// Records read from a strand per call.
 const BURST: usize = 64;
 
 /// Accepts control streams, at each address of the process.
@@ -35,7 +35,7 @@ pub(super) struct RemoteListener {
 }
 
 impl RemoteListener {
-    /// Listens at a free port of each address. One that cannot be had is left out, unless there is no other.
+    /// Listens at a free port of each address. An address that cannot be used is left out, unless it is the only one.
     pub(super) fn new(at: &[IpAddr], silence: Duration) -> Result<Self, OobError> {
         let mut refused = None;
         let mut listening = Vec::new();
@@ -56,7 +56,7 @@ impl RemoteListener {
         &self.places
     }
 
-    /// The next stream, if one waits. It may turn out to be another strand of one that is there.
+    /// Accepts the next stream, if one is pending. It may turn out to be another strand of an existing stream.
     pub(super) fn accept(&mut self) -> Result<Option<RemoteStream>, OobError> {
         for socket in &self.sockets {
             match rustix::net::accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -87,31 +87,31 @@ fn listen_at(at: IpAddr) -> Result<(OwnedFd, SocketAddr), OobError> {
 /// One control stream.
 #[derive(Debug)]
 pub(super) struct RemoteStream {
-    /// What an accepted stream hears first.
+    /// `None` until an accepted stream has received its name.
     name: Option<StreamName>,
     end: StreamRole,
     resume: ResumeWindow,
-    /// When strands are dialled, and whether the stream is over.
+    /// When strands are dialled, and whether the stream has ended.
     life: StreamLife,
     strands: Vec<ControlConnection>,
-    /// Why a strand ended, if there was more to it than an end.
+    /// Why a strand ended, if it was not a regular end.
     fault: Option<OobError>,
 }
 
-/// Which end of the stream this is.
+/// The role of this end.
 #[derive(Debug)]
 enum StreamRole {
-    /// It began the stream, and begins its strands.
+    /// It opened the stream, and dials its strands.
     Began(ConnectionDialer),
     /// It accepts them.
     Accepted { lobby: Arc<StreamAcceptQueue>, places: Arc<[SocketAddr]> },
 }
 
-/// What ends.
+/// The scope of an error.
 enum StreamFault {
-    /// One strand; others may go on.
+    /// One strand; others may continue.
     Strand(ConnectionFault),
-    /// All of it.
+    /// The whole stream.
     Stream(OobError),
 }
 
@@ -120,7 +120,7 @@ fn malformed_record<E>(_: E) -> StreamFault {
 }
 
 impl RemoteStream {
-    /// Begins to connect to all these addresses, from these; what is sent meanwhile waits.
+    /// Starts to connect to all these addresses, from the addresses `from`; frames sent meanwhile are queued.
     pub(super) fn connect(
         name: StreamName,
         places: Vec<SocketAddr>,
@@ -132,6 +132,7 @@ impl RemoteStream {
         let life = StreamLife::new_dialling(dial.connection_count(), silence, now);
         let mut stream = Self::new(Some(name), StreamRole::Began(dial), life, Vec::new());
         stream.refresh_connections(now);
+        // No address of either end works, so the caller gets the error of the last attempt.
         if stream.strands.is_empty() {
             return Err(stream.fault.take().unwrap_or(OobError::Closed));
         }
@@ -147,7 +148,7 @@ impl RemoteStream {
         Self { name, end, resume: ResumeWindow::new(), life, strands, fault: None }
     }
 
-    /// Strands that both ends have joined.
+    /// Returns the number of strands that both ends have joined.
     pub(super) fn connection_counts(&self) -> StreamConnections {
         StreamConnections { now: self.life.joined_count(), ever: self.life.ever_joined() }
     }
@@ -160,6 +161,7 @@ impl RemoteStream {
         if self.life.has_ended() {
             return Err(OobError::Closed);
         }
+        // Kept until the other end acknowledges it, because its strand may fail after the send.
         self.resume.keep_frame(frame).map_err(|_| OobError::Overflow)?;
         (0..self.strands.len()).for_each(|at| self.flush_connection(at));
         Ok(())
@@ -170,10 +172,11 @@ impl RemoteStream {
         let strand = &mut self.strands[at];
         let before = strand.phase;
         if let (Some(name), StrandPhase::Dialled) = (self.name, before) {
-            // The other end may forget the frames that were taken since the strand was begun.
+            // The first JOIN is updated until a byte of it is sent: the other end may drop frames that were acknowledged since it
+            // was queued.
             strand.queue_first_join(name, &self.resume);
         }
-        // One that has ended shows in what is received; what it brought before comes first.
+        // The end of a strand is detected by its reads, after the records that it delivered before.
         let _ = strand.send_frames(&self.resume);
         if before != strand.phase {
             self.life.on_answered(strand.slot);
@@ -200,6 +203,8 @@ impl RemoteStream {
                 }
             }
         }
+        // Frames of all strands were returned first: a stream that ends must not lose received
+        // frames.
         if !self.life.check_over(now) {
             return Ok(None);
         }
@@ -207,10 +212,10 @@ impl RemoteStream {
         Err(self.fault.take().unwrap_or(OobError::Closed))
     }
 
-    /// Takes up strands that have come, or begins those that are due.
+    /// Adds queued strands, or dials those that are due.
     fn refresh_connections(&mut self, now: Instant) {
         let Some(name) = self.name else { return };
-        // Other attempts of a slot that has joined meanwhile.
+        // Drops other attempts of a slot that has joined meanwhile.
         self.strands.retain(|strand| strand.is_joined() || !self.life.is_joined(strand.slot));
         match &self.end {
             StreamRole::Began(_) if self.life.next_deadline().is_none_or(|due| due > now) => {}
@@ -221,7 +226,7 @@ impl RemoteStream {
             }
             StreamRole::Accepted { lobby, .. } => {
                 for guest in lobby.take_connections(&name) {
-                    // One that cannot go on with this stream is dropped.
+                    // A strand that cannot continue this stream is dropped.
                     let _ = self.add_accepted(name, guest, now);
                 }
             }
@@ -250,7 +255,7 @@ impl RemoteStream {
         }
     }
 
-    /// Adds an accepted strand; one too many takes the place of the oldest, which the other end has left.
+    /// Adds an accepted strand. One beyond the limit replaces the oldest, which the other end has left.
     fn add_accepted(
         &mut self,
         name: StreamName,
@@ -259,6 +264,7 @@ impl RemoteStream {
     ) -> Result<(), StreamFault> {
         let PendingConnection { mut strand, received } = guest;
         let StreamRole::Accepted { places, .. } = &self.end else { return Ok(()) };
+        // Checked before the strand counts as joined: an invalid count must not affect the stream.
         self.resume.on_join(received).map_err(malformed_record)?;
         strand.phase = StrandPhase::Joined;
         strand.next = Some(received);
@@ -272,7 +278,7 @@ impl RemoteStream {
         Ok(())
     }
 
-    /// The next frame that one strand brings, if it has one.
+    /// Returns the next frame of a strand, if it has one.
     fn recv_from(&mut self, at: usize, now: Instant) -> Result<Option<Vec<u8>>, StreamFault> {
         self.flush_connection(at);
         for _ in 0..BURST {
@@ -295,7 +301,7 @@ impl RemoteStream {
                 self.on_join(at, join, received, now)?;
                 Ok(None)
             }
-            // A JOIN comes first, and once.
+            // JOIN is valid only as the first record of a strand.
             StreamRecord::Join { .. } => Err(malformed_record(())),
             _ if !self.strands[at].is_joined() => Err(malformed_record(())),
             StreamRecord::Frame { number, received, bytes } => {
@@ -327,7 +333,7 @@ impl RemoteStream {
                 }
                 let strand = &mut self.strands[at];
                 if self.life.is_joined(strand.slot) {
-                    // Another attempt of its slot was first.
+                    // Another attempt of its slot was faster.
                     return Err(StreamFault::Strand(ConnectionFault::CLOSED));
                 }
                 self.resume.on_join(received).map_err(malformed_record)?;
@@ -344,12 +350,12 @@ impl RemoteStream {
                     return Err(StreamFault::Stream(OobError::Merged));
                 };
                 if received > 0 {
-                    // It goes on with a stream that this end has given up.
+                    // The strand continues a stream that this end has given up.
                     return Err(StreamFault::Stream(OobError::Closed));
                 }
                 lobby.add_stream(join.name);
                 self.name = Some(join.name);
-                // Its only strand: if that cannot be, nor can the stream.
+                // It is the stream's only strand, so an error ends the stream.
                 self.add_accepted(join.name, guest, now).map_err(|_| StreamFault::Stream(OobError::Malformed))
             }
         }
@@ -358,6 +364,7 @@ impl RemoteStream {
     fn drop_connection(&mut self, at: usize, fault: ConnectionFault, now: Instant) {
         let ControlConnection { slot, phase, .. } = self.strands.remove(at);
         self.life.on_ended(slot, phase, fault.end, now);
+        // A regular end must not replace the cause of an earlier failure.
         if !matches!(fault.error, OobError::Closed) {
             self.fault = Some(fault.error);
         }
@@ -366,6 +373,7 @@ impl RemoteStream {
 
 impl Drop for RemoteStream {
     fn drop(&mut self) {
+        // Over each strand, because END is sent only over a strand that has sent all frames.
         self.strands.iter_mut().for_each(|strand| strand.send_end(&self.resume));
         if let (Some(name), StreamRole::Accepted { lobby, .. }) = (&self.name, &self.end) {
             lobby.remove_stream(name);

@@ -13,25 +13,25 @@ use super::reach::ControlReach;
 
 type LogSink = Box<dyn Fn(LogLevel, &str) + Send + Sync>;
 
-/// The machine.
+/// The host.
 pub struct UnixHost {
     oob: UnixOob,
     log: LogSink,
 }
 
 impl UnixHost {
-    /// A host that gives its log lines to `log`; only processes of the same host reach each other.
+    /// Creates a host that passes its log lines to `log`; only processes of the same host can connect.
     pub fn new(log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
         Self::with_reach(ControlReach::default(), log)
     }
 
-    /// The same, for processes of other hosts too.
+    /// As [`UnixHost::new`], for processes of other hosts too.
     pub fn with_reach(reach: ControlReach, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
         Self { oob: UnixOob::new(reach), log: Box::new(log) }
     }
 
-    /// A page for an endpoint that shares memory inside this node; `None` where there is no memory for it, which costs nothing but that
-    /// nobody sees the endpoint.
+    /// Creates a page for an endpoint that shares memory inside this node; `None` without memory for it. Then the endpoint works,
+    /// but is not visible.
     #[must_use]
     pub fn node_page(&self) -> Option<HostPage> {
         create_page(node::NAME, node::BYTES).ok()
@@ -72,13 +72,13 @@ impl Host for UnixHost {
     }
 }
 
-/// The time since the machine started.
+/// Returns the time since the machine started.
 pub(super) fn monotonic_now() -> Instant {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Instant((now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64))
 }
 
-/// A page of that name which others may look at.
+/// Creates a page of this name, which other processes may read.
 fn create_page(name: &str, bytes: usize) -> io::Result<HostPage> {
     let page = Arc::new(PublishedPage::create_page(name, bytes)?);
     let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();

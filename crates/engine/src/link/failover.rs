@@ -1,6 +1,6 @@
-//! The links of a comm that has several, over time: they are made one after another, one that fails is left by both
-//! ends before what it had not carried is sent over the others, and it is asked for again later. Called when a lane is
-//! polled; what it says goes out on the control stream.
+//! The links of a comm with several, over time. They are made one after another. Both ends leave a failed link before its lost
+//! operations are sent over the others, and a new link is requested later. Called when a lane is polled; its frames are sent on
+//! the control stream.
 
 use std::sync::atomic::Ordering;
 
@@ -26,18 +26,18 @@ use crate::pool::groups::{GroupContext, LockedMember};
 use crate::pool::member::{CommSide, FailureTimer, OpenComm};
 use crate::{CommFault, CommId};
 
-/// Polls of a comm whose links all carry between two looks at the clock.
+/// Polls per read of the clock, for a comm whose links are all up.
 const TURNS: u32 = 64;
 
-/// How often the network is asked whether a link still carries, while the time limit for that passes.
+/// Checks of a link per `rail_time`, the time after which a link without progress counts as failed.
 const LOOKS_IN_RAIL_TIME: u64 = 16;
 
-/// How often links that do not carry are looked after.
+/// The interval at which links that are down are driven.
 const TEND_EVERY: Duration = Duration::from_micros(500);
 
 impl<F: Fabric, H: Host> CommDriver<F, H> {
-    /// Whether no link of a comm has carried for as long as a peer may be silent. Until then work waits, and links are made: the peer
-    /// lives as long as its control streams do.
+    /// Returns whether all links of a comm have been down for longer than a peer may be silent. Until then operations wait and
+    /// links are made, because the control streams show that the peer is alive.
     fn check_stranded(&self, open: &mut OpenComm, now: Instant) -> bool {
         let core = &self.setup.core;
         if open.life.is_link_lost() || open.side.paths_mut().any_carries() {
@@ -45,15 +45,17 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
             return false;
         }
         if open.adrift.is_none() {
+            // All links at once: waiting for the regular retry would lengthen an outage.
             let paths = open.side.paths_mut();
             (0..paths.len()).for_each(|at| paths.get_mut(at).life.expedite_retry(now));
         }
+        // Counted in steps, so that a stopped process does not fail its comms when it continues.
         let step = Duration(core.params.peer_time.0 / LOOKS_AT_END);
         let waited = FailureTimer::advance_timer(&mut open.adrift, now, step);
         waited > core.params.peer_time
     }
 
-    /// The comm is of no more use, since none of its links is.
+    /// Fails a comm all of whose links are lost.
     #[cold]
     fn fail_stranded(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
         let LockedMember { open, rails, .. } = turn;
@@ -67,15 +69,17 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         self.give_up_peer(slot, turn, fault);
     }
 
-    /// Looks after the links of a comm that has several.
+    /// Drives the links of a comm with several.
     pub(crate) fn drive_links(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>) {
         let core = &self.setup.core;
         let open = &mut *turn.open;
+        // A failed comm has no links to drive.
         if !open.many || open.fault.is_some() {
             return;
         }
         open.turns = open.turns.wrapping_add(1);
         let settled = open.side.paths_mut().all_carry() && open.words.is_empty();
+        // Fast path: with all links up, nothing is done for most polls.
         if settled && !slot.news.has_some() && !open.turns.is_multiple_of(TURNS) {
             return;
         }
@@ -85,7 +89,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         }
         let LockedMember { open, rails, .. } = turn;
         let went_on = if open.life.is_link_lost() {
-            // With none left, the peer hears of each link all the same, and need not find out by itself.
+            // Without any link left, LINK_DOWN is still sent for each link, so that the peer need not detect the loss itself.
             open.end_all_leaving(rails, &slot.requests, now)
         } else {
             self.advance_links(slot, turn, now)
@@ -94,6 +98,8 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
             self.fail_comm(slot, turn, fault);
         }
         let open = &mut *turn.open;
+        // Published for test calls: they poll a comm whose links are being made even if its
+        // requests end elsewhere.
         slot.joining.store(open.is_grouped() && !open.side.paths_mut().all_carry(), Ordering::Relaxed);
         if let Some((left, taken)) = slot.requests.row.update_links(open.side.paths_mut().carrying_mask()) {
             core.status.add_tally(ProcessTally::LinksLeft, left.into());
@@ -103,12 +109,14 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         if !open.words.is_empty()
             && let Some(mut control) = self.setup.try_lock_control()
         {
+            // Sent here and not where they are made, because the control plane may be locked by
+            // another thread.
             let stream = open.ends.stream;
             open.words.drain(..).for_each(|(frame, fd)| control.send_frame(stream, &frame, fd));
         }
     }
 
-    /// Looks after the links of a comm whose requests end in turns of others.
+    /// Drives the links of a comm whose requests complete while other members are polled.
     #[cold]
     pub(crate) fn drive_unpolled_links(&self, slot: &CommSlot, comm: CommId) {
         let core = &self.setup.core;
@@ -128,18 +136,21 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
     ) -> Result<(), CommFault> {
         let LockedMember { open, rails, .. } = turn;
         if let CommSide::Send(lane) = &mut open.side {
+            // Frames below may post operations, and the balancer needs the time of each.
             lane.set_time(now);
         }
         while let Some(word) = slot.news.pop_frame() {
             open.on_link_frame(rails, &slot.requests, word, now)?;
         }
         open.end_all_leaving(rails, &slot.requests, now)?;
+        // Everything below is periodic: it costs more than a poll.
         if now - open.tended < TEND_EVERY {
             return Ok(());
         }
         open.tended = now;
         turn.let_go_of_spent_links();
         let LockedMember { open, .. } = turn;
+        // The peer has a new control connection, so links over that network path may work again.
         let joins = open.peer.joins.load(Ordering::Relaxed);
         if std::mem::replace(&mut open.joins, joins) != joins {
             let paths = open.side.paths_mut();
@@ -149,16 +160,18 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
             self.on_time(turn, at, now);
         }
         if now - turn.open.asked >= Duration(self.setup.core.params.rail_time.0 / LOOKS_IN_RAIL_TIME) {
+            // Rarer still: a check of the network may be a system call.
             turn.open.asked = now;
             self.check_links(turn);
         }
+        // The peer's replies arrive on the control stream, which waiting lanes also have to read.
         if let Some(mut control) = self.setup.try_lock_control() {
             self.setup.progress_control(&mut control);
         }
         Ok(())
     }
 
-    /// Asks the network of each link whether it still carries: work may be under way that will never complete.
+    /// Checks with the network whether each link still carries traffic: posted operations may never complete.
     pub(crate) fn check_links(&self, turn: &mut LockedMember<'_, F::Rail>) {
         let core = &self.setup.core;
         let paths = turn.open.side.paths_mut();
@@ -170,16 +183,20 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
             let number = path.rail;
             let link = path.link;
             if let Err(error) = turn.rails.get_mut(number).check_link(link) {
+                // With several links, the comm survives the loss of one.
                 if turn.open.many {
                     self.give_up_link(turn, at, &error);
                 } else {
+                    // A state error means that the link was failed before, and that was logged
+                    // then.
                     if !matches!(error, LinkError::State) {
                         let over = core.nic_name(turn.open.side.paths_mut().get(at).nic);
                         core.host
                             .log(LogLevel::Warn, &format!("the link of a connection over {over}: {error}"));
                     }
-                    // What it gives back says so too, if there is anything.
+                    // The link's flushed completions report its end too, if there are any.
                     turn.rails.fail_link(number, link);
+                    // In a group, `tell_ended` notifies all members of the link together.
                     if turn.shared.is_none() {
                         turn.open.on_link_lost(turn.rails, at);
                     }
@@ -191,6 +208,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
     fn on_time(&self, turn: &mut LockedMember<'_, F::Rail>, at: usize, now: Instant) {
         let LockedMember { open, rails, .. } = turn;
         let path = open.side.paths_mut().get_mut(at);
+        // A path that is being left has no time steps; its drain ends it.
         if path.leaving.is_some() {
             return;
         }
@@ -198,7 +216,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         match step {
             LinkStep::Wait => {}
             LinkStep::SayDown => return open.say_down(at, true),
-            // Others know that it carries; this end, or the other, has not been polled for long.
+            // Another member knows that the link works; only this end, or the peer's, has not been polled for long.
             LinkStep::Fence if rails.carries_for_others(path.rail, path.link) => {}
             LinkStep::Fence => return open.side.drain_path(rails, at),
             LinkStep::Ask(epoch) => {
@@ -219,7 +237,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         }
     }
 
-    /// A link carries nothing; it is given up for now.
+    /// Gives up a link that fails, until a new one is made.
     fn give_up_link(&self, turn: &mut LockedMember<'_, F::Rail>, at: usize, error: &LinkError) {
         self.log_of_link(turn.open, at, error);
         turn.open.side.drain_path(turn.rails, at);
@@ -231,31 +249,35 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         core.host.log(LogLevel::Info, &format!("link {at} of a connection over {over}: {error}"));
     }
 
-    /// The sending end may use a link.
+    /// Enables a link at the sending end.
     fn enable_link(&self, open: &mut OpenComm, at: usize, now: Instant) {
         let id = open.ends.remote;
         let CommSide::Send(lane) = &mut open.side else { return };
         let path = lane.paths.get_mut(at);
         let epoch = path.life.connection_epoch();
+        // LINK_READY of an older connection of the link.
         if !path.life.on_carries(epoch, now) {
             return;
         }
         let nic = path.nic;
+        // The first link that is up carries records, so the choice may change.
         lane.paths.choose_lead();
         let (speed, latency) = self.setup.core.nic_speed(nic);
         lane.link_up(at, speed, latency, now);
+        // The receiver enables the link when this arrives: only the sender knows that it works in
+        // this direction.
         open.words.push((ControlFrame::LinkReady { id, link: at as u8, epoch }, None));
     }
 }
 
 impl<R: Rail> LockedMember<'_, R> {
-    /// A link that has ended and told all is of no more use to anybody, and its NIC may have no room for another one in its
-    /// place. So all members let go of it at once: some may not be driven for long.
+    /// Releases links that have ended and reported all completions, for all members at once. Their NIC may have no room for a
+    /// replacement otherwise, and some members may not be driven for long.
     fn let_go_of_spent_links(&mut self) {
         let Self { open, rails, shared, .. } = self;
         let Some(GroupContext { others, .. }) = shared else { return };
         for (rail, link) in rails.shared.as_ref().map_or_else(Vec::new, SharedLinks::spent_links) {
-            // What it brought may be hidden still; one flush shows what it brought to all.
+            // Its bytes may still be hidden; one flush makes them visible for all members.
             let shown = open.has_seen_all_of(rail, link)
                 || others.iter_mut().any(|other| other.has_seen_all_of(rail, link));
             if shown && rails.get_mut(rail).poll_link_quiet(link) {
@@ -267,7 +289,7 @@ impl<R: Rail> LockedMember<'_, R> {
 }
 
 impl OpenComm {
-    /// Whether this member uses a link that is quiet, and knows that nothing that came over it is hidden.
+    /// Returns whether this member uses a link that has ended, and knows that no bytes from it are hidden.
     fn has_seen_all_of(&mut self, rail: usize, link: LinkId) -> bool {
         let hides = matches!(&self.side, CommSide::Recv(lane) if lane.plan.needs_flush);
         let paths = self.side.paths_mut();
@@ -275,7 +297,7 @@ impl OpenComm {
         !hides || path.leaving.as_ref().is_none_or(|leaving| leaving.flushed)
     }
 
-    /// A link of this member's is no more; how it was left is still to be said.
+    /// Releases a link of this member. Its delivery report is still to be sent.
     fn let_go(&mut self, rails: &mut GroupRails<impl Rail>, rail: usize, link: LinkId) {
         let paths = self.side.paths_mut();
         if let Some(at) = paths.of_link(rail, link) {
@@ -284,7 +306,7 @@ impl OpenComm {
         }
     }
 
-    /// Takes a word of the peer's.
+    /// Processes a frame of the peer.
     fn on_link_frame(
         &mut self,
         rails: &mut GroupRails<impl Rail>,
@@ -296,6 +318,7 @@ impl OpenComm {
             self.life.on_stop();
         }
         let paths = self.side.paths_mut().len();
+        // The peer names the link, so the number is checked.
         let about = frame.about_link().map(|(_, link)| usize::from(link));
         let Some(at) = about.filter(|&at| at < paths) else { return Ok(()) };
         match frame {
@@ -312,6 +335,8 @@ impl OpenComm {
                 let receives = matches!(self.side, CommSide::Recv(_));
                 let paths = self.side.paths_mut();
                 let path = paths.get_mut(at);
+                // The receiver may use the link from now on, if it is not being left at the same
+                // time.
                 if receives && path.leaving.is_none() && path.life.on_carries(epoch, now) {
                     rails.mark_carrying(path);
                     paths.choose_lead();
@@ -333,6 +358,8 @@ impl OpenComm {
         let told = LinkDownReport { epoch: down.epoch, next: down.next, standing: down.standing };
         let path = self.side.paths_mut().get_mut(at);
         if let Some(leaving) = &mut path.leaving {
+            // Both ends leave at the same time: the peer's report is kept until this end has
+            // drained.
             if path.life.connection_epoch() == told.epoch {
                 leaving.told = Some(told);
             }
@@ -342,13 +369,14 @@ impl OpenComm {
         match path.life.on_down(told.epoch, now) {
             DownStep::Stale => Ok(()),
             DownStep::Known | DownStep::Past => {
+                // The peer waits for this end's LINK_DOWN, so it is sent again.
                 if down.answer {
                     self.say_down_of(at, told.epoch, false);
                 }
                 Ok(())
             }
             DownStep::Down => self.recover_path(rails, requests, at, &told),
-            // It was this member's other end that could not take part.
+            // The other end of this member could not take part; nothing was posted for it here, so nothing has to be fenced.
             DownStep::Fence if unanswered && self.quits_unused(rails, at) => {
                 self.say_down(at, false);
                 self.recover_path(rails, requests, at, &told)
@@ -372,7 +400,7 @@ impl OpenComm {
         (0..self.side.paths_mut().len()).try_for_each(|at| self.end_leaving(rails, requests, at, now))
     }
 
-    /// Ends the leaving of a path once its link has told all.
+    /// Completes the drain of a path once its link has reported all completions.
     fn end_leaving(
         &mut self,
         rails: &mut GroupRails<impl Rail>,
@@ -387,14 +415,17 @@ impl OpenComm {
         };
         let path = self.side.paths_mut().get_mut(at);
         let Some(leaving) = &mut path.leaving else { return Ok(()) };
+        // The link still reports completions, and each of them may be of a message that has
+        // arrived.
         if !rails.get_mut(path.rail).poll_link_quiet(path.link) {
             return Ok(());
         }
-        // What it brought may be hidden still.
+        // Its bytes may still be hidden.
         if let Some(flush) = flush
             && path.link != NO_LINK
             && !leaving.flushed
         {
+            // Posted once; its completion sets `flushed`.
             if !leaving.flushing {
                 let rail = rails.get_mut(path.rail);
                 leaving.flushing = rail.post(path.link, tag | LAST_FLUSH, flush, true).is_ok();
@@ -402,7 +433,10 @@ impl OpenComm {
             return Ok(());
         }
         let Some(leaving) = path.leaving.take() else { return Ok(()) };
+        // The link state changes only after the drain, so no frame of the peer can restart the link
+        // before.
         path.life.on_fault(now);
+        // The peer's report has arrived already, or this end reports first.
         match leaving.told {
             None => {
                 self.say_down(at, true);
@@ -416,7 +450,7 @@ impl OpenComm {
         }
     }
 
-    /// Goes on with a link that is being made; true, at the sending end, once something has arrived over it.
+    /// Makes progress on a link that is being made; true, at the sending end, once something has arrived over it.
     fn prove_link(&mut self, rails: &mut GroupRails<impl Rail>, at: usize) -> Result<bool, LinkError> {
         let tag = self.side.wr_id_tag();
         let (fins, arrives) = match &self.side {
@@ -425,14 +459,17 @@ impl OpenComm {
         };
         let path = self.side.paths_mut().get_mut(at);
         let rail = rails.get_mut(path.rail);
+        // A link that is up may still not carry: on some networks only a transferred operation
+        // proves that.
         if !path.life.is_joining() || !rail.poll_link_up(path.link)? {
             return Ok(false);
         }
+        // The receiving end needs no probe: the sender's LINK_READY reports the result.
         let Some(RemoteRegion { key, addr }) = fins else { return Ok(false) };
         if path.proof == LinkProbe::None {
             let to = RemoteLocation::for_records(key, addr);
             let nothing = Op::Write { from: OpSource::Inline(&[]), to, imm: None };
-            // Where that completes before it has arrived, what comes behind it does not.
+            // Where completion does not mean arrival, a second operation proves the arrival of the first.
             let posted = rail.post(path.link, tag | PROBE, nothing, arrives).is_ok()
                 && (arrives || rail.post(path.link, tag | PROBE, Op::Nop, true).is_ok());
             if posted {
@@ -443,18 +480,19 @@ impl OpenComm {
         Ok(path.proof == LinkProbe::Done)
     }
 
-    /// The last flush of a path has completed, or what proves that a new link carries.
+    /// Handles the completion of a path's last flush, or of the probe of a new link.
     #[cold]
     pub(crate) fn on_link_sign(&mut self, at: usize, wr_id: u64) {
         let path = self.side.paths_mut().get_mut(at);
         match &mut path.leaving {
             Some(leaving) if wr_id == LAST_FLUSH => leaving.flushed = true,
+            // A probe of a link that is being left proves nothing.
             None if wr_id == PROBE => path.proof = LinkProbe::Done,
             _ => {}
         }
     }
 
-    /// Both ends are fenced.
+    /// Recovers a path after both ends have fenced it.
     fn recover_path(
         &mut self,
         rails: &mut GroupRails<impl Rail>,
@@ -473,7 +511,7 @@ impl OpenComm {
         self.say_down_of(at, epoch, answer);
     }
 
-    /// Says LINK_DOWN of a connection of a link.
+    /// Queues LINK_DOWN for a connection of a link.
     fn say_down_of(&mut self, at: usize, epoch: u32, answer: bool) {
         let (next, standing) = match &self.side {
             CommSide::Send(lane) => (lane.sender.next_number(), None),
@@ -483,7 +521,7 @@ impl OpenComm {
         self.words.push((ControlFrame::LinkDown(down), None));
     }
 
-    /// Makes this end of a new connection, and asks for the other.
+    /// Makes this end of a new link, and requests the other end.
     fn request_link(
         &mut self,
         rails: &mut GroupRails<impl Rail>,
@@ -494,6 +532,7 @@ impl OpenComm {
         let CommSide::Send(lane) = &mut self.side else { return Ok(()) };
         let mailbox = lane.mailbox_region(at);
         let path = lane.paths.get_mut(at);
+        // The old link is released first, because the NIC may have no room for two.
         rails.release_link(path.rail, std::mem::replace(&mut path.link, NO_LINK));
         path.proof = LinkProbe::None;
         path.link = rails.make_link(at, path.rail)?;
@@ -511,6 +550,7 @@ impl OpenComm {
         fd: Option<PassedFd>,
         now: Instant,
     ) {
+        // The sender opens links; a LINK_OPEN to a sender violates the protocol, and is ignored.
         let CommSide::Recv(lane) = &mut self.side else { return };
         let path = lane.paths.get_mut(at);
         if path.leaving.is_some() {
@@ -535,14 +575,15 @@ impl OpenComm {
                 let result = LinkResult { id, link, epoch, fins, address: address.bytes };
                 self.words.push((ControlFrame::LinkResult(result), address.fd));
             }
-            // It was answered before.
+            // The request got its reply before.
             Err(_) if step == LinkOpenStep::Repeat => {}
             Err(_) => self.step_back(rails, at, now),
         }
     }
 
-    /// A link that this member was about to use cannot be had at this end.
+    /// Gives up a link that this member was about to use, because this end cannot make it.
     fn step_back(&mut self, rails: &mut GroupRails<impl Rail>, at: usize, now: Instant) {
+        // Other members keep the link, so it must not be put into error.
         if !self.quits_unused(rails, at) {
             return self.side.drain_path(rails, at);
         }
@@ -550,8 +591,8 @@ impl OpenComm {
         self.say_down(at, true);
     }
 
-    /// Lets others have a link that nothing was posted on for this member, so that there is nothing to fence off; false if
-    /// nobody else uses it.
+    /// Leaves a link to other members if nothing was posted on it for this member, so that nothing has to be fenced; false if no
+    /// other member uses it.
     fn quits_unused(&mut self, rails: &mut GroupRails<impl Rail>, at: usize) -> bool {
         let path = self.side.paths_mut().get_mut(at);
         if !rails.serves_others(path.rail, path.link) {
@@ -570,6 +611,7 @@ impl OpenComm {
     ) {
         let CommSide::Send(lane) = &mut self.side else { return };
         let path = lane.paths.get_mut(at);
+        // A result of an older request, or for a link that is being left meanwhile.
         if path.leaving.is_some() || !path.life.on_result(result.epoch) {
             return;
         }

@@ -1,5 +1,5 @@
-//! Words about single links of a comm, on their way between its lane and the control stream: what the peer said waits
-//! here until the lane is polled, because who reads the control stream does not own the lane.
+//! Frames about single links of a comm. The thread that reads the control stream does not hold the comm's lock, so the peer's
+//! frames wait here until the lane is polled.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,13 +8,13 @@ use spin::mutex::SpinMutex;
 use trunkline_fabric::PassedFd;
 use trunkline_proto::wire::frame::ControlFrame;
 
-/// Words that may wait. What comes beyond is dropped; whoever waits for an answer says it again.
+/// The maximum number of queued frames. Further ones are dropped; a peer that waits for a reply repeats its frame.
 const NEWS_MAX: usize = 32;
 
-/// A frame, and a descriptor that comes with it.
+/// A frame, and the descriptor that was passed with it.
 pub(crate) type LinkFrame = (ControlFrame, Option<PassedFd>);
 
-/// What the peer said.
+/// The queue of the peer's frames.
 #[derive(Debug, Default)]
 pub(crate) struct LinkFrameQueue {
     some: AtomicBool,
@@ -22,7 +22,7 @@ pub(crate) struct LinkFrameQueue {
 }
 
 impl LinkFrameQueue {
-    /// Puts a word in.
+    /// Queues a frame.
     pub(crate) fn push_frame(&self, word: LinkFrame) {
         let mut words = self.words.lock();
         if words.len() < NEWS_MAX {
@@ -31,13 +31,13 @@ impl LinkFrameQueue {
         }
     }
 
-    /// Whether there is any.
+    /// Returns whether there is any.
     #[inline]
     pub(crate) fn has_some(&self) -> bool {
         self.some.load(Ordering::Acquire)
     }
 
-    /// The oldest.
+    /// Removes the oldest frame.
     pub(crate) fn pop_frame(&self) -> Option<LinkFrame> {
         let mut words = self.words.lock();
         let word = words.pop_front();
@@ -47,7 +47,7 @@ impl LinkFrameQueue {
         word
     }
 
-    /// Forgets all: they were for the comm before.
+    /// Drops all frames: they were for the previous comm of the slot.
     pub(crate) fn clear(&self) {
         self.words.lock().clear();
         self.some.store(false, Ordering::Release);

@@ -1,48 +1,49 @@
-//! The links of a group, each used by several of its members: made by the first who needs it, ended with the last who uses
-//! it. Part of a group's rails; where a comm has its links to itself, there is none of this.
+//! The links of a group, each used by several of its members: made by the first member that needs it, ended with the last one
+//! that uses it. Part of a group's rails; a comm with links of its own has none of this.
 
 use trunkline_fabric::LinkId;
 
-/// One link.
+/// A shared link.
 #[derive(Debug)]
 struct SharedLink {
     rail: usize,
     link: LinkId,
-    /// Which of a member's links it is, counted from 0, the same for all.
+    /// Its index among a member's links, the same for all members.
     slot: usize,
     /// Members that use it.
     users: u32,
     /// It is in error.
     ended: bool,
-    /// What it was connected to.
+    /// The peer's address that it was connected to.
     peer: Option<Vec<u8>>,
-    /// It has carried something for one of them.
+    /// It has transferred something for one of them.
     carries: bool,
 }
 
-/// All of them.
+/// All links of a group.
 #[derive(Debug, Default)]
 pub(crate) struct SharedLinks {
     links: Vec<SharedLink>,
-    /// Those that have ended since the members were told.
+    /// Links that have ended and were not reported to the members yet.
     news: Vec<(usize, LinkId)>,
 }
 
 impl SharedLinks {
-    /// A new link, used by whoever made it.
+    /// Adds a new link, used by the member that made it.
     pub(crate) fn add_link(&mut self, slot: usize, rail: usize, link: LinkId) {
         self.links.push(SharedLink { rail, link, slot, users: 1, ended: false, peer: None, carries: false });
     }
 
-    /// The link of that slot that carries, or is being made, for one more member.
+    /// Joins one more member to the link of a slot that is up or being made.
     pub(crate) fn join_link(&mut self, slot: usize) -> Option<LinkId> {
         let used = self.links.iter_mut().find(|used| used.slot == slot && !used.ended)?;
         used.users += 1;
         Some(used.link)
     }
 
-    /// The same, if it was connected to that address of the peer's.
+    /// As [`Self::join_link`], if the link was connected to this address of the peer.
     pub(crate) fn join_connected(&mut self, slot: usize, peer: &[u8]) -> Option<LinkId> {
+        // The address is compared, because the other end may have made a new link in the same slot.
         let to =
             |used: &&mut SharedLink| used.slot == slot && !used.ended && used.peer.as_deref() == Some(peer);
         let used = self.links.iter_mut().find(to)?;
@@ -50,62 +51,65 @@ impl SharedLinks {
         Some(used.link)
     }
 
-    /// Whether none carries, nor is being made.
+    /// Returns whether no link is up or being made.
     pub(crate) fn all_ended(&self) -> bool {
         self.links.iter().all(|used| used.ended)
     }
 
-    /// A link was connected to that address; false if it had been before.
+    /// Marks a link as connected to an address; false if it was connected before.
     pub(crate) fn mark_connected(&mut self, rail: usize, link: LinkId, peer: &[u8]) -> bool {
         let Some(used) = self.find_link(rail, link) else { return false };
         let first = used.peer.is_none();
+        // First address only: a second one would be of another connection.
         used.peer.get_or_insert_with(|| peer.to_vec());
         first
     }
 
-    /// A link has carried something.
+    /// Marks that a link has transferred something.
     pub(crate) fn mark_carrying(&mut self, rail: usize, link: LinkId) {
         if let Some(used) = self.find_link(rail, link) {
             used.carries = true;
         }
     }
 
-    /// Whether a link carries for others, and so will for whoever waits for that.
+    /// Returns whether a link works for other members: a member that waits for a proof can rely on that.
     pub(crate) fn is_carrying(&self, rail: usize, link: LinkId) -> bool {
         self.links.iter().any(|used| used.rail == rail && used.link == link && used.carries && !used.ended)
     }
 
-    /// Whether a link that has not ended is used by more than one.
+    /// Returns whether a link that has not ended is used by more than one member.
     pub(crate) fn serves_several(&self, rail: usize, link: LinkId) -> bool {
         self.links.iter().any(|used| used.rail == rail && used.link == link && used.users > 1 && !used.ended)
     }
 
-    /// A link is in error.
+    /// Marks a link as being in error.
     pub(crate) fn mark_ended(&mut self, rail: usize, link: LinkId) {
         let Some(used) = self.find_link(rail, link).filter(|used| !used.ended) else { return };
         used.ended = true;
         self.news.push((rail, link));
     }
 
-    /// A link that ended since this was asked last.
+    /// Returns the next link that has ended since the last call.
     pub(crate) fn next_ended(&mut self) -> Option<(usize, LinkId)> {
         self.news.pop()
     }
 
-    /// Those that have ended and are still in use by somebody, where all have heard of it.
+    /// Returns the links that have ended and are still in use, once all ends were reported to the members.
     pub(crate) fn spent_links(&self) -> Vec<(usize, LinkId)> {
+        // Not before all members know: one of them might still post on the link.
         if !self.news.is_empty() {
             return Vec::new();
         }
         self.links.iter().filter(|used| used.ended).map(|used| (used.rail, used.link)).collect()
     }
 
-    /// A member uses a link no more; whether it was the last.
+    /// Removes a member from a link. Returns whether it was the last.
     pub(crate) fn release_link(&mut self, rail: usize, link: LinkId) -> bool {
         let Some(at) = self.links.iter().position(|used| used.rail == rail && used.link == link) else {
             return false;
         };
         let used = &mut self.links[at];
+        // Counted, and not a list of members: a group has up to 128.
         used.users = used.users.saturating_sub(1);
         let last = used.users == 0;
         if last {
@@ -114,7 +118,7 @@ impl SharedLinks {
         last
     }
 
-    /// Each link and its rail.
+    /// Iterates over the links and their rails.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, LinkId)> {
         self.links.iter().map(|used| (used.rail, used.link))
     }

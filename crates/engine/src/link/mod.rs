@@ -1,5 +1,5 @@
-//! Links of comms: the paths of a comm, the links that it shares with others, their loss and return, and their completions. Called by
-//! the lanes of comms with the lane claimed; decides nothing about messages.
+//! Links of comms: the paths of a comm, the links that it shares with other members, their loss and return, and their
+//! completions. Called by the lanes of comms under the group's lock; decides nothing about messages.
 
 pub(crate) mod failover;
 pub(crate) mod link_frames;

@@ -1,5 +1,5 @@
-//! The links that a comm uses at this end, each on a rail of its group: one, or up to four over which messages are
-//! spread. Held by the comm's lane; knows which links carry and which are being left, and nothing of messages.
+//! The links that a comm uses at this end, each on a rail of its group: one, or up to four over which messages are spread. Held
+//! by the comm's lane; knows which links are up and which are being left, and nothing of messages.
 
 use trunkline_fabric::{LinkId, Rail};
 use trunkline_proto::link::LinkLife;
@@ -8,7 +8,7 @@ use trunkline_proto::wire::member::MemberId;
 
 use crate::link::rails::GroupRails;
 
-/// No link: what a rail has until its first one is made.
+/// No link: the value before the first link of a rail is made.
 pub(crate) const NO_LINK: LinkId = LinkId(u32::MAX);
 
 /// The bits of a `wr_id` below those that name a member.
@@ -20,40 +20,40 @@ pub(crate) const LAST_FLUSH: u64 = LOW_MASK - 1;
 /// `wr_id` of the operation that proves that a new link carries.
 pub(crate) const PROBE: u64 = LOW_MASK - 2;
 
-/// Whether a new link is proven to carry: that it is up tells that on some networks only.
+/// Whether a new link is proven to work. On some networks, the state "up" proves that; on others only an arrived operation does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum LinkProbe {
     /// Nothing was sent over it.
     None,
-    /// Something is under way.
+    /// A probe is in flight.
     Posted,
-    /// It has arrived.
+    /// The probe has arrived.
     Done,
 }
 
 /// A link, and the rail it is on.
 pub(crate) struct LinkPath {
-    /// Which of the group's.
+    /// The index in the group.
     pub(crate) rail: usize,
     pub(crate) link: LinkId,
     /// Number of the NIC.
     pub(crate) nic: usize,
-    /// How the link stands between the two ends; of a comm with one link only whether it is up.
+    /// The state of the link between the two ends; for a comm with one link only whether it is up.
     pub(crate) life: LinkLife,
-    /// The link is in error, and what it still has to tell is awaited.
+    /// The link is in error, and its outstanding completions are awaited.
     pub(crate) leaving: Option<PathDrain>,
-    /// Of a link that is being made.
+    /// The probe of a link that is being made.
     pub(crate) proof: LinkProbe,
 }
 
-/// A link on its way out.
+/// A link that is being left.
 #[derive(Debug)]
 pub(crate) struct PathDrain {
     /// The last flush was posted.
     pub(crate) flushing: bool,
     /// That flush has completed, or there is none.
     pub(crate) flushed: bool,
-    /// What the peer said of it meanwhile.
+    /// The peer's report of it that has arrived meanwhile.
     pub(crate) told: Option<LinkDownReport>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct LinkDownReport {
 }
 
 impl LinkPath {
-    /// Whether work may be posted.
+    /// Returns whether operations may be posted.
     #[inline]
     pub(crate) fn is_carrying(&self) -> bool {
         self.life.is_up() && self.leaving.is_none()
@@ -77,47 +77,47 @@ impl LinkPath {
 pub(crate) struct CommPaths {
     first: LinkPath,
     more: Vec<LinkPath>,
-    /// The one for what is small: the first that carries.
+    /// The path for small messages and records: the first that is up.
     lead: usize,
 }
 
 impl CommPaths {
-    /// These, of which the first has a link.
+    /// Creates the paths; the first has a link.
     pub(crate) fn new(first: LinkPath, more: Vec<LinkPath>) -> Self {
         Self { first, more, lead: 0 }
     }
 
-    /// How many.
+    /// Returns the number of paths.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         1 + self.more.len()
     }
 
-    /// Whether messages are spread.
+    /// Returns whether messages are spread over several paths.
     #[inline]
     pub(crate) fn are_many(&self) -> bool {
         !self.more.is_empty()
     }
 
-    /// The number of the path for what is small.
+    /// Returns the index of the path for small messages and records.
     #[inline]
     pub(crate) fn lead_index(&self) -> usize {
         self.lead
     }
 
-    /// The path for what is small.
+    /// Returns the path for small messages and records.
     #[inline]
     pub(crate) fn lead_path(&self) -> &LinkPath {
         self.get(self.lead)
     }
 
-    /// One path. There are as many as [`CommPaths::len`] says.
+    /// Returns a path; `at` is below [`CommPaths::len`].
     #[inline]
     pub(crate) fn get(&self, at: usize) -> &LinkPath {
         if at == 0 { &self.first } else { &self.more[at - 1] }
     }
 
-    /// The same, to use.
+    /// Returns a path for changes.
     #[inline]
     pub(crate) fn get_mut(&mut self, at: usize) -> &mut LinkPath {
         if at == 0 { &mut self.first } else { &mut self.more[at - 1] }
@@ -127,60 +127,64 @@ impl CommPaths {
         std::iter::once(&self.first).chain(&self.more)
     }
 
-    /// The path of a link.
+    /// Returns the path of a link.
     #[inline]
     pub(crate) fn of_link(&self, rail: usize, link: LinkId) -> Option<usize> {
         self.iter().position(|path| path.rail == rail && path.link == link)
     }
 
-    /// Operations that can be posted on a path now.
+    /// Returns the number of operations that can be posted on a path now.
     #[inline]
     pub(crate) fn path_credits(&self, rails: &GroupRails<impl Rail>, at: usize) -> u32 {
         let path = self.get(at);
+        // A path that is down has no credit, so callers need no extra check.
         if path.is_carrying() { rails.get(path.rail).post_credits(path.link) } else { 0 }
     }
 
-    /// Operations that can be posted on the leading path now.
+    /// Returns the number of operations that can be posted on the leading path now.
     #[inline]
     pub(crate) fn lead_credits(&self, rails: &GroupRails<impl Rail>) -> u32 {
         let path = self.lead_path();
+        // With one path, the rail's own credit counts, because it is also used before the link is
+        // up.
         if self.are_many() && !path.is_carrying() { 0 } else { rails.get(path.rail).post_credits(path.link) }
     }
 
-    /// Which paths carry: bit 0 the first.
+    /// Returns the set of paths that are up, as bits: bit 0 is the first.
     pub(crate) fn carrying_mask(&self) -> u8 {
         self.iter().enumerate().fold(0, |bits, (at, path)| bits | u8::from(path.is_carrying()) << at)
     }
 
-    /// Whether any path carries.
+    /// Returns whether any path is up.
     pub(crate) fn any_carries(&self) -> bool {
         self.iter().any(LinkPath::is_carrying)
     }
 
-    /// Whether all paths carry.
+    /// Returns whether all paths are up.
     #[inline]
     pub(crate) fn all_carry(&self) -> bool {
         self.iter().all(LinkPath::is_carrying)
     }
 
-    /// Puts every link into error, for good.
+    /// Puts every link into error, permanently.
     pub(crate) fn fail_links(&self, rails: &mut GroupRails<impl Rail>) {
+        // All links, because a comm that is failed must not receive on any of them.
         self.iter().for_each(|path| rails.fail_link(path.rail, path.link));
     }
 
-    /// Lets every link rest; whether the memory of all posted receives may be emptied.
+    /// Trims the idle memory of every link. Returns whether the memory of all posted receives may be released.
     pub(crate) fn trim_idle_memory(&self, rails: &mut GroupRails<impl Rail>) -> bool {
         let mut all = true;
         self.iter().for_each(|path| all &= rails.get_mut(path.rail).trim_idle_memory(path.link));
         all
     }
 
-    /// Ends every link.
+    /// Releases every link.
     pub(crate) fn release_links(&self, rails: &mut GroupRails<impl Rail>) {
         self.iter().for_each(|path| rails.release_link(path.rail, path.link));
     }
 
-    /// Begins to leave a path; false if that has begun before.
+    /// Starts to leave a path; false if that was started before.
     pub(crate) fn start_drain(
         &mut self,
         rails: &mut GroupRails<impl Rail>,
@@ -188,16 +192,19 @@ impl CommPaths {
         told: Option<LinkDownReport>,
     ) -> bool {
         let path = self.get_mut(at);
+        // Both ends may leave a path at the same time, and a second call must not reset the first.
         if path.leaving.is_some() {
             return false;
         }
+        // In error first: nothing may land while the state of the path is being compared.
         rails.fail_link(path.rail, path.link);
         path.leaving = Some(PathDrain { flushing: false, flushed: false, told });
+        // The lead is chosen again at once, since records must not use this path any more.
         self.choose_lead();
         true
     }
 
-    /// The first path that carries leads; without any, the one that did.
+    /// Makes the first path that is up the lead; without any, keeps the old one.
     pub(crate) fn choose_lead(&mut self) {
         let carries = self.iter().position(LinkPath::is_carrying);
         self.lead = carries.unwrap_or(self.lead);

@@ -1,7 +1,6 @@
-//! Operations of a sending lane with several links that have completed, where that does not tell that they have arrived. Their
-//! requests are done, as the peer may make no call for long; but each path remembers them until an operation behind them has
-//! proven that they are there, so that one that is lost with its link is noticed. Part of the sending lane; never used where
-//! completed means arrived.
+//! Completed operations of a sending lane with several links, where completion does not mean arrival. Their requests are done,
+//! because the peer may make no call for long. But each path records them until a later operation has proven their arrival, so
+//! that a loss with the link is detected. Part of the sending lane; never used where completion means arrival.
 
 use std::collections::VecDeque;
 
@@ -13,27 +12,27 @@ use crate::comm::request::RequestTable;
 use crate::comm::send::SendLane;
 use crate::link::rails::GroupRails;
 
-/// In the `wr_id` of what proves, besides its path; above the numbers of flights.
+/// Marks the `wr_id` of a proof, in addition to its path; above the numbers of operations in flight.
 pub(crate) const PROOF: u64 = 1 << 32;
 
-/// Operations of a path that have completed and may be unproven. It takes no more until some are proven.
+/// The maximum number of completed and unproven operations of a path: more are posted only after a proof.
 const UNPROVEN_MAX: usize = 256;
 
-/// How many there are before something proves them, if nobody waits for it.
+/// The number of them from which on a proof is posted even if no message waits for it.
 const PROVEN_FROM: usize = 64;
 
-/// Those of one path.
+/// The unproven operations of a path.
 #[derive(Debug, Default)]
 struct PathProofs {
     /// Their numbers, in the order in which they completed, and whether their message waits for the proof.
     told: VecDeque<(u64, bool)>,
-    /// For how many of them a message waits.
+    /// The number of them whose message waits.
     waits: usize,
-    /// How many of them, the first, are proven by what is under way; 0 if nothing is.
+    /// The number of them, from the first on, that the posted proof covers; 0 if none is posted.
     covered: usize,
 }
 
-/// Those of all paths.
+/// The unproven operations of all paths.
 #[derive(Debug, Default)]
 pub(crate) struct ArrivalProofs {
     paths: [PathProofs; LINKS_MAX],
@@ -42,55 +41,59 @@ pub(crate) struct ArrivalProofs {
 }
 
 impl ArrivalProofs {
-    /// An operation has completed on a path.
+    /// Adds an operation that has completed on a path.
     pub(crate) fn add_completed(&mut self, path: usize, number: u64, waits: bool) {
         let path = &mut self.paths[path];
         path.told.push_back((number, waits));
         path.waits += usize::from(waits);
     }
 
-    /// Whether a path takes one more operation.
+    /// Returns whether one more operation may be posted on a path.
     pub(crate) fn has_room(&self, path: usize) -> bool {
         self.paths[path].told.len() < UNPROVEN_MAX
     }
 
-    /// Whether a path has something to prove, and nothing under way that does.
+    /// Returns whether a path needs a proof, and none is posted.
     fn is_due(&self, path: usize) -> bool {
         let PathProofs { told, waits, covered } = &self.paths[path];
         let enough = *waits > 0 || told.len() >= PROVEN_FROM || self.ends && !told.is_empty();
+        // One proof at a time per path: a second one would cover the same operations.
         *covered == 0 && enough
     }
 
-    /// Whether any has.
+    /// Returns whether any path needs one.
     pub(crate) fn any_due(&self) -> bool {
         (0..LINKS_MAX).any(|path| self.is_due(path))
     }
 
-    /// What was posted behind all of a path proves them.
+    /// Records that a proof was posted after all completed operations of a path.
     fn mark_proof_posted(&mut self, path: usize) {
+        // All completed so far, because the proof was posted after them.
         self.paths[path].covered = self.paths[path].told.len();
     }
 
-    /// That has completed: the next of those that it proves, and whether its message waits.
+    /// Returns the next operation that a completed proof covers, and whether its message waits.
     fn next_proven(&mut self, path: usize) -> Option<(u64, bool)> {
         let PathProofs { told, waits, covered } = &mut self.paths[path];
         *covered = covered.checked_sub(1)?;
+        // Operations complete in posting order on a path, so the oldest are covered.
         let proven = told.pop_front()?;
         *waits -= usize::from(proven.1);
         Some(proven)
     }
 
-    /// A path is left: what becomes of its operations is known in another way.
+    /// Drops the records of a path that is left: the delivery report covers its operations.
     pub(crate) fn forget_path(&mut self, path: usize) {
         self.paths[path] = PathProofs::default();
     }
 }
 
 impl SendLane {
-    /// Posts what proves that operations which have completed have arrived, on each path where nothing does that yet.
+    /// Posts a proof on each path that needs one.
     pub(crate) fn post_proofs(&mut self, rails: &mut GroupRails<impl Rail>) {
         for path in 0..self.paths.len() {
             let due = self.many.as_ref().is_some_and(|many| many.proofs.is_due(path));
+            // A proof needs credit as any other operation; a later poll tries again.
             if !due || self.paths.path_credits(rails, path) == 0 {
                 continue;
             }
@@ -103,13 +106,13 @@ impl SendLane {
                         many.proofs.mark_proof_posted(path);
                     }
                 }
-                // It carries nothing any more.
+                // The path is unusable.
                 Err(_) => self.drain_path(rails, path),
             }
         }
     }
 
-    /// What proves has completed on a path: what it was posted behind has arrived.
+    /// Handles a completed proof of a path: the operations that it covers have arrived.
     pub(crate) fn on_path_proven(
         &mut self,
         rails: &mut GroupRails<impl Rail>,
@@ -119,6 +122,8 @@ impl SendLane {
         while let Some(many) = &mut self.many
             && let Some((number, waits)) = many.proofs.next_proven(path)
         {
+            // Only messages that waited for the proof end here; the others ended at their
+            // completion.
             if let Some(posted) = many.flights.remove(number).filter(|_| waits) {
                 self.on_op_arrived(requests, posted.flight.slot);
             }

@@ -1,5 +1,5 @@
-//! The NICs of a group, opened for it: completion queues, and the links on them. Held by the group's lane and lent to the
-//! member whose turn it is; knows nothing of messages or of members.
+//! The NICs of a group, opened for it: completion queues, and the links on them. Protected by the group's lock and lent to the
+//! member that is being polled; knows nothing of messages or of members.
 
 use trunkline_fabric::{Completion, LinkAddress, LinkError, LinkId, Rail};
 use trunkline_proto::limits::SLICES_MAX;
@@ -9,31 +9,30 @@ use trunkline_proto::wire::status::group::CreditUsage;
 use crate::link::links::SharedLinks;
 use crate::link::path::LinkPath;
 
-/// One rail for each NIC that the links of a group are on. The first is here and not behind a pointer, because most
-/// groups have only that one.
+/// One rail per NIC of the group's links. The first is stored inline and not behind a pointer, because most groups have only one.
 pub(crate) struct GroupRails<R: Rail> {
     first: R,
     more: Vec<R>,
-    /// Operations that may be under way on a link of the first.
+    /// The maximum number of operations in flight on a link of the first rail.
     depth: u32,
-    /// Operations posted so far by sending ends, where there is one link.
+    /// Operations posted so far by sending ends, for one link.
     pub(crate) posts: u64,
-    /// A message was given to the network since the last poll.
+    /// A message was flushed since the last poll.
     pub(crate) burst: bool,
-    /// Eager messages that the other end has room for, of all members of a group that sends.
+    /// Credits for eager messages at the other end, of all members of a sending group.
     pub(crate) eager: Option<GroupCredits>,
-    /// Slices of long messages that all members may have under way.
+    /// Credits for slices of long messages, of all members.
     pub(crate) slices: GroupCredits,
-    /// Which members use which links, where several may.
+    /// The links and their users, where several members may use a link.
     pub(crate) shared: Option<SharedLinks>,
-    /// Where its NIC has several pipelines, the one that the first link is on.
+    /// The pipeline of the first link, where its NIC has several.
     pub(crate) pipeline: Option<u32>,
-    /// Some of those links have ended, and not all members were told.
+    /// Some of those links have ended, and not all members have processed that.
     pub(crate) has_ended: bool,
 }
 
 impl<R: Rail> GroupRails<R> {
-    /// These, in the order of their NICs; on the links of the first so many operations may be under way.
+    /// Creates the rails, in the order of their NICs; `depth` operations may be in flight on each link of the first.
     pub(crate) fn new(first: R, more: Vec<R>, depth: u32) -> Self {
         let slices = GroupCredits::new(SLICES_MAX);
         let shared = None;
@@ -42,36 +41,36 @@ impl<R: Rail> GroupRails<R> {
         Self { first, more, depth, posts: 0, burst: false, eager: None, slices, shared, pipeline, has_ended }
     }
 
-    /// How many.
+    /// Returns the number of rails.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         1 + self.more.len()
     }
 
-    /// Whether there are others than the first.
+    /// Returns whether there are several.
     #[inline]
     pub(crate) fn are_many(&self) -> bool {
         !self.more.is_empty()
     }
 
-    /// One rail. There are as many as [`GroupRails::len`] says.
+    /// Returns a rail; `at` is below [`GroupRails::len`].
     #[inline]
     pub(crate) fn get(&self, at: usize) -> &R {
         if at == 0 { &self.first } else { &self.more[at - 1] }
     }
 
-    /// The same, to use.
+    /// Returns a rail for changes.
     #[inline]
     pub(crate) fn get_mut(&mut self, at: usize) -> &mut R {
         if at == 0 { &mut self.first } else { &mut self.more[at - 1] }
     }
 
-    /// All of them.
+    /// Iterates over the rails.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &R> {
         std::iter::once(&self.first).chain(&self.more)
     }
 
-    /// A link for slot `slot` of a member: one that others have made, or a new one.
+    /// Returns a link for slot `slot` of a member: one that another member has made, or a new one.
     ///
     /// # Errors
     /// As [`LinkControl::create_link`](trunkline_fabric::LinkControl::create_link).
@@ -82,22 +81,23 @@ impl<R: Rail> GroupRails<R> {
         }
     }
 
-    /// A new link for slot `slot`: on a pipeline of its own, as far as there are so many with room.
+    /// Creates a link for slot `slot`, on a pipeline of its own if the NIC has one with room: links then work in parallel.
     ///
     /// # Errors
     /// As [`LinkControl::create_link`](trunkline_fabric::LinkControl::create_link).
     pub(crate) fn create_link(&mut self, slot: usize, rail: usize) -> Result<LinkId, LinkError> {
         let first = self.pipeline;
         let rail = self.get_mut(rail);
-        // At most four.
+        // At most four slots, so the sum is small.
         let pipeline = first.map(|first| (first + slot as u32) % rail.caps().pipelines.max(1));
+        // A full pipeline is no error: the link then shares one with others.
         match rail.create_link_on(pipeline) {
             Err(LinkError::PipelineExhausted { .. }) => rail.create_link(),
             made => made,
         }
     }
 
-    /// A new link for slot `slot` of a member.
+    /// Creates a link for slot `slot` of a member, and shares it.
     ///
     /// # Errors
     /// As [`LinkControl::create_link`](trunkline_fabric::LinkControl::create_link).
@@ -119,41 +119,43 @@ impl<R: Rail> GroupRails<R> {
         link: LinkId,
         peer: LinkAddress,
     ) -> Result<(), LinkError> {
+        // Another member may have connected the link with the same address.
         let first = self.shared.as_mut().is_none_or(|shared| shared.mark_connected(rail, link, &peer.bytes));
         if first { self.get_mut(rail).connect(link, peer) } else { Ok(()) }
     }
 
-    /// A path has carried something for a member.
+    /// Marks that a path has transferred something for a member.
     pub(crate) fn mark_carrying(&mut self, path: &LinkPath) {
         if let Some(shared) = &mut self.shared {
             shared.mark_carrying(path.rail, path.link);
         }
     }
 
-    /// Whether a link carries for other members.
+    /// Returns whether a link works for other members.
     pub(crate) fn carries_for_others(&self, rail: usize, link: LinkId) -> bool {
         self.shared.as_ref().is_some_and(|shared| shared.is_carrying(rail, link))
     }
 
-    /// Whether other members use a link besides one.
+    /// Returns whether more than one member uses a link.
     pub(crate) fn serves_others(&self, rail: usize, link: LinkId) -> bool {
         self.shared.as_ref().is_some_and(|shared| shared.serves_several(rail, link))
     }
 
-    /// A member uses a link no more, which ends it with the last one.
+    /// Removes a member from a link; the link is destroyed with its last user.
     pub(crate) fn release_link(&mut self, rail: usize, link: LinkId) {
         if self.shared.as_mut().is_none_or(|shared| shared.release_link(rail, link)) {
             self.get_mut(rail).destroy_link(link);
         }
     }
 
-    /// Puts a link into error, for all who use it.
+    /// Puts a link into error, for all members that use it.
     pub(crate) fn fail_link(&mut self, rail: usize, link: LinkId) {
+        // The link is failed for all members, which then leave it at the same time.
         self.get_mut(rail).fail_link(link);
         self.mark_ended(rail, link);
     }
 
-    /// A link gives back what was posted: it is in error.
+    /// Marks a link that flushes its posted operations: it is in error.
     pub(crate) fn mark_ended(&mut self, rail: usize, link: LinkId) {
         if let Some(shared) = &mut self.shared {
             shared.mark_ended(rail, link);
@@ -168,20 +170,20 @@ impl<R: Rail> GroupRails<R> {
         }
     }
 
-    /// How much of the queue of a group's first link is in use.
+    /// Returns the use of the queue of a group's first link.
     pub(crate) fn queue_usage(&self) -> CreditUsage {
         let first = self.shared.iter().flat_map(SharedLinks::iter).find(|(rail, _)| *rail == 0);
         let used = first.map_or(0, |(_, link)| self.depth.saturating_sub(self.first.post_credits(link)));
         CreditUsage { used, total: self.depth }
     }
 
-    /// Whether every link of a group is in error and has told all.
+    /// Returns whether every link of a group is in error and has reported all completions.
     pub(crate) fn all_quiet(&mut self) -> bool {
         let ended = self.shared.as_ref().is_none_or(SharedLinks::all_ended);
         ended && self.all_shared().into_iter().all(|(rail, link)| self.get_mut(rail).poll_link_quiet(link))
     }
 
-    /// Ends every link of a group.
+    /// Destroys every link of a group.
     pub(crate) fn destroy_all(&mut self) {
         for (rail, link) in self.all_shared() {
             self.get_mut(rail).destroy_link(link);
@@ -192,14 +194,14 @@ impl<R: Rail> GroupRails<R> {
         self.shared.iter().flat_map(SharedLinks::iter).collect()
     }
 
-    /// Gives what is posted to the network.
+    /// Flushes posted operations to the network.
     #[inline]
     pub(crate) fn flush(&mut self) {
         self.first.flush();
         self.more.iter_mut().for_each(Rail::flush);
     }
 
-    /// Takes what one rail has finished.
+    /// Polls one rail for completions.
     #[inline]
     pub(crate) fn poll(&mut self, at: usize, batch: &mut [Completion]) -> usize {
         self.get_mut(at).poll(batch)

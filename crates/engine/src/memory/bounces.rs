@@ -1,5 +1,5 @@
-//! Bounce buffers: where eager messages lie until their receive is known. They belong to a group, whose members give each
-//! back when they have copied what is in it.
+//! Bounce buffers, which hold eager messages until their receive is known. They belong to a group; its members release each
+//! buffer when they have copied its message.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,21 +9,21 @@ use trunkline_proto::reserve::try_filled_with;
 
 use crate::link::rails::GroupRails;
 
-/// The bounce buffers of a group: as many for each link, one number for all.
+/// The bounce buffers of a group: the same number for each link, numbered consecutively.
 #[derive(Debug)]
 pub(crate) struct BounceBuffers {
     /// By link.
     mrs: Vec<RegisteredRegion<BounceRole>>,
-    /// Of a buffer.
+    /// Bytes per buffer.
     bytes: u64,
-    /// Of a link.
+    /// Buffers per link.
     each: u32,
-    /// Those with a message in them, which are not to be posted.
+    /// Buffers with a message, which must not be posted.
     held: Box<[AtomicBool]>,
 }
 
 impl BounceBuffers {
-    /// For links on these rails, by their number in `rails`.
+    /// Creates the buffers for links on these rails, by their number in `rails`.
     ///
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
@@ -42,13 +42,13 @@ impl BounceBuffers {
         Ok(Self { mrs, bytes: bytes as u64, each, held })
     }
 
-    /// The numbers of those of a link that have no message in them.
+    /// Returns the numbers of a link's buffers without a message.
     pub(crate) fn free_of_link(&self, link: usize) -> impl Iterator<Item = u32> {
         let all = link as u32 * self.each..(link as u32 + 1) * self.each;
         all.filter(|&bounce| !self.held.get(bounce as usize).is_some_and(|held| held.load(Ordering::Relaxed)))
     }
 
-    /// A message has come into a buffer, or the buffer is posted again. Only under the group's lane.
+    /// Records that a message has arrived in a buffer, or that the buffer is posted again. Only under the group's lock.
     #[inline]
     pub(crate) fn set_held(&self, bounce: u32, holds: bool) {
         if let Some(held) = self.held.get(bounce as usize) {
@@ -56,7 +56,7 @@ impl BounceBuffers {
         }
     }
 
-    /// The link of a buffer, and where the buffer begins in the memory of that link's.
+    /// Returns the link of a buffer, and the offset of the buffer in that link's memory.
     #[inline]
     fn link_and_offset(&self, bounce: u32) -> (usize, u64) {
         if self.mrs.len() == 1 {
@@ -66,21 +66,21 @@ impl BounceBuffers {
         ((bounce / each) as usize, u64::from(bounce % each) * self.bytes)
     }
 
-    /// The memory of a buffer, and where it begins; `None` if there is no such buffer.
+    /// Returns the memory of a buffer, and its offset there; `None` if there is no such buffer.
     #[inline]
     pub(crate) fn buffer_memory(&self, bounce: u32) -> Option<(&MemoryRange, u64)> {
         let (link, offset) = self.link_and_offset(bounce);
         Some((self.mrs.get(link)?.memory(), offset))
     }
 
-    /// The link of a buffer, and the buffer, to be posted there.
+    /// Returns the link of a buffer, and the extent to post there.
     #[inline]
     pub(crate) fn buffer_extent(&self, bounce: u32) -> Option<(usize, RegionExtent)> {
         let (link, offset) = self.link_and_offset(bounce);
         Some((link, self.mrs.get(link)?.extent_at(offset, self.bytes)))
     }
 
-    /// Forgets what is in them; they take memory again as they are used.
+    /// Discards the contents, and releases the pages, which are allocated again on use.
     pub(crate) fn release_pages(&self) {
         self.mrs.iter().for_each(|mr| mr.memory().discard_pages());
     }

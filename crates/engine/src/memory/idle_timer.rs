@@ -1,5 +1,5 @@
-//! Memory of comms that were busy: when one has had nothing to do for a while, its links and its bounce buffers give back
-//! the pages that only work needs. Called where a waiting lane has time; looks at the clock, never at single messages.
+//! Idle memory of comms that were busy: after a while without messages, their links and bounce buffers release the pages that
+//! only messages need. Called when a waiting lane has time; reads the clock, never for single messages.
 
 use trunkline_fabric::{Fabric, Host, Rail};
 use trunkline_proto::time::{Duration, Instant};
@@ -10,24 +10,24 @@ use crate::link::rails::GroupRails;
 use crate::pool::groups::LockedMember;
 use crate::pool::member::CommSide;
 
-/// How long a comm has carried no message before it rests. What it gives back costs some page faults to have again.
+/// Time without messages after which a comm releases idle memory. Using it again costs some page faults.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
-/// Fruitless polls of a lane between two looks whether it should rest.
+/// Fruitless polls of a lane per check whether it is idle.
 const LOOK_POLLS: u32 = 64;
 
-/// Since when a comm has carried no message.
+/// How long a comm has carried no message.
 #[derive(Debug, Default)]
 pub(crate) struct IdleTimer {
     since: Option<Instant>,
-    /// Messages it had carried then.
+    /// The number of its messages at that time.
     messages: u64,
-    /// It has given back what it could since.
+    /// It has released its idle memory since.
     rests: bool,
 }
 
 impl IdleTimer {
-    /// Whether it is time to rest: once for each time that it falls idle.
+    /// Returns whether to release idle memory: once each time that it becomes idle.
     fn begins_rest(&mut self, messages: u64, now: Instant) -> bool {
         let since = match self.since {
             Some(since) if self.messages == messages => since,
@@ -44,7 +44,7 @@ impl IdleTimer {
 }
 
 impl<F: Fabric, H: Host> EngineCore<F, H> {
-    /// A lane that nobody waits for was polled.
+    /// Checks a polled lane that no caller waits for.
     #[inline]
     pub(crate) fn may_rest(&self, turn: &mut LockedMember<'_, F::Rail>) {
         if turn.open.idle.is_multiple_of(LOOK_POLLS) && turn.open.idle > 0 {
@@ -52,7 +52,7 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
         }
     }
 
-    /// Gives back what an idle comm does not need.
+    /// Releases the memory that an idle comm does not need.
     #[cold]
     pub(crate) fn rest_if_idle(&self, turn: &mut LockedMember<'_, F::Rail>) {
         let LockedMember { open, rails, shared, .. } = turn;
@@ -77,14 +77,15 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
 }
 
 impl CommSide {
-    /// Whether a message lies in a bounce buffer that is this comm's.
+    /// Returns whether a message in a bounce buffer is this comm's.
     fn holds_eager(&self) -> bool {
         matches!(self, Self::Recv(lane) if lane.receiver.holds_eager())
     }
 }
 
 impl RecvLane {
-    /// Empties the bounce buffers, unless a message is in one, of this comm or, as `held` says, of another one of its group.
+    /// Releases the pages of the bounce buffers, unless one holds a message of this comm or, with `held`, of another member of
+    /// its group.
     fn trim_idle_memory(&mut self, rails: &mut GroupRails<impl Rail>, held: bool) {
         let holds = held || self.receiver.holds_eager();
         if self.paths.trim_idle_memory(rails) && !holds {

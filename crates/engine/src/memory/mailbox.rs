@@ -4,13 +4,13 @@ use trunkline_mem::MemoryRange;
 use trunkline_proto::comm::sender::SenderMailbox;
 use trunkline_proto::wire::cts;
 
-/// The mailbox: the memory it lies in, and where it begins there.
+/// The mailbox: its memory, and its offset there.
 pub(crate) struct MailboxView<'a>(pub(crate) (&'a MemoryRange, u64));
 
 impl SenderMailbox for MailboxView<'_> {
     #[inline]
     fn load_word(&self, offset: u64) -> u64 {
-        // The sender asks only for words of the mailbox.
+        // In range: the sender reads only words of the mailbox.
         let (memory, start) = self.0;
         memory.load(start + offset).unwrap_or(0)
     }

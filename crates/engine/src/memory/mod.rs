@@ -1,5 +1,5 @@
-//! Memory that is registered for comms: mailboxes, bounce buffers, and what callers register. Used by the calls of the engine and by
-//! the lanes of comms; holds no message.
+//! Memory that is registered for comms: mailboxes, bounce buffers, and callers' buffers. Used by the calls of the engine and by
+//! the lanes of comms; contains no messages.
 
 pub(crate) mod bounces;
 pub(crate) mod idle_timer;

@@ -12,12 +12,12 @@ pub(crate) struct RailRegistrations {
     first: Option<RegisteredRegion<PayloadRole>>,
     /// On the rails after the first.
     more: Box<[RegisteredRegion<PayloadRole>]>,
-    /// Peers may still write to it, whoever ends it.
+    /// Peers may still write to it when it is deregistered.
     named: bool,
 }
 
 impl RailRegistrations {
-    /// On its first rail, to be followed by others.
+    /// Creates the registration from that on the first rail and those on the others.
     pub(crate) fn new(
         first: RegisteredRegion<PayloadRole>,
         more: Vec<RegisteredRegion<PayloadRole>>,
@@ -25,7 +25,7 @@ impl RailRegistrations {
         Self { first: Some(first), more: more.into(), named: false }
     }
 
-    /// On one rail.
+    /// Returns the registration on one rail.
     #[inline]
     pub(crate) fn on_rail(&self, path: usize) -> Option<&RegisteredRegion<PayloadRole>> {
         if path == 0 { self.first.as_ref() } else { self.more.get(path - 1) }
@@ -43,7 +43,7 @@ impl RailRegistrations {
     /// Ends the registration on every rail.
     ///
     /// # Errors
-    /// Those that cannot be ended yet come back, with the first reason.
+    /// The registrations that cannot be ended yet, with the first cause.
     pub(crate) fn close(self) -> Result<(), (Self, DeregisterError)> {
         if self.named {
             self.end_each(RegisteredRegion::retire)
@@ -52,7 +52,7 @@ impl RailRegistrations {
         }
     }
 
-    /// The same, although peers may still write.
+    /// As [`RailRegistrations::close`], although peers may still write.
     ///
     /// # Errors
     /// As [`RailRegistrations::close`].
@@ -86,7 +86,7 @@ impl RailRegistrations {
 pub(crate) struct CommRegions {
     slots: SlotTable<CountedRegion>,
     limit: usize,
-    /// Regions that could not be deregistered yet: nothing new uses them, but their names go on.
+    /// Regions that could not be deregistered yet: no new message uses them, but their names stay valid.
     closing: Vec<(MrId, RailRegistrations)>,
 }
 
@@ -108,7 +108,7 @@ impl CommRegions {
         self.slots.insert(CountedRegion { memory, uses: 0 }).map(MrId).map_err(|region| region.memory)
     }
 
-    /// The region on the rail of a path, if it holds `len` bytes at `offset`.
+    /// Returns the region on the rail of a path, if it contains `len` bytes at `offset`.
     #[inline]
     pub(crate) fn find_extent(
         &self,
@@ -122,7 +122,7 @@ impl CommRegions {
         Some((mr, mr.extent_at(offset, len)))
     }
 
-    /// The buffer counted from the start of its region, if the region holds it. An empty buffer may lie anywhere.
+    /// Returns the buffer relative to the start of its region, if the region contains it. An empty buffer may be anywhere.
     #[inline]
     pub(crate) fn locate_buffer(&self, base: OffsetBase, buffer: RecvBuf) -> Option<RecvBuf> {
         let memory = self.slots.get(buffer.mr.0)?.memory.memory()?;
@@ -135,17 +135,17 @@ impl CommRegions {
         Some(RecvBuf { offset, ..buffer })
     }
 
-    /// Whether a region is memory of a device.
+    /// Returns whether a region is device memory.
     pub(crate) fn is_of_device(&self, id: MrId) -> bool {
         self.slots.get(id.0).is_some_and(|region| region.memory.is_of_device())
     }
 
-    /// A region of memory of a device, if there is one.
+    /// Returns a region of device memory, if there is one.
     pub(crate) fn any_of_device(&self) -> Option<MrId> {
         self.slots.iter().find(|(_, region)| region.memory.is_of_device()).map(|(id, _)| MrId(id))
     }
 
-    /// The region on the rail of a path.
+    /// Returns the region on the rail of a path.
     #[inline]
     pub(crate) fn rail_mr(&self, id: MrId, path: usize) -> Option<&RegisteredRegion<PayloadRole>> {
         self.slots.get(id.0)?.memory.on_rail(path)
@@ -165,17 +165,18 @@ impl CommRegions {
         }
     }
 
-    /// Whether outstanding messages use the region.
+    /// Returns whether outstanding messages use the region.
     pub(crate) fn in_use(&self, id: MrId) -> bool {
         self.slots.get(id.0).is_some_and(|region| region.uses > 0)
     }
 
-    /// Whether outstanding messages use any region.
+    /// Returns whether outstanding messages use any region.
     pub(crate) fn any_in_use(&self) -> bool {
         self.slots.iter().any(|(_, region)| region.uses > 0)
     }
 
-    /// Ends all registrations, although peers may still write; whether all have ended. The others are to be tried again.
+    /// Ends all registrations, although peers may still write. Returns whether all have ended; the caller repeats the call for
+    /// the others.
     pub(crate) fn retire_all(&mut self) -> bool {
         let names: Vec<_> = self.slots.iter().map(|(id, region)| (MrId(id), region.uses > 0)).collect();
         for (id, used) in names {
@@ -187,7 +188,7 @@ impl CommRegions {
         self.retry_closing()
     }
 
-    /// Tries again to end the registrations that could not be ended; whether all have ended.
+    /// Tries again to end the remaining registrations. Returns whether all have ended.
     pub(crate) fn retry_closing(&mut self) -> bool {
         for (id, region) in std::mem::take(&mut self.closing) {
             if let Err((region, _)) = region.close() {
@@ -197,7 +198,7 @@ impl CommRegions {
         self.closing.is_empty()
     }
 
-    /// Takes a region out; `None` if there is no such region.
+    /// Removes a region; `None` if there is no such region.
     pub(crate) fn remove(&mut self, id: MrId) -> Option<RailRegistrations> {
         if let Some(at) = self.closing.iter().position(|(known, _)| *known == id) {
             return Some(self.closing.swap_remove(at).1);
@@ -205,12 +206,12 @@ impl CommRegions {
         self.slots.remove(id.0).map(|region| region.memory)
     }
 
-    /// Whether a region could not be deregistered when that was asked for.
+    /// Returns whether the deregistration of a region is pending.
     pub(crate) fn is_closing(&self, id: MrId) -> bool {
         self.closing.iter().any(|(known, _)| *known == id)
     }
 
-    /// A region that was taken out could not be deregistered: its name stays, for another try.
+    /// Keeps a removed region that could not be deregistered under its name, for another try.
     pub(crate) fn keep_closing(&mut self, id: MrId, memory: RailRegistrations) {
         self.closing.push((id, memory));
     }
@@ -220,5 +221,5 @@ impl CommRegions {
     }
 }
 
-/// No region: what an idle place refers to.
+/// No region: the value of an unused slot.
 pub(crate) const NO_MR: MrId = MrId(SlotId { slot: u32::MAX, generation: 0 });

@@ -1,4 +1,4 @@
-//! The calls by which front ends register memory with a comm, and take it back. They wait for a lane in use.
+//! The calls by which front ends register and deregister memory of a comm. They wait for a lock in use.
 
 use trunkline_fabric::{
     AccessRights, DeregisterError, ExportedDmaBuf, Fabric, Host, Rail, RegisterError, RegisteredRegion,
@@ -48,7 +48,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 CommSide::Recv(lane) if of_device => (AccessRights::READ_WRITE, &lane.plan),
                 CommSide::Recv(lane) => (AccessRights::WRITE, &lane.plan),
             };
-            // Elsewhere it would be in the way of messages that the CPU copies.
+            // Without such NICs, the region would prevent eager messages, which the CPU copies.
             let may = !of_device || plan.devices.reaches_any();
             (turn.rails.iter().map(Rail::registrar).collect::<Vec<_>>(), access, may)
         });
@@ -75,21 +75,23 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         named
     }
 
-    /// Ends a registration. If outstanding messages use the memory, the comm fails first, so that nothing can touch
-    /// it afterwards.
+    /// Ends a registration. If outstanding messages use the memory, the comm fails first, so that nothing can touch it
+    /// afterwards.
     ///
     /// # Errors
-    /// [`EngineError::Deregister`] if a peer is stopped inside a copy; the region takes no more messages, and the call may be
-    /// repeated. [`EngineError::Draining`] where the comm shares its queue pairs with others, which go on, and operations that
-    /// use the memory are still under way: to be called again, for at most the peer time limit, after which the queue pairs
-    /// are given up. Also while a flush may read memory of a device, or the network has not ended what a failed comm had posted.
+    /// [`EngineError::Deregister`] if a peer is stopped inside a copy; no new message uses the region, and the call may be
+    /// repeated.
+    ///
+    /// [`EngineError::Draining`] if the comm shares its queue pairs with others that continue, and operations that use the memory
+    /// are in flight. Repeat the call, for at most the peer time limit; then the queue pairs are ended. Also returned while a
+    /// flush may read device memory, or the network has not finished the operations of a failed comm.
     pub fn deregister(&self, comm: CommId, mr: MrId) -> Result<(), EngineError> {
         let core = &self.driver.setup.core;
         let slot = core.comm_slot(comm)?;
         let taken = core.with_member(comm, |turn| {
             let closing = turn.open.side.regions_mut().is_closing(mr);
             if closing {
-                // Whatever keeps it ends by being polled.
+                // A poll is needed for anything that keeps the region in use to end.
                 match turn.shared.is_none() && turn.open.fault.is_some() {
                     true => turn.forget_finished(),
                     false => _ = self.driver.drive_comm(slot, turn),
@@ -130,14 +132,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         closed
     }
 
-    /// Regions registered with a comm.
+    /// Returns the number of regions registered with a comm.
     pub fn region_count(&self, comm: CommId) -> usize {
         self.driver.setup.core.with_member(comm, |turn| turn.open.side.regions_mut().len()).unwrap_or(0)
     }
 
-    /// Whether a comm may be closed without harm to others that share its queue pairs: nothing under way reads or writes
-    /// its caller's memory. Call until true, at most for the peer time limit; a close before that gives up the queue
-    /// pairs, with all who ride on them, where it must. Registrations may end by it, so none is to be ended after the first call.
+    /// Returns whether a comm may be closed without harm to others that share its queue pairs: no operation in flight reads or
+    /// writes its caller's memory. Call until true, for at most the peer time limit. An earlier close ends the queue pairs of all
+    /// their members if it must. The call may end registrations, so deregister none after the first call.
     ///
     /// # Errors
     /// [`EngineError::Unknown`].
@@ -145,7 +147,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.driver.prepare_close(comm)
     }
 
-    /// Whether no flush reads a region, which would end badly without it, and with it all flushes of the NIC.
+    /// Drives flushes. Returns whether none of them reads a region: without the region the flush would fail, and with it all
+    /// flushes of the NIC.
     fn has_flushed(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>, mr: MrId) -> bool {
         let waits = |turn: &mut LockedMember<'_, F::Rail>| match &turn.open.side {
             CommSide::Recv(lane) => lane.regions.is_of_device(mr) && lane.flushes_device(),
@@ -156,7 +159,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
         self.driver.drive_comm(slot, turn);
         if waits(turn) {
-            // Who has failed alone has nobody to spare.
+            // A failed comm with links of its own affects no other member.
             let grouped = turn.open.is_grouped();
             return if grouped { self.driver.gives_up(turn) } else { turn.open.fault.is_some() };
         }

@@ -1,5 +1,5 @@
-//! Mailboxes: memory of a comm that its peer writes to, registered on each rail. A comm by itself has one of its own;
-//! members of a group have places in a slab, so that registrations do not grow with them.
+//! Mailboxes: memory of a comm that its peer writes to, registered on each rail. A comm with links of its own has its own
+//! registration; members of a group have slots in a slab, so that the number of registrations does not grow with them.
 
 use std::collections::VecDeque;
 
@@ -14,16 +14,16 @@ use crate::link::rails::GroupRails;
 #[derive(Debug)]
 pub(crate) struct MailboxPiece {
     memory: MemoryRange,
-    /// Where it begins.
+    /// Its offset there.
     offset: u64,
-    /// How the peer reaches it, by rail.
+    /// The peer's view of it, by rail.
     regions: [RemoteRegion; RAILS_MAX],
-    /// Registrations of its own.
+    /// Its own registrations.
     _own: Vec<RegisteredRegion<ControlRole>>,
 }
 
 impl MailboxPiece {
-    /// Memory of `bytes` bytes, registered for it alone.
+    /// Registers `bytes` bytes for one comm alone.
     ///
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
@@ -32,19 +32,19 @@ impl MailboxPiece {
         Ok(Self { memory: chunk.memory.clone(), offset: 0, regions: chunk.rail_regions(0), _own: chunk.mrs })
     }
 
-    /// The memory, and where in it the piece begins.
+    /// Returns the memory, and the offset of the piece there.
     #[inline]
     pub(crate) fn memory_and_offset(&self) -> (&MemoryRange, u64) {
         (&self.memory, self.offset)
     }
 
-    /// How the peer reaches it over a rail.
+    /// Returns the peer's view of it over a rail.
     pub(crate) fn rail_region(&self, rail: usize) -> RemoteRegion {
         self.regions[rail]
     }
 }
 
-/// A stretch of memory, registered on each rail.
+/// A chunk of memory, registered on each rail.
 #[derive(Debug)]
 struct SlabChunk {
     memory: MemoryRange,
@@ -71,7 +71,7 @@ impl SlabChunk {
     }
 }
 
-/// Writes zeros where they are memory.
+/// Writes zeros to a range of memory.
 fn clear(memory: &MemoryRange, offset: u64, bytes: usize) {
     const ZEROS: [u8; 512] = [0; 512];
     for at in (0..bytes).step_by(ZEROS.len()) {
@@ -80,16 +80,16 @@ fn clear(memory: &MemoryRange, offset: u64, bytes: usize) {
     }
 }
 
-/// A place in a slab.
+/// A slot in a slab.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct SlabSlot {
     chunk: u16,
     index: u16,
 }
 
-/// Places of one size. It grows by a quarter of what it has, at least by one place: so at most a quarter more is registered
-/// than was used at once, and a group that is full has 22 stretches, each registered once on each rail. It gives its youngest
-/// stretch back when nobody has a place in it.
+/// Slots of one size. The slab grows by a quarter, at least by one slot. So at most a quarter more is registered than was used at
+/// once, and a full group has 22 chunks, each registered once per rail. The youngest chunk is freed when none of its slots is
+/// used.
 #[derive(Debug)]
 pub(crate) struct MailboxSlab {
     bytes: usize,
@@ -100,12 +100,12 @@ pub(crate) struct MailboxSlab {
 }
 
 impl MailboxSlab {
-    /// Of places of `bytes` bytes.
+    /// Creates a slab of slots of `bytes` bytes.
     pub(crate) const fn new(bytes: usize) -> Self {
         Self { bytes, chunks: Vec::new(), lots: 0, free: VecDeque::new() }
     }
 
-    /// A place, all zeros, to be given back; the one that has been free for longest.
+    /// Allocates the slot that has been free for longest, and fills it with zeros. The caller frees it by [`Self::free_slot`].
     ///
     /// # Errors
     /// As [`MailboxPiece::register_own`].
@@ -123,19 +123,19 @@ impl MailboxSlab {
         let Some(lot) = self.free.pop_front() else { return Err(RegisterError::Exhausted(0)) };
         let chunk = &self.chunks[usize::from(lot.chunk)];
         let offset = u64::from(lot.index) * self.bytes as u64;
-        // Of who had it before nothing must be left; it lies within its chunk.
+        // In range. The slot must not show data of its previous user.
         clear(&chunk.memory, offset, self.bytes);
         let memory = chunk.memory.clone();
         let regions = chunk.rail_regions(offset);
         Ok((lot, MailboxPiece { memory, offset, regions, _own: Vec::new() }))
     }
 
-    /// Places that are not free.
+    /// Returns the number of slots in use.
     pub(crate) fn used_slots(&self) -> usize {
         self.lots - self.free.len()
     }
 
-    /// A place is of no use any more, and nothing more is written to it.
+    /// Frees a slot, to which nothing is written any more.
     pub(crate) fn free_slot(&mut self, lot: SlabSlot) {
         self.free.push_back(lot);
         while let Some(youngest) = self.chunks.len().checked_sub(1).filter(|&at| at > 0)
@@ -147,13 +147,13 @@ impl MailboxSlab {
         }
     }
 
-    /// By how many places it grows if it has so many.
+    /// Returns the number of slots by which a slab of `lots` slots grows.
     fn growth_step(lots: usize) -> usize {
         let room = MEMBERS_OF_GROUP_MAX.checked_sub(lots).filter(|&room| room > 0);
         (lots / 4).max(1).min(room.unwrap_or(MEMBERS_OF_GROUP_MAX))
     }
 
-    /// Places of a stretch.
+    /// Returns the number of slots of a chunk.
     fn slots_in_chunk(&self, chunk: usize) -> usize {
         self.chunks[chunk].memory.len() / self.bytes
     }

@@ -1,5 +1,5 @@
-//! The table of parameters, a row each. Read by [`EngineParams::from_lookup`](super::EngineParams::from_lookup) and printed by `trunkline info --params`; holds no value
-//! that is in use.
+//! The table of parameters, one row each. Read by [`EngineParams::from_lookup`](super::EngineParams::from_lookup) and printed by
+//! `trunkline info --params`; contains no current values.
 
 use std::path::PathBuf;
 
@@ -569,22 +569,22 @@ fn parse_number(value: &str, min: u64, max: u64) -> Result<u64, ()> {
     if (min..=max).contains(&n) { Ok(n) } else { Err(()) }
 }
 
-/// The number of groups as RCCL's users give it, which says at once whether to share: 0 is no.
+/// The number of groups in RCCL's form, which also selects whether to share: 0 means no.
 const fn groups_alias(name: &'static str, means: fn(&str) -> Result<&str, ()>) -> ParamAlias {
     ParamAlias { name, kind: "number", range: "0 to 8", means }
 }
 
-/// What such a number says of sharing.
+/// Returns the sharing mode for such a number.
 fn sharing_from_count(value: &str) -> Result<&str, ()> {
     parse_number(value, 0, GROUPS_ASKED_MAX.into()).map(|n| if n > 0 { "on" } else { "off" })
 }
 
-/// What it says of groups: 0 leaves the default.
+/// Returns the number of groups for such a number: 0 keeps the default.
 fn groups_from_count(value: &str) -> Result<&str, ()> {
     parse_number(value, 0, GROUPS_ASKED_MAX.into()).map(|n| if n > 0 { value } else { "4" })
 }
 
-/// The multiplier as RCCL's users give it, which means the same there.
+/// The multiplier in RCCL's form, which has the same meaning here.
 const fn depth_alias(name: &'static str) -> ParamAlias {
     ParamAlias {
         name,

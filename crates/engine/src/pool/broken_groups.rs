@@ -1,5 +1,5 @@
-//! Groups whose links have ended, on their way to the pool. The thread that drives a member adds a group, under the group's lock; a thread
-//! that goes on with the control plane takes it out. Knows nothing of pools and members.
+//! Groups whose links have ended, to be reported to the pool. The thread that drives a member adds a group, under the group's
+//! lock; a thread that drives the control plane removes it. Knows nothing of pools and members.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,7 @@ pub(crate) struct BrokenGroups {
 }
 
 impl BrokenGroups {
-    /// None yet.
+    /// Creates an empty list.
     pub(crate) const fn new() -> Self {
         Self { groups: SpinMutex::new(Vec::new()), has_some: AtomicBool::new(false) }
     }

@@ -1,5 +1,5 @@
-//! Groups: rails with their links, and the comms that ride on them, each a member. A group is what one thread at a time
-//! uses; its table gives each a lane. Knows who is where, and nothing of messages.
+//! Groups: rails with their links, and the comms that are their members. One thread at a time uses a group; the table gives each
+//! group a lock. Knows the location of each comm, and nothing of messages.
 
 mod audit;
 
@@ -30,21 +30,21 @@ use crate::status::groups::GroupDisplay;
 use crate::sync::Guard;
 use crate::{CommFault, CommId, EngineError};
 
-/// Where a comm is: which lane, and which member of the group there.
+/// The location of a comm: its lane, and its member id in the group there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct MemberLocation {
     pub(crate) lane: u32,
-    /// As bits; 0 where there are no others.
+    /// As bits; 0 for a comm of its own.
     member: u32,
 }
 
 impl MemberLocation {
-    /// That of a comm that shares nothing.
+    /// Returns the location of a comm that shares nothing.
     pub(crate) const fn of_single_comm(lane: u32) -> Self {
         Self { lane, member: 0 }
     }
 
-    /// That of a member.
+    /// Returns the location of a member.
     pub(crate) const fn of_member(lane: u32, member: MemberId) -> Self {
         Self { lane, member: member.to_bits() }
     }
@@ -54,12 +54,12 @@ impl MemberLocation {
         Self { lane: bits as u32, member: (bits >> 32) as u32 }
     }
 
-    /// Which member.
+    /// Returns the member id.
     pub(crate) const fn member_id(self) -> Option<MemberId> {
         MemberId::from_bits(self.member)
     }
 
-    /// Which lane, if others may have seats there too.
+    /// Returns the lane, if it may have other members.
     pub(crate) fn shared_lane(self) -> Option<u32> {
         (self.member != 0).then_some(self.lane)
     }
@@ -70,89 +70,90 @@ impl MemberLocation {
     }
 }
 
-/// One group.
+/// A group.
 pub(crate) struct CommGroup<R: Rail> {
     rails: GroupRails<R>,
     seats: MemberSet,
-    /// Where the rails put completions; here, because to make it anew for each poll costs more than most polls.
+    /// The buffer for completions; part of the group, because its initialisation costs more than most polls.
     batch: CompletionBatch,
 }
 
-/// Who rides on the links of a group.
+/// The members of a group.
 #[expect(clippy::large_enum_variant, reason = "most groups are of one comm, which is reached on every call")]
 enum MemberSet {
-    /// One comm, and never another one.
+    /// Exactly one comm, for the group's whole life.
     Alone(OpenComm),
     /// Any number of them.
     Shared(Box<SharedGroup>),
 }
 
 struct SharedGroup {
-    /// Each apart, because they are large and their places are used again late.
+    /// Boxed individually, because they are large and their slots are reused late.
     members: GroupMembers<Box<OpenComm>>,
     common: GroupResources,
 }
 
-/// What the members of a group have in common besides its rails.
+/// The shared resources of a group, except for its rails.
 pub(crate) struct GroupResources {
-    /// What the pool calls the group.
+    /// The pool's id of the group.
     pub(crate) id: GroupId,
     /// The rail and NIC of each link of a member.
     pub(crate) slots: Vec<(usize, usize)>,
-    /// What both ends agreed on when the group was made.
+    /// The plan that both ends agreed on when the group was made.
     pub(crate) plan: TransferPlan,
-    /// Where the mailboxes of members lie.
+    /// The mailboxes of members.
     slab: MailboxSlab,
     /// At the receiving end.
     pub(crate) receiving: Option<ReceiverResources>,
-    /// The pool knows that all links have ended.
+    /// The end of all links was reported to the pool.
     pub(crate) told: bool,
-    /// Members have failed whose owners did not call since.
+    /// Members have failed, and their owners have not called since.
     pub(crate) untold: bool,
-    /// Completions that were another member's than the one whose turn it was.
+    /// Completions delivered to another member than the polled one.
     pub(crate) routed: u64,
-    /// Operations that had been posted when the pool last asked.
+    /// Operations posted up to the last sample of the pool.
     weighed: u64,
-    /// Completions and messages that were nobody's.
+    /// Completions and messages without a member.
     pub(crate) dropped: u64,
-    /// What others see of it.
+    /// Its row of the status page.
     pub(crate) shown: GroupDisplay,
 }
 
-/// What only the receiving end of a group has.
+/// The resources of a receiving group only.
 pub(crate) struct ReceiverResources {
     pub(crate) ranges: TokenRanges,
     pub(crate) bounces: Arc<BounceBuffers>,
 }
 
-/// What a member works with: itself, and what it shares with the others.
+/// A member with the group's lock held: itself, and the resources that it shares.
 pub(crate) struct LockedMember<'a, R: Rail> {
     pub(crate) open: &'a mut OpenComm,
     pub(crate) rails: &'a mut GroupRails<R>,
     pub(crate) batch: &'a mut CompletionBatch,
-    /// None where there can be no others.
+    /// `None` for a comm of its own.
     pub(crate) shared: Option<GroupContext<'a>>,
 }
 
-/// The others of a group, and what they have in common.
+/// The other members of a group, and the shared resources.
 pub(crate) struct GroupContext<'a> {
     pub(crate) others: &'a mut OtherMembers<Box<OpenComm>>,
     pub(crate) common: &'a mut GroupResources,
 }
 
 impl<R: Rail> CommGroup<R> {
-    /// Of one comm that shares nothing.
+    /// Creates the group of one comm that shares nothing.
     pub(crate) fn of_single_comm(rails: GroupRails<R>, open: OpenComm) -> Self {
         Self { rails, seats: MemberSet::Alone(open), batch: no_batch() }
     }
 
-    /// A group that sends, and has no members yet.
+    /// Creates a sending group without members.
     pub(crate) fn new_sending(
         id: GroupId,
         mut rails: GroupRails<R>,
         paths: &CommPaths,
         plan: TransferPlan,
     ) -> Self {
+        // Credits of all members together: the receiver's buffers are the group's.
         rails.eager = Some(GroupCredits::new(plan.eager_credits));
         Self::new_shared(
             rails,
@@ -161,7 +162,7 @@ impl<R: Rail> CommGroup<R> {
         )
     }
 
-    /// A group that receives, and has no members yet.
+    /// Creates a receiving group without members.
     pub(crate) fn new_receiving(
         id: GroupId,
         rails: GroupRails<R>,
@@ -181,13 +182,14 @@ impl<R: Rail> CommGroup<R> {
     fn new_shared(mut rails: GroupRails<R>, paths: &CommPaths, common: GroupResources) -> Self {
         let mut shared = SharedLinks::default();
         let first = paths.get(0);
+        // Only the first link exists at creation; members request the others.
         shared.add_link(0, first.rail, first.link);
         rails.shared = Some(shared);
         let members = GroupMembers::new();
         Self { rails, seats: MemberSet::Shared(Box::new(SharedGroup { members, common })), batch: no_batch() }
     }
 
-    /// What members have in common, and the rails; `None` where there is one comm alone.
+    /// Returns the shared resources and the rails; `None` for a comm of its own.
     pub(crate) fn shared_resources(&mut self) -> Option<(&mut GroupResources, &mut GroupRails<R>)> {
         match &mut self.seats {
             MemberSet::Alone(_) => None,
@@ -195,7 +197,7 @@ impl<R: Rail> CommGroup<R> {
         }
     }
 
-    /// A comm comes; its lane is given its part in the group by `part`.
+    /// Adds a comm as a member; `part` sets the names of its lane in the group.
     pub(crate) fn add_member(
         &mut self,
         open: OpenComm,
@@ -204,6 +206,8 @@ impl<R: Rail> CommGroup<R> {
         let MemberSet::Shared(shared) = &mut self.seats else { return None };
         let SharedGroup { members, common } = &mut **shared;
         let member = match members.add_member(Box::new(open)) {
+            // The group is full. The comm is returned by the table, so that its resources can be
+            // released.
             Ok(member) => member,
             Err(open) => {
                 self.reject_member(*open);
@@ -211,15 +215,18 @@ impl<R: Rail> CommGroup<R> {
             }
         };
         let fits = members.split_member(member.to_bits()).is_some_and(|(open, _)| {
+            // The names are set before `part`, which derives the lane's names from them.
             open.member = member.to_bits();
             part(open, common, member)
         });
         if !fits {
+            // Undone completely: a member without a lane would receive completions.
             if let Some(open) = members.remove_member(member) {
                 self.reject_member(*open);
             }
             return None;
         }
+        // The shares of all members change with their number.
         self.rails.slices.add_member();
         if let Some(eager) = &mut self.rails.eager {
             eager.add_member();
@@ -228,14 +235,15 @@ impl<R: Rail> CommGroup<R> {
         Some(member)
     }
 
-    /// Operations posted since the last call; nothing of a comm alone.
+    /// Returns the number of operations posted since the last call; `None` for a comm of its own.
     pub(crate) fn take_load(&mut self) -> Option<u64> {
         let posts = self.rails.posts;
         let (common, _) = self.shared_resources()?;
+        // The difference since the last sample, because the pool compares loads of one interval.
         Some(posts - std::mem::replace(&mut common.weighed, posts))
     }
 
-    /// What was to be a member finds no seat; nothing was posted for it.
+    /// Drops a comm that could not become a member; nothing was posted for it.
     pub(crate) fn reject_member(&mut self, mut open: OpenComm) {
         let MemberSet::Shared(shared) = &mut self.seats else { return };
         if let Some(lot) = open.lot {
@@ -244,7 +252,7 @@ impl<R: Rail> CommGroup<R> {
         open.side.paths_mut().release_links(&mut self.rails);
     }
 
-    /// A member goes, and nothing that it or its peer has posted for it can land any more. What it had is for others.
+    /// Removes a member. No operation of it or its peer can land any more, so its resources become free for other members.
     pub(crate) fn remove_member(&mut self, seat: MemberLocation) {
         let MemberSet::Shared(shared) = &mut self.seats else { return };
         let SharedGroup { members, common } = &mut **shared;
@@ -260,17 +268,22 @@ impl<R: Rail> CommGroup<R> {
             common.slab.free_slot(lot);
         }
         let mut open = open;
+        // The last user of a link destroys its queue pair.
         open.side.paths_mut().release_links(&mut self.rails);
         match open.side {
             CommSide::Send(lane) => {
+                // Credits of operations that never completed would be lost to the group.
                 self.rails.slices.return_credits(lane.part.slices);
                 if let Some(eager) = &mut self.rails.eager {
                     eager.return_credits(lane.part.eager);
                 }
             }
             CommSide::Recv(lane) => {
+                // Kept for the leak check, which sums over closed members too.
                 common.dropped += lane.dropped;
                 if let (Some(receiving), Some(range)) = (&mut common.receiving, lane.part.range) {
+                    // The range gets a new generation, so late writes of the old member are
+                    // recognised as stale.
                     receiving.ranges.release_range(range);
                 }
             }
@@ -278,7 +291,7 @@ impl<R: Rail> CommGroup<R> {
         common.show_members(members.len(), &self.rails);
     }
 
-    /// A mailbox for one more member.
+    /// Returns a mailbox for one more member.
     ///
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
@@ -289,17 +302,18 @@ impl<R: Rail> CommGroup<R> {
         }
     }
 
-    /// Posts the bounce buffers of a group that is new, by its first member's lane.
+    /// Posts the bounce buffers of a new group, by its first member's lane.
     pub(crate) fn post_bounces(&mut self, lane: &mut RecvLane) -> Result<(), CommFault> {
         lane.post_bounces(&mut self.rails, 0)
     }
 
-    /// Ends the links that members ride on.
+    /// Destroys the links of the members.
     pub(crate) fn destroy_links(&mut self) {
         self.rails.destroy_all();
     }
 
-    /// The turn of the comm of that name, if it has that seat: another one may have come before the lane was claimed.
+    /// Returns the comm of this name as a locked member, if it still has that location: another comm may have taken it before the
+    /// lock was acquired.
     #[inline]
     pub(crate) fn locked_member_of(
         &mut self,
@@ -308,6 +322,7 @@ impl<R: Rail> CommGroup<R> {
     ) -> Option<LockedMember<'_, R>> {
         let Self { rails, seats, batch } = self;
         match seats {
+            // The id is compared, because the lane may hold another comm by now.
             MemberSet::Alone(open) if open.id == id => {
                 Some(LockedMember { open, rails, batch, shared: None })
             }
@@ -316,12 +331,13 @@ impl<R: Rail> CommGroup<R> {
                 let SharedGroup { members, common } = &mut **shared;
                 let (open, others) = members.split_member(seat.member)?;
                 let shared = Some(GroupContext { others, common });
+                // A member's slot may also be reused, hence the comparison.
                 if open.id == id { Some(LockedMember { open, rails, batch, shared }) } else { None }
             }
         }
     }
 
-    /// The turn of who has that seat.
+    /// Returns the member at a location.
     #[inline]
     pub(crate) fn locked_member(&mut self, seat: MemberLocation) -> Option<LockedMember<'_, R>> {
         let Self { rails, seats, batch } = self;
@@ -359,7 +375,7 @@ impl GroupResources {
         }
     }
 
-    /// A mailbox for one more member.
+    /// Returns a mailbox for one more member.
     pub(crate) fn take_mailbox(
         &mut self,
         rails: &GroupRails<impl Rail>,
@@ -367,7 +383,7 @@ impl GroupResources {
         self.slab.take_slot(rails)
     }
 
-    /// A mailbox that was of no use.
+    /// Frees a mailbox that was not used.
     pub(crate) fn free_mailbox(&mut self, lot: SlabSlot) {
         self.slab.free_slot(lot);
     }
@@ -381,25 +397,25 @@ fn no_batch() -> CompletionBatch {
     [Completion::BLANK; BATCH]
 }
 
-/// What a lane holds.
+/// The contents of a lane.
 type GroupLock<R> = OwnerLock<Option<CommGroup<R>>>;
 
-/// A lane that was claimed.
+/// A lane whose lock is held.
 pub(crate) type GroupGuard<'a, R> = Guard<'a, Option<CommGroup<R>>>;
 
 /// All groups of an engine.
 pub(crate) struct GroupTable<R: Rail> {
-    /// Made as they are needed, some at a time: most processes have few.
+    /// Allocated on demand, in chunks: most processes have few.
     chunks: Box<[OnceLock<GroupChunk<R>>]>,
     free: SpinMutex<FreeGroups>,
-    /// Of seats that nobody ever had; holds no group.
+    /// The lane of locations that never existed; holds no group.
     nowhere: GroupLock<R>,
 }
 
-/// Lanes that are made at a time.
+/// Lanes per chunk.
 const CHUNK: usize = 8;
 
-/// So many of them.
+/// A chunk of [`CHUNK`] lanes.
 type GroupChunk<R> = Box<[GroupLock<R>]>;
 
 /// Lanes without a group.
@@ -415,31 +431,32 @@ impl<R: Rail> GroupTable<R> {
         Ok(Self { chunks, free, nowhere: OwnerLock::new(None) })
     }
 
-    /// The group of a seat, unless somebody has it or waits for it.
+    /// Locks the group of a location, unless another thread holds it or waits for it.
     #[inline]
     pub(crate) fn try_lock_group(&self, seat: MemberLocation) -> Option<GroupGuard<'_, R>> {
         self.group_lock(seat).try_lock()
     }
 
-    /// The group of a seat, when it is free.
+    /// Locks the group of a location; waits for other holders.
     pub(crate) fn lock_group(&self, seat: MemberLocation) -> GroupGuard<'_, R> {
         self.group_lock(seat).lock()
     }
 
-    /// The lane of a seat. There is one for each that a comm ever had.
+    /// Returns the lane of a location. It exists for each location that a comm ever had.
     #[inline]
     fn group_lock(&self, seat: MemberLocation) -> &GroupLock<R> {
         let chunk = seat.lane as usize / CHUNK;
         let at = seat.lane as usize % CHUNK;
+        // An unknown lane maps to an empty one, so callers need no separate error path.
         self.chunks.get(chunk).and_then(OnceLock::get).map_or(&self.nowhere, |chunk| &chunk[at])
     }
 
-    /// The group in that lane, when it is free.
+    /// Locks the group in a lane; waits for other holders.
     pub(crate) fn lock_lane(&self, lane: u32) -> GroupGuard<'_, R> {
         self.lock_group(MemberLocation::of_single_comm(lane))
     }
 
-    /// A lane for a group, not one that exists.
+    /// Puts a group into a free lane.
     pub(crate) fn insert(&self, group: CommGroup<R>) -> Result<u32, EngineError> {
         let index = {
             let mut free = self.free.lock();
@@ -460,17 +477,19 @@ impl<R: Rail> GroupTable<R> {
         let chunk = &self.chunks[index as usize / CHUNK];
         if chunk.get().is_none() {
             let lanes = try_filled_with(CHUNK, || OwnerLock::new(None));
+            // The lane number is returned on error, so that it is not lost.
             let lanes = lanes.inspect_err(|_| self.free.lock().used.push(index))?;
-            // Another thread may have made them meanwhile, and another one's are as good.
+            // If another thread has allocated the chunk meanwhile, its lanes are equivalent.
             let _ = chunk.set(lanes);
         }
         *self.lock_lane(index) = Some(group);
         Ok(index)
     }
 
-    /// A lane's group is gone.
+    /// Removes the group of a lane.
     pub(crate) fn remove(&self, lane: u32, mut held: GroupGuard<'_, R>) -> Option<CommGroup<R>> {
         let group = held.take();
+        // Unlocked before the number is free: the next owner must not wait for this thread.
         drop(held);
         if group.is_some() {
             self.free.lock().used.push(lane);

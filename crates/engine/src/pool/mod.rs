@@ -1,5 +1,5 @@
-//! Groups of shared queue pairs, and the comms that use them as members. The rules are in [`trunkline_proto::pool`]; here they meet
-//! rails and links. Called at set-up, at the end, and for completions.
+//! Groups of shared queue pairs, and the comms that use them as members. The rules are in [`trunkline_proto::pool`]; this module
+//! applies them to rails and links. Called at set-up, at the end, and for completions.
 
 pub(crate) mod broken_groups;
 pub(crate) mod groups;

@@ -1,6 +1,6 @@
-//! The atomics that a context asks for: of the process of a member, or of its NIC. A NIC executes them without the process where every
-//! member has one NIC that can, and so all that is done to a word of 8 bytes goes through the same. Which steps they take is
-//! `trunkline_proto::rma::steps`'. With its only path such a member is lost, so no NIC executes an atomic twice. Nothing here waits.
+//! The atomics of a context, executed by a member's process or by its NIC. NICs execute them where every member has exactly one
+//! NIC that can, so all atomics on an 8-byte word pass through the same NIC. Their steps are in `trunkline_proto::rma::steps`.
+//! Such a member has one path and is lost with it, so no NIC executes an atomic twice. Nothing here waits.
 
 use trunkline_fabric::{AccessRights, BounceRole, Op, PostError, Rail, RegisterError, RegisteredRegion};
 use trunkline_mem::MemoryRange;
@@ -18,17 +18,17 @@ use crate::rma::job::MemberRank;
 use crate::rma::operations::{OPS, OpRecord};
 use crate::rma::peer::{FetchResult, MemberAtomics, OutboundLink};
 
-/// Bytes of an answer.
+/// Bytes of an old value.
 const ANSWER: u64 = 8;
 
-/// Where NICs put what words were: one place for each operation of a context.
+/// The buffer into which NICs return old values: one slot per operation of a context.
 #[derive(Debug)]
 pub(super) struct NicAtomics {
     answers: RegisteredRegion<BounceRole>,
 }
 
 impl NicAtomics {
-    /// For a context on this rail.
+    /// Creates the buffer for a context on this rail.
     ///
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
@@ -39,13 +39,13 @@ impl NicAtomics {
 
     /// Returns the value that an operation has fetched.
     fn fetched_word(&self, id: SlotId) -> u64 {
-        // There is a place for each.
+        // The buffer has a slot for each operation id.
         self.answers.memory().load(u64::from(id.slot) * ANSWER).unwrap_or(0)
     }
 }
 
 impl<R: Rail> RmaContext<R> {
-    /// Asks for an atomic. `None` if there is no room now.
+    /// Posts an atomic. `None` if there is no room now.
     pub(super) fn post_atomic(
         &mut self,
         member: MemberRank,
@@ -53,12 +53,14 @@ impl<R: Rail> RmaContext<R> {
         atomic: TypedAtomic,
     ) -> Result<Option<FetchHandle>, RmaError> {
         let Some(at) = self.prepare_member(member) else { return Ok(None) };
+        // Narrower words are executed by the process, as NICs support 8 bytes only.
         if self.native.is_some() && word.width() == WordWidth::Eight {
             return self.ask_nic(at, word, atomic);
         }
         let peer = &self.peers[at as usize];
         let rails = &self.rails;
-        // One of the receives is for what asks, and of those for answers one in four is for acknowledgements.
+        // One of the receives is reserved for the acknowledgement request, and a quarter of the reply receives for
+        // acknowledgements.
         let out = u64::from(peer.asked.calls.len()) + peer.outgoing.unacknowledged_signals();
         let answers = rails.answer_depth();
         let most = u64::from(answers - answers / 4);
@@ -85,7 +87,8 @@ impl<R: Rail> RmaContext<R> {
         Ok(Some(FetchHandle { peer: at, slot, on_nic: false }))
     }
 
-    /// The value that an atomic has found, or that there is no such word: either gives up its place. `None` if it is not known yet.
+    /// Returns the value that an atomic has fetched, or that the word does not exist: either frees its slot. `None` if it is
+    /// still pending.
     pub(super) fn collect_fetch(&mut self, fetch: FetchHandle) -> Result<Option<u64>, RmaError> {
         let (member, lost) = self
             .peers
@@ -95,6 +98,7 @@ impl<R: Rail> RmaContext<R> {
         let asked = self.calls_of(fetch).ok_or_else(RmaError::unknown_request)?;
         let (generation, _, found) = asked.found[fetch.slot.index()];
         match found {
+            // The slot was reused: the handle is of an earlier atomic.
             _ if generation != fetch.slot.generation() => Err(RmaError::Unknown),
             FetchResult::Value(value) => {
                 asked.calls.release_value(fetch.slot);
@@ -111,31 +115,31 @@ impl<R: Rail> RmaContext<R> {
         }
     }
 
-    /// Nobody asks for that value any more.
+    /// Gives up a value: the caller will not collect it.
     pub(super) fn give_up(&mut self, fetch: FetchHandle) {
         if let Some(asked) = self.calls_of(fetch) {
             asked.calls.release_value(fetch.slot);
         }
     }
 
-    /// What was asked together with that.
+    /// The table of atomics that contains this one: the NIC's or the process's.
     fn calls_of(&mut self, fetch: FetchHandle) -> Option<&mut MemberAtomics> {
         let peer = self.peers.get_mut(fetch.peer as usize)?;
         if fetch.on_nic { peer.on_nic.as_mut() } else { Some(&mut peer.asked) }
     }
 
-    /// Whether somebody asked for it.
+    /// Handles a reply. Returns whether it belongs to a pending atomic.
     pub(super) fn on_reply(&mut self, at: u32, reply: &AtomicReply) -> bool {
         let asked = &mut self.peers[at as usize].asked;
         let answered = asked.record_reply(reply);
         if self.operations.has_outcome_log() {
-            // Its value is told, so nobody comes for it.
+            // The log reports the value, so no caller collects it.
             asked.calls.release_value(reply.slot);
         }
         answered.is_ok_and(|id| id.is_none_or(|id| self.operations.complete_atomic(id, reply.outcome)))
     }
 
-    /// Asks the NIC of a peer for an atomic on 8 bytes. `None` if there is no room now.
+    /// Posts an atomic on 8 bytes for the NIC of a peer. `None` if there is no room now.
     fn ask_nic(
         &mut self,
         at: u32,
@@ -146,6 +150,7 @@ impl<R: Rail> RmaContext<R> {
         let rails = &self.rails;
         let path = peer.select_path(|link| rails.post_credits(link) > 0);
         let Some((path, link)) = path.filter(|_| self.operations.has_room()) else { return Ok(None) };
+        // Checked now, because a NIC would put the link into error for an invalid address.
         let is_there = link.heap_extent(word.heap(), word.offset(), ANSWER).is_ok();
         let Some(asked) = self.peers[at as usize].on_nic.as_mut() else { return Ok(None) };
         let slot = match asked.calls.begin_request(word, atomic) {
@@ -159,17 +164,19 @@ impl<R: Rail> RmaContext<R> {
         asked.record_call(slot, id);
         match id {
             Some(id) if is_there => self.post_step(at, id),
+            // Completed locally as refused: no NIC has to be involved.
             _ => self.complete_native(at, slot, AtomicOutcome::Refused),
         }
         Ok(Some(FetchHandle { peer: at, slot, on_nic: true }))
     }
 
-    /// Posts the next step of an atomic, now or when there is room.
+    /// Posts the next step of an atomic, or defers it until there is room.
     fn post_step(&mut self, at: u32, id: SlotId) {
         let Some(&mut OpRecord::Native(slot, before)) = self.operations.note_mut(id) else { return };
         let peer = &self.peers[at as usize];
         let rails = &self.rails;
         let has_room = peer.select_path(|link| rails.post_credits(link) > 0);
+        // Deferred steps are repeated by progress calls.
         let Some((path, link)) = has_room else { return self.defer_step(at, id) };
         let request = peer.on_nic.as_ref().and_then(|asked| asked.calls.get(slot));
         let (Some(native), Some(request)) = (&self.native, request) else { return };
@@ -194,9 +201,10 @@ impl<R: Rail> RmaContext<R> {
         self.mark_busy(at);
     }
 
-    /// Goes on with atomics whose next step found no room. Whether any has gone.
+    /// Posts deferred steps of atomics. Returns whether any was posted.
     pub(super) fn progress_steps(&mut self, at: u32) -> bool {
         let waits = self.peers[at as usize].steps.len();
+        // Only those that waited at the start: a step that is deferred again must not loop.
         for _ in 0..waits {
             let Some(id) = self.peers[at as usize].steps.pop_front() else { break };
             self.post_step(at, id);
@@ -204,13 +212,14 @@ impl<R: Rail> RmaContext<R> {
         self.peers.get(at as usize).is_some_and(|peer| peer.steps.len() < waits)
     }
 
-    /// A NIC has answered.
+    /// Handles the completion of a step by a NIC.
     pub(super) fn on_native(&mut self, at: u32, id: SlotId, slot: ReplySlot, before: Option<u64>) {
         let Some(found) = self.native.as_ref().map(|native| native.fetched_word(id)) else { return };
         let asked = self.peers[at as usize].on_nic.as_ref();
         let request = asked.and_then(|asked| asked.calls.get(slot));
         let Some(atomic) = request.map(AtomicRequest::atomic) else { return };
         if let Some(following) = next_expected(atomic, before, found) {
+            // The next step compares with the value that this one has found.
             if let Some(OpRecord::Native(_, before)) = self.operations.note_mut(id) {
                 *before = Some(following);
             }
@@ -222,7 +231,7 @@ impl<R: Rail> RmaContext<R> {
     fn complete_native(&mut self, at: u32, slot: ReplySlot, outcome: AtomicOutcome) {
         let reply = AtomicReply { stream: self.stream, slot, outcome };
         let Some(asked) = self.peers[at as usize].on_nic.as_mut() else { return };
-        // It was asked for: nobody else answers.
+        // The atomic is pending: only its own NIC completes it.
         let answered = asked.record_reply(&reply);
         if self.operations.has_outcome_log() {
             asked.calls.release_value(slot);

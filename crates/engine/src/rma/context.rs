@@ -1,6 +1,7 @@
-//! What a process begins itself: puts, gets, atomics and signals of one context, towards any member. A lane with rails of its
-//! own, used by one thread at a time; the rules are in `trunkline_proto::rma`. This file has the state of a context, how it takes completions
-//! and messages, and its quiets and fences. The context posts in `post` and `atomics`, and makes and loses its paths in `paths`.
+//! The initiating side of a process: puts, gets, atomics and signals of one context towards any member. A context has rails of
+//! its own and is used by one thread at a time; the rules are in `trunkline_proto::rma`. This file has the state of a context,
+//! its handling of completions and messages, and its quiets and fences. The context posts in `post` and `atomics`, and makes and
+//! loses its paths in `paths`.
 
 use std::collections::HashMap;
 
@@ -26,18 +27,20 @@ use crate::rma::job::{MemberRank, caps_of};
 use crate::rma::operations::{OPS, OpRecord, PendingOperations, WriteNotice};
 use crate::rma::peer::{PROOF, RemoteMember};
 
-/// Answers that may be under way to one link of a context: replies and acknowledgements.
+/// Messages in flight to one link of a context: replies and acknowledgements.
 pub(super) const ANSWERS_MAX: u32 = 64 + 8;
-/// Puts without a signal after which they are not counted any more.
+/// Puts without a signal after which a context stops counting its writes: counting costs the target a completion per write, and
+/// only signals need the count.
 const REVERT_AFTER: u32 = 256;
-/// Most bytes that are copied at once: a copy is kept until they are there, as they may have to be written again.
+/// Maximum number of bytes copied at once: the copy is kept until the bytes have arrived, because a lost path requires a second
+/// write.
 const COPIED_MAX: u64 = 1024;
 
 /// Names a context of a job.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct ContextId {
     pub(super) stream: RmaStream,
-    /// Which use of its place.
+    /// Which use of its slot.
     pub(super) generation: u16,
 }
 
@@ -72,7 +75,7 @@ impl HeapAddress {
     }
 }
 
-/// Where the bytes of a put come from.
+/// The source of the bytes of a put.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PutSource<'a> {
     /// Copied before the call returns; at most [`RmaJob::inline_max`](crate::rma::RmaJob::inline_max).
@@ -93,12 +96,12 @@ impl PutSource<'_> {
     }
 }
 
-/// Looks at what is waited for of which one serves others, and how many of them are soon: after those, each does. All who wait spin for longer than
-/// that, so who has given its core away serves at once when it has it back.
+/// Polls of a waiter per service of other members, and how many first polls of a wait follow that rule: after those, each poll
+/// serves. Waiters spin for longer than `SOON` polls, so a thread that has yielded its core serves at once when it runs again.
 const SERVE_EVERY: u32 = 4;
 const SOON: u32 = 16;
 
-/// Names an atomic whose value was asked for.
+/// A handle of an atomic whose value was requested.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use = "the value is lost"]
 pub struct FetchHandle {
@@ -108,25 +111,27 @@ pub struct FetchHandle {
     pub(super) on_nic: bool,
 }
 
-/// A context: its members, and what it has begun towards them. One thread at a time owns it ([`ContextSlot`](crate::rma::context_slot::ContextSlot)).
+/// A context: its members, and its operations towards them. One thread at a time owns it
+/// ([`ContextSlot`](crate::rma::context_slot::ContextSlot)).
 pub(super) struct RmaContext<R: Rail> {
     pub(super) stream: RmaStream,
-    /// Which use of its place it is.
+    /// Which use of its slot it is.
     pub(super) generation: u16,
     pub(super) rails: ContextRails<R>,
     pub(super) heaps: Vec<Option<RegisteredHeap>>,
-    /// What members have told of heaps beside what links brought, by rail.
+    /// Descriptions of heaps that members sent after their links were made, by rail.
     pub(super) learned: HashMap<(MemberRank, u8), Vec<ToldHeap>>,
-    /// What is under way, and how each operation ends.
+    /// The pending operations, and the outcome of each.
     pub(super) operations: PendingOperations,
     pub(super) peers: Vec<RemoteMember>,
     /// By member.
     pub(super) known: HashMap<MemberRank, u32>,
-    /// Peers for which there is something to do by and by: a path is lost, or a put with signal has begun.
+    /// Peers with deferred work: a path is lost, or a put with signal has begun.
     pub(super) busy: Vec<u32>,
-    /// Words for control streams, which others have right now.
+    /// Messages for control streams that another thread holds right now.
     pub(super) words: Vec<(SlotId, DialMessage)>,
-    /// A copy of each operation's bytes that were given by value, by its slot; nothing before some peer has several paths.
+    /// A copy of the bytes of each operation that were passed by value, by its slot; empty until a peer has several paths, as
+    /// without a second path no write is repeated.
     pub(super) copies: Vec<u8>,
     pub(super) order: SignalOrdering,
     pub(super) inline_max: u64,
@@ -135,14 +140,14 @@ pub(super) struct RmaContext<R: Rail> {
     /// Polls of the rails so far, and the time of the last check of the links.
     pub(super) turns: u32,
     pub(super) looked: Instant,
-    /// Looks in a row that did not find what they were for, and looks since others were served.
+    /// Consecutive polls without a result, and polls since other members were served.
     waits: u32,
     unserved: u32,
-    /// What NICs that execute atomics answer, if they do.
+    /// The buffer for the old values that atomic-capable NICs return; `None` if the members execute atomics themselves.
     pub(super) native: Option<NicAtomics>,
 }
 
-/// What the id of a link that is dialled says.
+/// The fields of the id of a dialled link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct LinkDialId {
     pub(super) stream: RmaStream,
@@ -153,6 +158,7 @@ pub(super) struct LinkDialId {
 
 impl LinkDialId {
     pub(super) fn to_bits(self) -> u64 {
+        // The generation distinguishes the id from those of earlier contexts of the slot.
         let context = u64::from(self.generation) << 48 | u64::from(self.stream.number()) << 40;
         context | u64::from(self.peer) << 8 | self.path.index() as u64
     }
@@ -176,10 +182,12 @@ impl<R: Rail> RmaContext<R> {
     ) -> Result<Self, RmaError> {
         let registrars = RailRegistrars::from_rails(&rails);
         let register = |heap: &Option<HeapMemory>| {
+            // Local rights only: peers access the heaps by the server's registrations.
             heap.as_ref().map(|heap| RegisteredHeap::new(&registrars, heap, AccessRights::LOCAL)).transpose()
         };
         let heaps = heaps.own.iter().map(register).collect::<Result<_, _>>()?;
         let (arrives, write_data, inline_max, message_max) = caps_of(&rails);
+        // Without immediates a target cannot count writes, so signals wait for completions instead.
         let order = if write_data {
             SignalOrdering::Counted { revert_after: REVERT_AFTER }
         } else {
@@ -198,6 +206,7 @@ impl<R: Rail> RmaContext<R> {
             words: Vec::new(),
             copies: Vec::new(),
             order,
+            // Bounded, because copies for all operations are kept if there are several paths.
             inline_max: inline_max.min(COPIED_MAX),
             message_max,
             batch: try_filled(Completion::BLANK, batch as usize)?,
@@ -209,29 +218,31 @@ impl<R: Rail> RmaContext<R> {
         })
     }
 
-    /// Bytes of the copy of an operation's bytes; none if no copies are kept.
+    /// Returns the buffer for a copy of an operation's bytes; `None` if no copies are kept.
     pub(super) fn copy_of(&mut self, id: SlotId, len: usize) -> Option<&mut [u8]> {
         let from = id.slot as usize * self.inline_max as usize;
         self.copies.get_mut(from..from + len)
     }
 
-    /// Copies are kept from now on.
+    /// Keeps copies from now on.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(super) fn keep_copies(&mut self) -> Result<(), OutOfMemory> {
+        // Allocated once, and only if a peer has several paths.
         if self.copies.is_empty() {
             self.copies = try_filled(0, OPS as usize * self.inline_max as usize)?.into_vec();
         }
         Ok(())
     }
 
-    /// Takes what has finished. Whether there was anything. Also with nothing under way: some networks make connections only while
-    /// they are asked (libfabric's `ofi_rxm`).
+    /// Polls the rails and processes completions. Returns whether there were any. Also polls with no pending operation: some
+    /// networks make connections only while they are polled (libfabric's `ofi_rxm`).
     pub(super) fn progress(&mut self) -> bool {
-        // No caller promises that a batch ends.
+        // Flushes open batches first: no caller guarantees that a batch ends.
         self.rails.ring_all();
         let mut moved = self.check_links_up();
+        // Posted before the poll: completions below may need them.
         if self.rails.has_due_receives() {
             self.rails.post_due_receives(&mut self.peers);
         }
@@ -240,18 +251,22 @@ impl<R: Rail> RmaContext<R> {
             moved |= count > 0;
             for index in 0..count {
                 let completion = self.batch[index];
+                // A destroyed link has no owner, so its late completions are ignored.
                 if let Some(owner) = self.rails.owner_of(rail, completion.link) {
                     self.on_completion(owner.peer, owner.path, &completion);
                 }
             }
         }
+        // Last: completions above may have made room for deferred work.
         moved | self.progress_busy()
     }
 
-    /// After a look at what was waited for: whether others are to be served, too. Most answers are there soon, and serving is a system
-    /// call for each link over TCP.
+    /// Returns whether a waiter shall also serve other members after this poll. Most results arrive soon, and serving is a system
+    /// call per link over TCP, so the first polls of a wait serve seldom.
     #[inline]
     pub(super) fn check_service_due(&mut self, found: bool) -> bool {
+        // A waiter that finds nothing for long serves always, because the peer may wait for this
+        // process.
         self.waits = if found { 0 } else { self.waits.saturating_add(1) };
         self.unserved += 1;
         let serves = self.waits > SOON || self.unserved >= SERVE_EVERY;
@@ -261,10 +276,11 @@ impl<R: Rail> RmaContext<R> {
         serves
     }
 
-    /// Looks whether links that are made are up.
+    /// Checks whether connected links are up.
     fn check_links_up(&mut self) -> bool {
         let mut raised = false;
         for at in 0..self.peers.len() {
+            // The common case: all links of the peer are up or lost.
             if self.peers[at].paths.count_in_stage(PathStage::Made) == 0 {
                 continue;
             }
@@ -289,16 +305,17 @@ impl<R: Rail> RmaContext<R> {
     }
 
     fn on_completion(&mut self, at: u32, path: PathId, completion: &Completion) {
-        // What is told of a peer that was given up was counted as failed.
+        // The operations of a lost peer have already been counted as failed.
         if self.peers.get(at as usize).is_none_or(|peer| peer.lost.is_some()) {
             return;
         }
         match completion.done {
+            // A failed operation reports the end of its path; the path's recovery repeats it.
             _ if completion.status != OpStatus::Ok => self.fail_path(at, path, completion.status),
             CompletionKind::Posted if completion.wr_id == MESSAGE => {}
             CompletionKind::Posted if completion.wr_id == PROOF => self.on_proof(at, path),
             CompletionKind::Posted => self.on_done(at, SlotId::from_bits(completion.wr_id)),
-            // Nobody writes here but with records, of which there are none.
+            // No peer writes here: writes carry records only, and contexts receive none.
             CompletionKind::Written => {}
             CompletionKind::Received => self.on_message(at, path, completion),
         }
@@ -306,7 +323,7 @@ impl<R: Rail> RmaContext<R> {
 
     fn on_done(&mut self, at: u32, id: SlotId) {
         let is_put = |note: &mut OpRecord| matches!(note, OpRecord::Put(..));
-        // A proof tells of it, and may have.
+        // A proof of arrival completes the operation, or has completed it already.
         if !self.rails.completes_on_arrival() && self.operations.note_mut(id).is_none_or(is_put) {
             return;
         }
@@ -318,12 +335,14 @@ impl<R: Rail> RmaContext<R> {
         self.complete_op(id);
     }
 
-    /// All that was posted on a path before the proof has arrived.
+    /// A proof has arrived: all operations posted before it on its path are complete.
     fn on_proof(&mut self, at: u32, path: PathId) {
         let link = &mut self.peers[at as usize].links[path.index()];
+        // Proofs complete in posting order on a link, so the oldest entry is the one.
         let Some(covers) = link.proofs.pop_front() else { return };
         link.proving -= covers;
         for _ in 0..covers {
+            // Borrowed again, because completing an operation borrows the peers.
             let link = &mut self.peers[at as usize].links[path.index()];
             if let Some(id) = link.unproven.pop_front() {
                 self.complete_op(id);
@@ -331,15 +350,16 @@ impl<R: Rail> RmaContext<R> {
         }
     }
 
-    /// An operation is complete.
+    /// Completes an operation.
     fn complete_op(&mut self, id: SlotId) {
         let Ok(op) = self.operations.complete_operation(id) else { return };
         let Some(peer) = self.peers.get_mut(op.peer as usize) else { return };
+        // The bytes count against the path over which the operation was posted last.
         if let Some(link) = peer.links.get_mut(op.path.index()) {
             link.bytes -= op.note.byte_len();
         }
         match op.note {
-            // Told twice it is told to the ledger twice, which counts that.
+            // A duplicate completion also reaches the ledger twice, which counts it.
             OpRecord::Put(_, WriteNotice::Plain) => {
                 let _ = peer.outgoing.on_plain_done();
             }
@@ -355,9 +375,11 @@ impl<R: Rail> RmaContext<R> {
         let Some(peer) = self.peers.get_mut(at as usize) else { return };
         let Some(link) = peer.links.get_mut(path.index()) else { return };
         let message = link.receives.take_message(completion.wr_id, completion.len);
+        // Posted again at once, so that the member never runs out of receives.
         self.rails.post_receives(link);
         let kept = match message {
             Ok(RmaMessage::Reply(reply)) if reply.stream == self.stream => self.on_reply(at, &reply),
+            // A stream of another context on this link would be a protocol violation.
             Ok(RmaMessage::Ack(ack)) if ack.stream == self.stream => match peer.outgoing.on_ack(ack) {
                 Ok(signals) => self.operations.complete_signals(at, signals as u32).is_ok(),
                 Err(_) => false,
@@ -365,11 +387,12 @@ impl<R: Rail> RmaContext<R> {
             _ => false,
         };
         if !kept {
+            // A member that violates the protocol cannot be trusted with further memory accesses.
             self.lose_member(at, path, LossCause::Protocol);
         }
     }
 
-    /// How a quiet towards one peer stands; asks for what has to be asked for.
+    /// Returns how a quiet towards one peer stands. Posts the proofs and the acknowledgement request that it depends on.
     pub(super) fn poll_quiet(&mut self, at: u32) -> Result<QuietProgress, QuietFailure> {
         let peer = &mut self.peers[at as usize];
         peer.post_proofs(&mut self.rails);
@@ -377,31 +400,36 @@ impl<R: Rail> RmaContext<R> {
         self.operations.quiet_peer(at)
     }
 
-    /// Whether nothing is under way towards a peer; asks for what has to be asked for, and takes no failure's news.
+    /// Returns whether nothing is pending towards a peer. Posts the proofs and the acknowledgement request that this depends on,
+    /// and leaves failures for the next quiet.
     pub(super) fn poll_peer_idle(&mut self, at: u32) -> bool {
         let peer = &mut self.peers[at as usize];
         peer.post_proofs(&mut self.rails);
+        // Both are needed: writes complete by proofs, signals by acknowledgements.
         peer.request_ack(&mut self.rails);
         self.operations.pending_towards(at) == 0
     }
 
-    /// Whether everything towards a member is complete there.
+    /// Returns whether everything towards a member is complete there.
     pub(super) fn quiet_member(&mut self, member: MemberRank) -> Result<bool, RmaError> {
         let Some(&at) = self.known.get(&member) else { return Ok(true) };
+        // The member has no link, so nothing is pending towards it.
         self.rails.ring_all();
         self.poll_quiet(at)
             .map(|quiet| quiet == QuietProgress::Done)
             .map_err(|failed| self.operation_error(failed.peer, failed.path))
     }
 
-    /// Whether everything is complete where it was to go.
+    /// Returns whether all operations are complete at their targets.
     pub(super) fn quiet(&mut self) -> Result<bool, RmaError> {
+        // Before the check: operations in an open batch are not even posted to the NIC.
         self.rails.ring_all();
         match self.operations.quiet_peers() {
             Err(failed) => return Err(self.operation_error(failed.peer, failed.path)),
             Ok(QuietProgress::Done) => return Ok(true),
             Ok(QuietProgress::Pending) => {}
         }
+        // Not done yet, so everything that completes the operations is requested.
         for peer in self.peers.iter_mut().filter(|peer| peer.lost.is_none()) {
             peer.post_proofs(&mut self.rails);
             peer.request_ack(&mut self.rails);
@@ -414,28 +442,34 @@ impl<R: Rail> RmaContext<R> {
         let status = match peer.and_then(|peer| peer.lost) {
             Some(LossCause::Rails { status, .. }) => status,
             Some(_) => OpStatus::PeerDead,
+            // Without a lost member, the operation itself was refused.
             None => self.operations.last_failure(),
         };
         let member = peer.map_or(MemberRank::MAX, |peer| peer.member);
         RmaError::Failed { member, rail: path.index(), status }
     }
 
-    /// What is posted from now on towards a member comes after all that was: by itself, where a network keeps the order of writes and
-    /// nothing else is under way. What its process has to execute may be there long before it is done.
+    /// Orders later operations towards each member after all earlier ones. That needs no wait where the network keeps the order
+    /// of writes and no other operation is pending. Requests that a member's process executes do need it: they may arrive long
+    /// before they are done.
     pub(super) fn fence(&mut self) {
+        // Nothing is pending, so later operations are ordered after all earlier ones anyway.
         if self.operations.is_idle() {
             return;
         }
         let in_order = self.rails.is_in_order();
         for (at, peer) in self.peers.iter_mut().enumerate() {
+            // The network's order covers writes, but not the requests that a member's process executes.
             let free = in_order && !peer.is_served();
             peer.fenced |= !free && self.operations.pending_towards(at as u32) > 0;
         }
     }
 
-    /// Whether nothing is under way, nor anything to be said of it; asks for what has to be asked for.
+    /// Returns whether nothing is pending and no failure is unreported. Posts the proofs and the acknowledgement requests that
+    /// this depends on.
     pub(super) fn poll_idle(&mut self) -> bool {
         for at in 0..self.peers.len() as u32 {
+            // A lost peer never becomes idle by completions; its operations have ended as failed.
             if self.peers[at as usize].lost.is_none() {
                 self.poll_peer_idle(at);
             }
@@ -443,8 +477,9 @@ impl<R: Rail> RmaContext<R> {
         self.operations.has_ended_all() && self.busy.is_empty() && self.words.is_empty()
     }
 
-    /// Whether something is under way, or is to be.
+    /// Returns whether operations or dials are pending.
     pub(super) fn has_begun(&self) -> bool {
+        // Dials in progress need polls too.
         let coming = |peer: &RemoteMember| peer.lost.is_none() && peer.paths.are_coming();
         !self.operations.is_idle()
             || !self.busy.is_empty()

@@ -1,5 +1,5 @@
-//! The rails of one context: its links are created, posted to, polled and destroyed here. Called by the context and by its members. It knows
-//! no operation, and never decides what is posted or what a failure means.
+//! The rails of one context: its links are created, posted to, polled and destroyed here. Called by the context and by its
+//! members. It knows no operation, and never decides on posting, nor the meaning of a failure.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub(super) struct LinkOwner {
     pub(super) path: PathId,
 }
 
-/// The rails of one context, the owners of the links on them, and what the rails still have to do: ring doorbells and post receives.
-/// Its context owns it; the context and its members call it. It never waits, and never changes an operation or a path.
+/// The rails of one context, the owners of the links on them, and the deferred work of the rails: doorbells and receives. Its
+/// context owns it; the context and its members call it. It never waits, and never changes an operation or a path.
 ///
 /// Invariants: `owners` has one table per rail. A link has an owner there from its dial to its destruction. `unrung` is set
 /// whenever a posted operation has not been given to the network. `starves` is set whenever a link lacks receives.
@@ -32,7 +32,7 @@ pub(super) struct ContextRails<R: Rail> {
     all: Vec<R>,
     /// By rail, then by the link's number.
     owners: Vec<Vec<Option<LinkOwner>>>,
-    /// Receives of each link, for answers.
+    /// Receives of each link, for replies and acknowledgements.
     answers: u32,
     /// A completed operation has arrived at its target.
     arrives: bool,
@@ -40,7 +40,7 @@ pub(super) struct ContextRails<R: Rail> {
     places: bool,
     /// Some link has receives that found no room.
     starves: bool,
-    /// How often a rail asked for another poll at once.
+    /// How often a rail requested another poll at once.
     stirred: u64,
     /// More operations follow at once: a posted one waits for the last one's doorbell.
     batches: bool,
@@ -154,11 +154,13 @@ impl<R: Rail> ContextRails<R> {
         if !std::mem::replace(&mut link.exists, false) {
             return;
         }
+        // In error first: nothing may land while the link is being destroyed.
         self.all[link.rail].fail_link(link.link);
         self.all[link.rail].destroy_link(link.link);
         if let Some(owner) = self.owners[link.rail].get_mut(link.link.0 as usize) {
             *owner = None;
         }
+        // Otherwise, a later link at the same place would inherit the counts.
         link.clear_pending();
     }
 
@@ -175,7 +177,7 @@ impl<R: Rail> ContextRails<R> {
         self.all[link.rail].poll_link_quiet(link.link)
     }
 
-    /// Asks the network whether it still carries a link.
+    /// Checks whether the network still carries a link.
     ///
     /// # Errors
     /// [`LinkError`] if it does not.
@@ -219,6 +221,7 @@ impl<R: Rail> ContextRails<R> {
         if self.batches {
             self.unrung = true;
         } else if self.unrung {
+            // A flush after the end of a batch covers all rails of the batch.
             self.ring_all();
         } else {
             self.all[rail].flush();
@@ -238,7 +241,7 @@ impl<R: Rail> ContextRails<R> {
         self.batches = batches;
     }
 
-    /// Takes the completions of a rail, as many as `batch` has room for. How many there were.
+    /// Polls a rail for up to `batch.len()` completions. Returns their number.
     #[inline]
     pub(super) fn poll(&mut self, rail: usize, batch: &mut [Completion]) -> usize {
         self.all[rail].poll(batch)
@@ -266,7 +269,7 @@ impl<R: Rail> ContextRails<R> {
         }
     }
 
-    /// How often a rail asked for another poll at once, in all calls of this function.
+    /// Returns how often a rail requested another poll at once, over all calls of this function.
     pub(super) fn sample_progress(&mut self) -> u64 {
         self.stirred += count_pending_rails(&mut self.all);
         self.stirred

@@ -1,5 +1,5 @@
-//! The place of a context in its job: the context itself, while there is one, and what control streams have said for it. Who reads
-//! those does not own its lane.
+//! The slot of a context in its job: the context itself, if there is one, and its events from control streams. The thread that
+//! reads those streams does not hold the context's lock, so it queues the events here.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use crate::rma::context::{ContextId, RmaContext};
 use crate::rma::error::RmaError;
 use crate::sync::Guard;
 
-/// What a context has yet to hear from control streams.
+/// An event from a control stream that a context has not processed.
 pub(super) enum ContextEvent {
     Taken {
         control: SlotId,
@@ -43,7 +43,7 @@ pub(super) enum ContextEvent {
     },
 }
 
-/// The place.
+/// The slot.
 pub(super) struct ContextSlot<R: Rail> {
     lane: OwnerLock<Option<RmaContext<R>>>,
     has_news: AtomicBool,
@@ -51,40 +51,46 @@ pub(super) struct ContextSlot<R: Rail> {
 }
 
 impl<R: Rail> ContextSlot<R> {
-    /// One with nothing in it.
+    /// Creates an empty slot.
     pub(super) fn new() -> Self {
         Self { lane: OwnerLock::new(None), has_news: AtomicBool::new(false), news: Mutex::default() }
     }
 
-    /// What is in it, unless somebody has it.
+    /// Locks its context, unless another thread holds it.
     #[inline]
     pub(super) fn try_lock_context(&self) -> Option<Guard<'_, Option<RmaContext<R>>>> {
         self.lane.try_lock()
     }
 
-    /// What is in it, when nobody has it any more.
+    /// Locks its context; waits for a thread that holds it.
     pub(super) fn lock_context(&self) -> Guard<'_, Option<RmaContext<R>>> {
         self.lane.lock()
     }
 
-    /// Leaves word for the context, unless [`RMA_EVENTS_MAX`] wait already: `false` then. The loss of a stream is always left, once per stream.
+    /// Queues an event for the context, unless [`RMA_EVENTS_MAX`] are queued already: `false` then. The loss of a stream is
+    /// always queued: it happens once per stream, and without it the context would wait forever.
     #[must_use]
     pub(super) fn push_event(&self, heard: ContextEvent) -> bool {
         let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
         let is_loss = matches!(heard, ContextEvent::Lost { .. });
+        // Bounded, as the peer decides how many messages it sends; a loss is this process's own
+        // event.
         if news.len() >= RMA_EVENTS_MAX && !is_loss {
             return false;
         }
         news.push_back(heard);
+        // Release: the context that sees the flag also finds the event.
         self.has_news.store(true, Ordering::Release);
         true
     }
 
-    /// Lets the context hear what came. What is about another that had the place before it does not concern it.
+    /// Delivers the queued events to the context. Events of an earlier context of the slot have no effect.
     pub(super) fn deliver_events(&self, context: &mut RmaContext<R>, processes: impl Fn() -> Vec<ProcessId>) {
+        // One exchange in the common case of no event, without the mutex.
         if !self.has_news.swap(false, Ordering::Acquire) {
             return;
         }
+        // Taken out at once, so that streams can queue further events meanwhile.
         let news = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
         for heard in news {
             match heard {
@@ -102,7 +108,7 @@ impl<R: Rail> ContextSlot<R> {
     }
 }
 
-/// The context of that name.
+/// Returns the context of this id.
 ///
 /// # Errors
 /// [`RmaError::Unknown`] if it was closed.

@@ -1,5 +1,5 @@
-//! What a job says and hears on control streams: links are asked for, lost and given back there. Taken by calls that found something
-//! missing or lost, and now and then.
+//! The control messages of a job: members dial links, report lost ones, and give up streams by them. Called when a context lacks
+//! or has lost a link, and periodically by the job's calls.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -20,13 +20,13 @@ use crate::rma::job::{MemberRank, RmaJob, UNMET};
 use crate::rma::service::{AcceptLinkError, LinkRequest};
 use crate::rma::streams::{MemberStreams, StreamEvent};
 
-/// What a word was.
+/// The verdict on a message.
 enum MessageVerdict {
-    /// It said nothing of who sent it, and needs no answer.
+    /// It needs no proof of a member, and no reply.
     Nothing,
-    /// It showed the proof of a member; the answer, if there is one right now.
+    /// It contained the proof of a member; the reply, if there is one right now.
     Member(Option<(DialMessage, Option<PassedFd>)>),
-    /// It should have shown one; the answer.
+    /// It lacked a valid proof; the reply.
     Stranger(DialMessage),
 }
 
@@ -45,28 +45,29 @@ struct DialRequest {
     link: Vec<u8>,
 }
 
-/// A context has more words waiting than it may.
+/// The event queue of a context is full.
 struct BacklogFull;
 
-/// The streams: one lane.
+/// The control streams and their events, under one lock.
 pub(super) struct ControlMessages<H: Host> {
     pub(super) streams: MemberStreams<H>,
     pub(super) events: Vec<StreamEvent>,
-    /// The proofs that members show this process, as far as they were needed.
+    /// Proofs that members have to show to this process, computed when first needed.
     proofs: HashMap<MemberRank, MemberProof>,
 }
 
 impl<H: Host> ControlMessages<H> {
-    /// Nothing was said yet.
+    /// Creates the state with no message exchanged.
     pub(super) fn new(streams: MemberStreams<H>) -> Self {
         Self { streams, events: Vec::new(), proofs: HashMap::new() }
     }
 }
 
 impl<F: Fabric, H: Host> RmaJob<F, H> {
-    /// Says words, unless another thread has the streams: then they wait.
+    /// Sends messages, unless another thread holds the streams: then they stay queued.
     #[inline]
     pub(super) fn send_messages(&self, words: &mut Vec<(SlotId, DialMessage)>) {
+        // Tried only: the caller may hold the lock of a context or of the service.
         if !words.is_empty()
             && let Some(mut desk) = self.desk.try_lock()
         {
@@ -74,12 +75,13 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         }
     }
 
-    /// Takes what came. Whether there was anything.
+    /// Receives messages and dispatches them. Returns whether there were any.
     pub(super) fn receive_messages(&self, desk: &mut ControlMessages<H>) -> bool {
-        // Who calls early waits.
+        // A member that dials early waits: its proof cannot be checked before the cards of all members are known.
         if self.me.get().is_none() {
             return false;
         }
+        // Taken out of the table, since handling events changes it.
         let mut events = std::mem::take(&mut desk.events);
         desk.streams.poll_streams(&self.host, &mut events);
         let moved = !events.is_empty();
@@ -89,8 +91,9 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
                 StreamEvent::Lost(control) => self.on_stream_lost(control),
             }
         }
+        // After the events: a proof may be among them.
         desk.streams.expire_unproven(&self.host, &mut desk.events);
-        // Streams that the words themselves have ended, or that have expired.
+        // Streams that were ended by the messages themselves, or have expired.
         for event in desk.events.drain(..) {
             if let StreamEvent::Lost(control) = event {
                 self.on_stream_lost(control);
@@ -101,11 +104,12 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     }
 
     fn on_stream_lost(&self, control: SlotId) {
+        // Waits for the lock: the loss of a stream must not be missed.
         if let Some(service) = self.service.lock().as_mut() {
             service.remove_streams_of(control);
         }
         for place in self.contexts.iter().filter_map(OnceLock::get) {
-            // There is always room for it.
+            // Always has room for a loss.
             let _ = place.push_event(ContextEvent::Lost { control });
         }
     }
@@ -121,7 +125,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
             word,
             DialMessage::Taken { .. } | DialMessage::Refused { .. } | DialMessage::Standing { .. }
         );
-        // Answers come from members that were asked, on the streams on which they were.
+        // Replies arrive only on streams that this process opened, from members to which it sent a request.
         if is_answer && !desk.streams.is_opened(control) {
             let why = "it answers what it was not asked";
             return desk.streams.refuse_stream(&self.host, control, why, &mut desk.events);
@@ -129,6 +133,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         match self.dispatch_message(desk, control, word, fd) {
             Ok(MessageVerdict::Nothing) => {}
             Ok(MessageVerdict::Member(answer)) => {
+                // Only after the proof was checked: until then the stream has a time limit.
                 desk.streams.mark_proven(control);
                 if let Some((answer, fd)) = answer {
                     desk.streams.send_message(control, &answer, fd);
@@ -136,13 +141,14 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
             }
             Ok(MessageVerdict::Stranger(answer)) => desk.streams.send_message(control, &answer, None),
             Err(BacklogFull) => {
+                // The peer sends more than it may, so its stream ends.
                 let why = "more of its words wait for a context than may";
                 desk.streams.refuse_stream(&self.host, control, why, &mut desk.events);
             }
         }
     }
 
-    /// Passes a word on.
+    /// Dispatches a message to the service or a context.
     fn dispatch_message(
         &self,
         desk: &mut ControlMessages<H>,
@@ -165,6 +171,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
                 self.queue_event(id, ContextEvent::Standing { control, id, standing })?
             }
             DialMessage::Spoil { proof, heap, offset, value } => {
+                // SPOIL carries no rank, so the member is found by the process of the stream.
                 let process = desk.streams.peer_process(control);
                 let is_of = |card: &ProcessCard| Some(card.process) == process;
                 let cards = self.me.get().map(|(_, cards)| cards.as_slice()).unwrap_or_default();
@@ -196,7 +203,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         self.me.get().map(|(_, cards)| cards.iter().map(|card| card.process).collect()).unwrap_or_default()
     }
 
-    /// The id of a dialled link says which context it is of.
+    /// Queues an event for a context, which the id of the dialled link names.
     fn queue_event(&self, id: u64, heard: ContextEvent) -> Result<(), BacklogFull> {
         let stream = LinkDialId::from_bits(id).map(|dialled| dialled.stream.index());
         match stream.and_then(|at| self.contexts.get(at)).and_then(OnceLock::get) {
@@ -214,6 +221,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     ) -> MessageVerdict {
         let DialRequest { id, proof, member, stream, path, link } = request;
         let is_shown = self.is_shown(desk, control, member, &proof);
+        // Also for an invalid path: the refusal does not show which check failed.
         let Some(path) = PathId::new(path).filter(|_| is_shown) else {
             return MessageVerdict::Stranger(DialMessage::Refused { id, why: DialRefusal::Stranger });
         };
@@ -234,6 +242,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
             }
             Err(error) => {
                 let text = format!("no link for member {member}: {}", in_full(&error));
+                // Any member can cause this line, so its rate is limited.
                 desk.streams.warn_refusal(&self.host, &text);
                 let why = match error {
                     AcceptLinkError::Twice => DialRefusal::Protocol,
@@ -246,24 +255,24 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         }
     }
 
-    /// The card of a member.
+    /// Returns the card of a member.
     pub(super) fn card_of(&self, member: MemberRank) -> Result<&ProcessCard, RmaError> {
         let (_, cards) = self.me.get().ok_or(UNMET)?;
         cards.get(member as usize).ok_or(RmaError::Argument("there is no such member"))
     }
 
-    /// The proof that shows a member that a word is from this one.
+    /// Returns the proof that shows a member that a message is from this one.
     ///
     /// # Errors
-    /// [`RmaError::Argument`] if there is no such member, or its card has a key that no member can have.
+    /// [`RmaError::Argument`] if the member does not exist, or its card has an invalid public key.
     pub(super) fn proof_for(&self, member: MemberRank) -> Result<MemberProof, RmaError> {
         let (me, _) = self.me.get().ok_or(UNMET)?;
         let proof = self.key.make_proof(ProofPurpose::OneSided, &self.card_of(member)?.key, *me, member);
         proof.ok_or(RmaError::Argument("the public key on the member's card makes no secret"))
     }
 
-    /// Whether a word on a stream shows that a member says it: the stream is of the member's process, and the proof is one that only the member
-    /// and this process can make.
+    /// Returns whether a message was sent by the member that it names: the stream is of the member's process, and the proof is
+    /// one that only the member and this process can make.
     fn is_shown(
         &self,
         desk: &mut ControlMessages<H>,
@@ -273,9 +282,11 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     ) -> bool {
         let Some((me, cards)) = self.me.get() else { return false };
         let Some(card) = cards.get(member as usize) else { return false };
+        // The name in HELLO alone proves nothing; the proof below does.
         if desk.streams.peer_process(control) != Some(card.process) {
             return false;
         }
+        // Computed once per member: the key agreement is expensive.
         if let Some(expected) = desk.proofs.get(&member) {
             return expected == proof;
         }
@@ -286,24 +297,28 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         expected == *proof
     }
 
-    /// Begins the links from a context to a member, unless they are begun. Whether any carries.
+    /// Dials the links from a context to a member, unless that was done. Returns whether any of them carries traffic.
     pub(super) fn ensure_links(
         &self,
         context: &mut RmaContext<F::Rail>,
         member: MemberRank,
     ) -> Result<bool, RmaError> {
+        // Already dialled.
         if let Some(up) = context.member_readiness(member)? {
             return Ok(up);
         }
         let (me, _) = self.me.get().ok_or(UNMET)?;
         let card = self.card_of(member)?;
         let proof = self.proof_for(member)?;
+        // Waits for the streams: the call cannot continue without them.
         let mut desk = self.desk.lock();
         let control = match desk.streams.stream_to(&self.host, card.process, &card.address) {
             Ok(Some(control)) => control,
             Ok(None) => return Ok(false),
+            // The address on the card accepts no connection, so the process has ended.
             Err(_) => return Err(RmaError::Lost { member, lost: LossCause::Dead(card.process) }),
         };
+        // The end with more rails determines the number of paths.
         let paths = self.nics.numbers().len().max(usize::from(card.rails));
         let words = context.dial_member(member, control, paths, proof, *me)?;
         for (word, fd) in words {

@@ -1,4 +1,4 @@
-//! What can go wrong with one-sided work.
+//! Errors of one-sided communication.
 
 use trunkline_fabric::{LinkError, OobError, OpStatus, RailOpenError, RegisterError};
 use trunkline_mem::OutOfMemory;
@@ -10,15 +10,15 @@ use trunkline_proto::wire::fabric::ChosenFabric;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RmaError {
-    /// An argument that cannot be right; says which.
+    /// An invalid argument; the text names the rule.
     #[error("{0}")]
     Argument(&'static str),
-    /// There are as many of them as may be.
+    /// The limit of a resource is reached.
     #[error("all {limit} {what} are in use")]
     Exhausted {
-        /// What.
+        /// The resource.
         what: &'static str,
-        /// How many.
+        /// The limit.
         limit: usize,
     },
     /// A NIC could not be opened.
@@ -39,9 +39,9 @@ pub enum RmaError {
     /// A member's card cannot be read.
     #[error("the card of member {member}: {source}")]
     Card {
-        /// Which member.
+        /// The member.
         member: u32,
-        /// Why.
+        /// The cause.
         source: DialError,
     },
     /// A member chose another fabric.
@@ -49,47 +49,47 @@ pub enum RmaError {
         "rank {member} uses fabric {theirs}, this process uses {ours}: set TRUNKLINE_FABRIC to the same value on all ranks"
     )]
     Fabric {
-        /// Which member.
+        /// The member.
         member: u32,
         /// Its fabric.
         theirs: ChosenFabric,
         /// The fabric of this process.
         ours: ChosenFabric,
     },
-    /// A member cannot be reached, or not any more. Told by every call that concerns it.
+    /// A member cannot be reached, or not any more. Returned by each call that concerns it.
     #[error("member {member}: {lost}")]
     Lost {
-        /// Which.
+        /// The member.
         member: u32,
-        /// Why.
+        /// The cause.
         lost: LossCause,
     },
-    /// An operation failed, which is told once, by a quiet.
+    /// An operation failed. A quiet returns this once per failure.
     #[error("an operation towards member {member} failed on rail {rail}: {status}")]
     Failed {
-        /// Towards whom.
+        /// The member towards which it was posted.
         member: u32,
-        /// Over which of the context's paths.
+        /// The path of the context over which it was posted.
         rail: usize,
-        /// How the network calls it.
+        /// The network's status.
         status: OpStatus,
     },
     /// The member has no such word.
     #[error("member {0} has no such word")]
     NoWord(u32),
-    /// What was asked for has been collected before, or its place has been taken by another.
+    /// The value has been collected before, or its slot was reused.
     #[error("no such request")]
     Unknown,
 }
 
 impl RmaError {
-    /// Made where it is told, and not before each call that succeeds, which would have to drop it.
+    /// Constructed only in the error case: an eager value would have to be dropped on each call that succeeds.
     #[cold]
     pub(super) fn unknown_request() -> Self {
         Self::Unknown
     }
 
-    /// Likewise.
+    /// As [`Self::unknown_request`].
     #[cold]
     pub(super) fn invalid_argument(what: &'static str) -> Self {
         Self::Argument(what)
@@ -103,21 +103,21 @@ pub enum LossCause {
     /// Its control stream has ended: the process has, too.
     #[error("process {0} is gone")]
     Dead(ProcessId),
-    /// It takes no link.
+    /// It refuses links.
     #[error("refused: {0:?}")]
     Refused(DialRefusal),
-    /// No rail leads to it any more.
+    /// No rail reaches it any more.
     #[error("the last rail to it, {rail}, failed: {status}")]
     Rails {
-        /// Over which of the context's paths.
+        /// The path of the context that failed last.
         rail: usize,
-        /// How the network calls it.
+        /// The network's status.
         status: OpStatus,
     },
     /// This process has no memory for a link to it.
     #[error("no link to it: {0}")]
     NoMemory(OutOfMemory),
-    /// What it says breaks the protocol.
+    /// It violates the protocol.
     #[error("it breaks the protocol")]
     Protocol,
 }

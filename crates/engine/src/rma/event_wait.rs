@@ -11,9 +11,9 @@ use trunkline_fabric::{Fabric, Host};
 use crate::rma::RmaJob;
 use crate::wait::RestMethod;
 
-/// Rails whose events one sleep waits for at most; with more, it is ended by the clock.
+/// The maximum number of rails whose events end one sleep; with more rails, only the clock does.
 const WAITED_MAX: usize = 16;
-/// Sleeps in a row that events may end without anything to do. Then one by the clock follows, so that a descriptor which stays
+/// Consecutive sleeps that events may end without any progress. The next sleep is timed only, so that a descriptor that stays
 /// readable does not keep a processor busy.
 const VAIN_MAX: u32 = 8;
 
@@ -22,9 +22,9 @@ const VAIN_MAX: u32 = 8;
 pub enum SleepEnd {
     /// Something happened on a rail, or is likely to have.
     Event,
-    /// The time was over, and nothing had happened.
+    /// The time has elapsed without an event.
     Time,
-    /// The time was over. Some rail has to be polled: it has no event, or has work left that only a poll goes on with.
+    /// The time has elapsed. A rail has to be polled: it has no event descriptor, or has work that only a poll continues.
     Unwatched,
 }
 
@@ -42,8 +42,8 @@ impl EventWait {
         self.vain = 0;
     }
 
-    /// Sleeps until something happens that [`RmaJob::serve_members`] would find, for at most `limit`. Control streams, and links that other threads
-    /// make meanwhile, end no sleep.
+    /// Sleeps until an event that [`RmaJob::serve_members`] would process, for at most `limit`. Control streams, and links that
+    /// other threads make meanwhile, end no sleep.
     pub fn wait<F: Fabric, H: Host>(&mut self, job: &RmaJob<F, H>, limit: Duration) -> SleepEnd {
         self.descriptors.clear();
         let is_watched = self.vain < VAIN_MAX && job.arm_events(&mut self.descriptors);
@@ -56,7 +56,7 @@ impl EventWait {
         let descriptor = |at: usize| PollFd::new(&self.descriptors[at.min(count - 1)], PollFlags::IN);
         let mut polled: [PollFd<'_>; WAITED_MAX] = std::array::from_fn(descriptor);
         let limit = Timespec::try_from(limit).ok();
-        // A signal ends it early, which costs a look.
+        // A signal ends the sleep early, which costs one fruitless poll.
         let ready = rustix::event::poll(&mut polled[..count], limit.as_ref()).unwrap_or(0);
         self.vain = if ready > 0 { self.vain + 1 } else { 0 };
         if ready > 0 { SleepEnd::Event } else { SleepEnd::Time }

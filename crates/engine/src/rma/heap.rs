@@ -1,4 +1,5 @@
-//! The memory of a job that others reach: heaps, named by number. Words of it are read and written as atomics by whoever serves.
+//! The memory of a job that other members access: heaps, named by number. The serving thread reads and writes their words for
+//! atomics and signals.
 
 use std::fmt;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -12,21 +13,23 @@ use trunkline_proto::wire::dial::RemoteHeap as Told;
 use trunkline_proto::wire::frame::RemoteRegion;
 use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 
-/// How the CPU comes by words of memory that it cannot touch: by a mapping of a GPU's memory, or by copies. One thread at a time asks,
-/// the one that serves; who changes such a word by another way may do so in between.
+/// CPU access to words of memory that the CPU does not touch directly: by a mapping of a GPU's memory, or by copies. Only the
+/// serving thread calls this, one thread at a time. Writes by any other means may happen in between.
 pub trait WordAccess: fmt::Debug + Send + Sync {
-    /// The word at `offset` bytes, which is inside and aligned; one of 4 bytes has none beyond. `None` if it cannot be had.
+    /// Loads the word at `offset` bytes, which is in range and aligned; a load of 4 bytes returns no others. `None` if the access
+    /// fails.
     fn load(&self, offset: u64, width: WordWidth) -> Option<u64>;
 
-    /// Changes it, and makes that visible to the device. Whether it was.
+    /// Stores a word, and makes it visible to the device. Returns whether that succeeded.
     fn store(&self, offset: u64, width: WordWidth, value: u64) -> bool;
 
-    /// Changes words of eight bytes, each visible to the device before the next. Whether all were.
+    /// Stores words of eight bytes, each visible to the device before the next. Returns whether all succeeded.
     fn store_all(&self, words: &[(u64, u64)]) -> bool {
         words.iter().all(|(offset, value)| self.store(*offset, WordWidth::Eight, *value))
     }
 
-    /// Changes it as `f` says, if it returns a value; returns the old word. No other thread of this process changes it meanwhile.
+    /// Replaces a word by the value that `f` returns, if any; returns the old word. No other thread of this process changes it
+    /// meanwhile.
     fn update(&self, offset: u64, width: WordWidth, f: &dyn Fn(u64) -> Option<u64>) -> Option<u64> {
         let old = self.load(offset, width)?;
         let is_stored = f(old).is_none_or(|new| self.store(offset, width, new));
@@ -64,14 +67,15 @@ impl WordAccess for MappedMemory {
     }
 }
 
-/// Memory that becomes a heap.
+/// Memory that is to become a heap.
 #[derive(Clone, Debug)]
 pub struct HeapMemory {
     /// The bytes.
     pub memory: MemoryRange,
-    /// The dma-buf that its driver exported it as, and where its first byte is in that: NICs that know such take it by this.
+    /// The dma-buf that its driver exported, and the offset of the first byte in it: NICs that support dma-bufs register it by
+    /// this.
     pub exported: Option<(Arc<OwnedFd>, u64)>,
-    /// How the CPU comes by its words, if the CPU does not touch it.
+    /// Access to its words, if the CPU does not touch the memory directly.
     pub cells: Option<Arc<dyn WordAccess>>,
 }
 
@@ -81,7 +85,7 @@ impl From<MemoryRange> for HeapMemory {
     }
 }
 
-/// A heap, registered on the rails of one lane.
+/// A heap, registered on the rails of the service or of one context.
 #[derive(Debug)]
 pub(super) struct RegisteredHeap {
     /// By rail.
@@ -89,14 +93,14 @@ pub(super) struct RegisteredHeap {
     cells: Option<Arc<dyn WordAccess>>,
 }
 
-/// The registrars of one lane's rails: registration needs no lane, and may take long.
+/// The registrars of the rails of the service or of one context: registration needs no lock, and may take long.
 pub(super) struct RailRegistrars {
-    /// By rail, with whether it takes dma-bufs.
+    /// By rail, with whether it supports dma-bufs.
     all: Vec<(Arc<dyn MemoryRegistrar>, bool)>,
 }
 
 impl RailRegistrars {
-    /// Those of these rails.
+    /// Returns the registrars of these rails.
     pub(super) fn from_rails<R: Rail>(rails: &[R]) -> Self {
         let of = |rail: &R| (Rail::registrar(rail), rail.caps().devices.dmabuf);
         Self { all: rails.iter().map(of).collect() }
@@ -104,7 +108,7 @@ impl RailRegistrars {
 }
 
 impl RegisteredHeap {
-    /// Registers memory on each rail, with these rights for peers. It is called without a lane, as NICs that reach GPUs ask the driver,
+    /// Registers memory on each rail, with these rights for peers. Called without a lock: NICs that reach GPUs call the driver,
     /// which may wait for a kernel.
     ///
     /// # Errors
@@ -129,13 +133,13 @@ impl RegisteredHeap {
         Ok(Self { mrs, cells: of.cells.clone().or_else(mapped) })
     }
 
-    /// Its registration on a rail.
+    /// Returns its registration on a rail.
     #[inline]
     pub(super) fn registration_on(&self, rail: usize) -> Option<&RegisteredRegion<Shared>> {
         self.mrs.get(rail)
     }
 
-    /// As peers are told of it that come over a rail.
+    /// Returns the description that peers on a rail receive.
     pub(super) fn descriptor_on(&self, rail: usize) -> Option<Told> {
         let mr = self.registration_on(rail)?;
         let keys = mr.region_keys();
@@ -143,16 +147,16 @@ impl RegisteredHeap {
         Some(Told { len: mr.memory().len() as u64, region })
     }
 
-    /// As peers are told of a number that no heap has.
+    /// The description that peers receive of a number without a heap.
     pub(super) const NONE: Told = Told { len: 0, region: RemoteRegion { key: 0, addr: 0 } };
 
-    /// Its memory.
+    /// Returns its memory.
     pub(super) fn memory(&self) -> Option<&MemoryRange> {
         self.mrs.first().map(RegisteredRegion::memory)
     }
 }
 
-/// Changes a word as `f` says, if it says anything, with nobody in between. What it was; `None` if there is no such word.
+/// Replaces a word atomically by the value that `f` returns, if any. Returns the old value; `None` if the word does not exist.
 pub(super) fn update_word(
     heaps: &[Option<RegisteredHeap>],
     word: SymmetricWord,

@@ -1,5 +1,5 @@
-//! The heaps of a process, and those of others. Front ends add memory when they begin, and may add and remove more while others are
-//! at work on the rest; where not all members add the same, they tell each other of their heaps by a way of their own.
+//! The heaps of a process, and those of other members. Front ends add memory at startup, and may add and remove heaps while other
+//! heaps are in use. If not all members add the same heaps, they exchange descriptions by means of their own.
 
 use std::collections::HashMap;
 use std::sync::{OnceLock, PoisonError};
@@ -14,14 +14,15 @@ use crate::rma::error::RmaError;
 use crate::rma::heap::{HeapMemory, RailRegistrars, RegisteredHeap};
 use crate::rma::job::{MemberRank, RmaJob, UNMET};
 
-/// The heaps that there are, by number. Changed by the owner of [`RmaJob::made`](RmaJob) alone, and never held over a registration.
+/// The heaps of a process, by number. Changed only by the holder of [`RmaJob::made`](RmaJob), and never held during a
+/// registration, which may take long.
 #[derive(Debug, Default)]
 pub(super) struct HeapTable {
     pub(super) own: Vec<Option<HeapMemory>>,
 }
 
 impl HeapTable {
-    /// The same heaps, for a context that is made.
+    /// Copies the table, for a context that is being created.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -30,23 +31,24 @@ impl HeapTable {
     }
 }
 
-/// The heaps of other members, by the rail over which they were told.
+/// Described heaps of other members, with one description per rail of the member.
 pub(super) type LearnedHeaps = HashMap<(MemberRank, u8), Vec<Told>>;
 
 impl<F: Fabric, H: Host> RmaJob<F, H> {
-    /// Adds a heap: memory that others reach, by its number, which is the lowest that is free. After [`RmaJob::set_members`].
+    /// Adds a heap: memory that other members access by its number, which is the lowest free one. Requires
+    /// [`RmaJob::set_members`].
     ///
-    /// Members are told of each other's first heaps when links are made: of those that were there by then, and they are the first
-    /// sixteen. So each member adds the same ones in the same order, and all have before any of them begins something; or else they
-    /// tell each other ([`RmaJob::heap_descriptors`], [`RmaJob::set_member_heap`]).
+    /// Members receive descriptions of each other's first sixteen heaps with the links, if the heaps exist by then. So each
+    /// member adds the same heaps in the same order before any member begins an operation. Otherwise members exchange the
+    /// descriptions themselves ([`RmaJob::heap_descriptors`], [`RmaJob::set_member_heap`]).
     ///
-    /// Waits for threads that use a context right now, a turn each. They go on while the memory is registered.
+    /// Waits for threads that use a context right now, for one lock hold each. They continue while the memory is registered.
     ///
     /// # Errors
-    /// [`RmaError::Register`], [`RmaError::Exhausted`], [`RmaError::Memory`]; then nothing is left of it.
+    /// [`RmaError::Register`], [`RmaError::Exhausted`], [`RmaError::Memory`]; then nothing is registered.
     pub fn add_heap(&self, memory: impl Into<HeapMemory>) -> Result<u8, RmaError> {
         let memory = memory.into();
-        // No context is made meanwhile.
+        // The lock keeps contexts from being created meanwhile: they would lack the heap.
         let _made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let at = {
             let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,6 +56,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         };
         let exhausted = RmaError::Exhausted { what: "heaps", limit: RMA_HEAPS_MAX };
         let number = u8::try_from(at).map_err(|_| exhausted)?;
+        // Cloned registrars, so that the registration below holds no lock.
         let rails = match self.service.lock().as_ref() {
             Some(service) => RailRegistrars::from_rails(service.rails()),
             None => return Err(UNMET),
@@ -61,14 +64,15 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let served = RegisteredHeap::new(&rails, &memory, AccessRights::ALL)?;
         let places = self.contexts.iter().filter_map(OnceLock::get);
         let registered = places.into_iter().try_for_each(|place| self.register_at(place, at, &memory));
+        // Undone on all contexts, so that no context has a heap that others lack.
         registered.inspect_err(|_: &RegisterError| self.forget_heap(number))?;
         self.keep_at(at, served, memory).inspect_err(|_| self.forget_heap(number))?;
         Ok(number)
     }
 
-    /// Keeps a heap that all contexts have, for others and for contexts that are made later.
+    /// Publishes a heap that all contexts have, for the service and for contexts that are created later.
     fn keep_at(&self, at: usize, served: RegisteredHeap, memory: HeapMemory) -> Result<(), OutOfMemory> {
-        // Dropped without a lane: that deregisters it.
+        // Drops it after the lock is released: the drop deregisters it, which may take long.
         let mut served = Some(served);
         let kept = self.service.lock().as_mut().map(|service| put_at(service.heaps_mut(), at, &mut served));
         kept.transpose()?;
@@ -76,7 +80,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         put_at(&mut heaps.own, at, &mut Some(memory))
     }
 
-    /// Memory of devices that all NICs of this process reach; none before [`RmaJob::set_members`].
+    /// Returns the device memory that all NICs of this process reach; none before [`RmaJob::set_members`].
     pub fn device_reach(&self) -> DeviceReach {
         let service = self.service.lock();
         let rails = service.as_ref().map(|service| service.rails()).unwrap_or_default();
@@ -84,12 +88,12 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         reach.unwrap_or_default()
     }
 
-    /// Says something to people.
+    /// Logs a line.
     pub fn log(&self, level: LogLevel, text: &str) {
         self.host.log(level, text);
     }
 
-    /// Registers a heap for the context of a place, if there is one, which goes on meanwhile.
+    /// Registers a heap for the context of a slot, if there is one. The context's owner can use it meanwhile.
     fn register_at(
         &self,
         place: &ContextSlot<F::Rail>,
@@ -101,32 +105,34 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         else {
             return Ok(());
         };
+        // Unlocked during the registration, which may wait for the driver.
         drop(slot);
         let mut heap = Some(RegisteredHeap::new(&rails, memory, AccessRights::LOCAL)?);
-        // No context ends before this returns, as `made` is held.
+        // The context cannot be closed before this returns, because `made` is held.
         let kept = place.lock_context().as_mut().map(|context| put_at(&mut context.heaps, at, &mut heap));
         Ok(kept.transpose().map(drop)?)
     }
 
-    /// Removes a heap: nothing of it is registered any more, and its number is for another. All that anybody has begun on it must be
-    /// complete.
+    /// Removes a heap: deregisters it and frees its number. All operations on it, of any member, must be complete.
     ///
     /// # Errors
-    /// [`RmaError::Unknown`]: there is none of that number.
+    /// [`RmaError::Unknown`]: no heap has this number.
     pub fn remove_heap(&self, number: u8) -> Result<(), RmaError> {
         let _made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
         let own = heaps.own.get_mut(usize::from(number)).and_then(Option::take);
         own.ok_or(RmaError::Unknown)?;
+        // The number is free already, but `made` is locked, so no other heap gets it before this
+        // ends.
         self.forget_heap(number);
         Ok(())
     }
 
-    /// Nobody uses a heap any more, neither for others nor for this process.
+    /// Drops a heap's registrations, those of the service and those of contexts.
     fn forget_heap(&self, number: u8) {
         let at = usize::from(number);
         let take = |heaps: &mut Vec<Option<RegisteredHeap>>| heaps.get_mut(at).and_then(Option::take);
-        // Each is deregistered without a lane, too.
+        // Each is deregistered after its lock is released.
         let served = self.service.lock().as_mut().and_then(|service| take(service.heaps_mut()));
         drop(served);
         for place in self.contexts.iter().filter_map(OnceLock::get) {
@@ -135,10 +141,11 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         }
     }
 
-    /// What others need to reach a heap of this process: its length and key, by rail, to be carried to them as it is.
+    /// Returns the description by which other members access a heap of this process: its length and key, by rail. Opaque to the
+    /// caller.
     ///
     /// # Errors
-    /// [`RmaError::Unknown`]: there is none of that number.
+    /// [`RmaError::Unknown`]: no heap has this number.
     pub fn heap_descriptors(&self, number: u8) -> Result<Vec<Told>, RmaError> {
         let service = self.service.lock();
         let service = service.as_ref().ok_or(UNMET)?;
@@ -147,12 +154,12 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok((0..service.rails().len()).filter_map(|rail| heap.descriptor_on(rail)).collect())
     }
 
-    /// Keeps the description that a member has given of its own heap ([`RmaJob::heap_descriptors`]): from now on that number names the heap. Waits for threads that use a
-    /// context right now, a turn each, and for no registration.
+    /// Stores the description of a member's own heap ([`RmaJob::heap_descriptors`]): from now on that number names the heap.
+    /// Waits for threads that use a context right now, for one lock hold each, and for no registration.
     ///
     /// # Errors
-    /// [`RmaError::Argument`]: there is no such member, or it has told of another number of rails than it has. [`RmaError::Memory`]; the call may be
-    /// repeated.
+    /// [`RmaError::Argument`]: no such member exists, or its description has a number of rails other than the member's.
+    /// [`RmaError::Memory`]; the call may be repeated.
     pub fn set_member_heap(&self, member: MemberRank, number: u8, told: &[Told]) -> Result<(), RmaError> {
         let Some((_, cards)) = self.me.get() else { return Err(UNMET) };
         let card = cards.get(member as usize).ok_or(RmaError::Argument("there is no such member"))?;
@@ -160,6 +167,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
             return Err(RmaError::Argument("what is told of a heap does not fit the rails of its member"));
         }
         let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        // Reserved before the contexts are changed, so that an error leaves them as they are.
         reserve_learned(&mut learned)?;
         learned.insert((member, number), told.to_vec());
         for place in self.contexts.iter().filter_map(OnceLock::get) {
@@ -170,7 +178,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(())
     }
 
-    /// A new context learns the heaps that were described so far. Later descriptions find it in its place.
+    /// Copies the heap descriptions that exist so far into a new context. Later ones reach it through its slot.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -194,10 +202,10 @@ pub(super) fn reserve_learned(learned: &mut LearnedHeaps) -> Result<(), OutOfMem
     learned.try_reserve(1).map_err(|_| OutOfMemory { bytes })
 }
 
-/// Puts something at a place, before which there may be none.
+/// Stores a value at an index, and extends the table with empty entries up to it.
 ///
 /// # Errors
-/// [`OutOfMemory`]; it is still the caller's.
+/// [`OutOfMemory`]; then the caller still owns the value.
 fn put_at<T>(all: &mut Vec<Option<T>>, at: usize, what: &mut Option<T>) -> Result<(), OutOfMemory> {
     if all.len() <= at {
         let more = at + 1 - all.len();

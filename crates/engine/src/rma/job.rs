@@ -1,5 +1,5 @@
-//! A process's part in a one-sided job: what it serves, what it has begun, and the control streams for both. Front ends call it;
-//! no call waits but for a lane that another thread has.
+//! A process's part in a one-sided job: the links that it serves, its contexts, and the control streams for both. Front ends call
+//! it. No call blocks, except for a lock that another thread holds.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,29 +27,29 @@ use crate::rma::service::{RECEIVES_MAX, RmaService};
 use crate::rma::streams::MemberStreams;
 use crate::{CommNics, EngineParams};
 
-/// A member of the job, by its number.
+/// A member of the job, by its rank.
 pub type MemberRank = u32;
 
-/// Links that a rail has at most.
+/// The maximum number of links of a rail.
 const LINKS_MAX: u32 = 4096;
-/// Contexts of a member that a rail has room for; those that come beyond are refused.
+/// Contexts per member for which a rail has links; the dials of further contexts are refused.
 const CONTEXTS: u32 = 4;
-/// Receives of a link at least.
+/// The minimum number of receives of a link.
 const RECEIVES_MIN: u32 = 4;
-/// Calls that serve between two looks at control streams.
+/// Service calls per poll of the control streams: a poll is a system call per stream, and these streams are seldom readable.
 const STREAMS_EVERY: u64 = 64;
-/// Operations that may be under way on a link.
+/// Operations in flight per link, at most.
 const DEPTH_MAX: u32 = 128;
 
 pub(super) const UNMET: RmaError = RmaError::Argument("the members are not known");
 
-/// Which places have a context.
+/// The slots of contexts that are in use or free.
 #[derive(Debug, Default)]
 pub(super) struct SlotAllocator {
-    /// Places that had one so far, and those of them that have none now.
+    /// Slots that have held a context, and those of them that are free now.
     places: usize,
     free: Vec<usize>,
-    /// Contexts so far, by which those of one place are told apart.
+    /// Contexts created so far: the generation that distinguishes the contexts of one slot.
     uses: u16,
 }
 
@@ -65,16 +65,16 @@ pub struct RmaJob<F: Fabric, H: Host> {
     pub(super) heaps: Mutex<HeapTable>,
     pub(super) learned: Mutex<LearnedHeaps>,
     pub(super) desk: OwnerLock<ControlMessages<H>>,
-    /// Nothing before the members are known.
+    /// `None` before the members are known.
     pub(super) service: OwnerLock<Option<RmaService<F::Rail>>>,
     pub(super) contexts: Box<[OnceLock<ContextSlot<F::Rail>>]>,
     pub(super) made: Mutex<SlotAllocator>,
-    /// Calls that went on with everything.
+    /// Service calls so far.
     polls: AtomicU64,
 }
 
 impl<F: Fabric, H: Host> RmaJob<F, H> {
-    /// A process that serves others by these NICs. Nobody knows of it yet.
+    /// Creates a process of a job that serves other members by these NICs. No member knows of it until it has the process's card.
     ///
     /// # Errors
     /// A NIC cannot be opened, or the system refuses to listen.
@@ -100,20 +100,23 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         })
     }
 
-    /// Rails for the end that serves or the one that begins, and how many receives each of their links has.
+    /// Opens rails for the serving or the initiating end. Returns them, and the number of receives that each of their links has.
     pub(super) fn open_rails(&self, serves: bool) -> Result<(Vec<F::Rail>, u32), RmaError> {
         let Some((_, cards)) = self.me.get() else { return Err(UNMET) };
         let paths = cards.iter().map(|card| u32::from(card.rails)).max().unwrap_or(1);
         let links = (cards.len() as u32).saturating_mul(paths);
+        // The server needs links for several contexts per member; a context needs only its own.
         let links = links.saturating_mul(if serves { CONTEXTS } else { 1 }).min(LINKS_MAX);
         let nics = self.nics.numbers().iter().filter_map(|&nic| self.fabric.nics().get(nic));
         let caps = nics.map(|nic| nic.caps);
         let granted = caps.clone().map(|caps| caps.depth_max).min().unwrap_or(DEPTH_MAX);
         let depth = self.params.depth.min(DEPTH_MAX).min(granted);
-        // Who comes when the receives are given away is refused. Else it would wait for ever for what it cannot be told.
+        // A dial is refused once the shared receives are used up. An accepted link without receives would stall its sender, which
+        // cannot detect that.
         let shared = caps.clone().map(|caps| caps.receives_max).min().unwrap_or(u32::MAX);
         let links = links.min((shared / RECEIVES_MIN).max(1));
-        // Each receive may complete, and each operation; a link has at least one of either.
+        // Each receive and each operation may produce a completion, so both share the completion queue. A link has at least one
+        // of each.
         let room = |caps: Caps| {
             let each = caps.completions_max / links.max(1);
             caps.depth_max.min(each.saturating_sub(depth.min(each / 2))).min(shared / links.max(1))
@@ -138,12 +141,12 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok((rails, receives))
     }
 
-    /// The number of this process, and of how many; nothing before [`RmaJob::set_members`].
+    /// Returns the rank of this process and the size of the job; `None` before [`RmaJob::set_members`].
     pub fn rank_and_size(&self) -> Option<(MemberRank, MemberRank)> {
         self.me.get().map(|(me, cards)| (*me, cards.len() as MemberRank))
     }
 
-    /// A new context, with rails of its own.
+    /// Creates a context with rails of its own.
     ///
     /// # Errors
     /// [`RmaError::Open`], [`RmaError::Register`], [`RmaError::Exhausted`].
@@ -153,21 +156,26 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let at = made.free.last().copied().unwrap_or(made.places);
         let stream = RmaStream::new(at as u8).filter(|_| at < RMA_STREAMS_MAX).ok_or(exhausted)?;
         let (rails, answers) = self.open_rails(false)?;
+        // The heaps so far; `made` is locked, so none is added before the context is in its slot.
         let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner).try_clone()?;
         let now = self.host.now();
         let id = ContextId { stream, generation: made.uses };
         let mut context = RmaContext::new(id, rails, answers, heaps, now, &self.params)?;
+        // All atomics on a word must pass through the same NIC, so contexts use it too.
         if self.nics_execute() {
             context.native = Some(NicAtomics::new(&context.rails.all_rails()[0])?);
         }
-        // Nobody else takes this place: it is held.
+        // No other call takes this slot: the lock of `made` is held.
         let place = self.contexts[at].get_or_init(ContextSlot::new);
+        // Visible from here on, but the caller gets the id only below.
         *place.lock_context() = Some(context);
         if let Err(lack) = self.copy_member_heaps(place) {
+            // Taken out under the lock, dropped without it: its rails deregister memory.
             let unmade = place.lock_context().take();
             drop(unmade);
             return Err(lack.into());
         }
+        // Counted only now: a failed call must not use up a generation.
         made.uses = made.uses.wrapping_add(1);
         if made.free.pop().is_none() {
             made.places += 1;
@@ -175,28 +183,33 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(id)
     }
 
-    /// Closes a context under which nothing is under way any more: what members served for it is theirs again, and its place is for
-    /// another. False means not yet: something is under way, or another thread uses it. What has failed and was told by no quiet is
-    /// not told any more.
+    /// Closes a context without pending operations: members stop serving it, and its slot becomes free. Returns false if
+    /// operations are pending or another thread uses the context; call again then. Failures that no quiet has reported are
+    /// dropped.
     ///
     /// # Errors
     /// [`RmaError::Unknown`] if it was closed before.
     pub fn close_context(&self, id: ContextId) -> Result<bool, RmaError> {
         let closed = self.poll_context(id, |context| Ok(context.poll_idle().then_some(())))?;
+        // Checked first without `made`, which would block creations of contexts meanwhile.
         if closed.is_none() {
             return Ok(false);
         }
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mut slot) = self.context_slot(id)?.try_lock_context() else { return Ok(false) };
+        // Checked again: another thread may have used the context between the two locks.
         if !live_context(&mut slot, id)?.poll_idle() {
             return Ok(false);
         }
         self.detach_context(&mut slot);
+        // Free only after LEAVE is queued: the next context of the slot dials with the same stream
+        // number.
         made.free.push(id.stream.index());
         Ok(true)
     }
 
-    /// The same whatever is under way, of which nothing is told any more: it may still be done, or not. Waits for whoever uses the context right now.
+    /// Closes a context whatever is pending: pending operations may still execute, and their results are not reported. Waits for
+    /// a thread that uses the context right now.
     ///
     /// # Errors
     /// As [`RmaJob::close_context`].
@@ -209,11 +222,12 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(())
     }
 
-    /// Says farewell for a context, and ends it.
+    /// Sends LEAVE for a context to its members, and drops it.
     fn detach_context(&self, slot: &mut Option<RmaContext<F::Rail>>) {
         let Some(mut context) = slot.take() else { return };
+        // Waits for the streams: LEAVE must be sent, because the context does not exist afterwards.
         let mut desk = self.desk.lock();
-        // First what it has yet to say: among it may be farewell to members that no link leads to any more.
+        // Queued messages first: some of them are LEAVE messages to members that no link reaches any more.
         for (control, word) in std::mem::take(&mut context.words) {
             desk.streams.send_message(control, &word, None);
         }
@@ -226,12 +240,13 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         self.contexts.get(id.stream.index()).and_then(OnceLock::get).ok_or_else(RmaError::unknown_request)
     }
 
-    /// Goes on with a context.
+    /// Makes progress on a context: delivers events, checks links, polls and sends.
     pub(super) fn progress_context(
         &self,
         place: &ContextSlot<F::Rail>,
         context: &mut RmaContext<F::Rail>,
     ) -> bool {
+        // First, because the events may bring up the links that the caller waits for.
         place.deliver_events(context, || self.member_processes());
         context.check_links_when_due(|| self.host.now(), self.params.rail_time);
         let moved = context.progress();
@@ -239,7 +254,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         moved
     }
 
-    /// Calls a context that nobody else has, once it reaches the member. `None`: not now.
+    /// Calls `f` on a context once it has a link to the member. `None`: not yet, or another thread holds the context.
     fn with_context<T>(
         &self,
         id: ContextId,
@@ -247,24 +262,28 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         f: impl FnOnce(&mut RmaContext<F::Rail>) -> Result<Option<T>, RmaError>,
     ) -> Result<Option<T>, RmaError> {
         let place = self.context_slot(id)?;
+        // Another thread uses the context; the caller's retry is cheaper than a wait.
         let Some(mut slot) = place.try_lock_context() else { return Ok(None) };
         let context = live_context(&mut slot, id)?;
         let reached = self.ensure_links(context, member)?;
         let done = if reached { f(context)? } else { None };
         if done.is_none() {
             self.progress_context(place, context);
+            // Unlocked first: serving may take long, and other threads may use the context
+            // meanwhile.
             drop(slot);
+            // The target may be waiting for this process, so a blocked caller also serves.
             self.progress_service();
             if !reached {
-                // What it waits for comes by a control stream.
+                // The answer to a dial arrives on a control stream.
                 self.poll_control_streams();
             }
         }
         Ok(done)
     }
 
-    /// Begins the links from a context to a member, unless they are begun; whether anything can be asked of it now. For who waits
-    /// for what a member does, and wants to know whether it still can.
+    /// Dials the links from a context to a member, unless that was done. Returns whether operations can be posted to it now.
+    /// Waiters for an action of a member call this to find out whether the member is still reachable.
     ///
     /// # Errors
     /// [`RmaError::Lost`], [`RmaError::Argument`].
@@ -272,7 +291,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(self.with_context(id, member, |_| Ok(Some(())))?.is_some())
     }
 
-    /// Most bytes that a context copies at once.
+    /// Returns the maximum number of bytes that a context copies at once.
     ///
     /// # Errors
     /// [`RmaError::Unknown`].
@@ -280,8 +299,8 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(live_context(&mut self.context_slot(id)?.lock_context(), id)?.inline_max)
     }
 
-    /// Puts bytes into a heap of a member, or as many of the first of them as go at once: how many, which are under way then; the
-    /// rest is to be put by another call. `None` means not yet: call again with the same arguments.
+    /// Puts bytes into a heap of a member: the leading bytes that can be posted at once. Returns their number; those are in
+    /// flight, and the caller puts the rest by further calls. `None` means not yet: call again with the same arguments.
     ///
     /// # Errors
     /// [`RmaError::Lost`], [`RmaError::Argument`].
@@ -296,8 +315,8 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         self.with_context(id, member, |context| context.put(member, heap, offset, from))
     }
 
-    /// Gets bytes of a heap of a member, into one of this process, or as many of the first of them as come at once. They are there
-    /// after a quiet. `None` means not yet.
+    /// Gets bytes of a heap of a member into a heap of this process: the leading bytes that can be posted at once. Returns their
+    /// number; they have arrived after a quiet. `None` means not yet.
     ///
     /// # Errors
     /// As [`RmaJob::put`].
@@ -312,8 +331,8 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         self.with_context(id, member, |context| context.get(member, heap, offset, into))
     }
 
-    /// Asks for an atomic on a word of a member, which that executes, or its NIC. `None` means not yet. One that does not fetch is complete
-    /// with a quiet.
+    /// Posts an atomic on a word of a member, which the member or its NIC executes. `None` means not yet. An atomic that does not
+    /// fetch is complete after a quiet.
     ///
     /// # Errors
     /// As [`RmaJob::put`].
@@ -327,17 +346,17 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         self.with_context(id, member, |context| context.post_atomic(member, word, atomic))
     }
 
-    /// The value that an atomic has found; `None` means not yet. The place of one that fetches is its own until it is told here, or
-    /// [given up](RmaJob::give_up): who leaves [`RMA_CALLS_MAX`](trunkline_proto::limits::RMA_CALLS_MAX) of them to a member uncollected
-    /// begins no other there.
+    /// Returns the value that an atomic has fetched; `None` means not yet. A fetching atomic holds its slot until its value is
+    /// collected here or [given up](RmaJob::give_up). With [`RMA_CALLS_MAX`](trunkline_proto::limits::RMA_CALLS_MAX) uncollected
+    /// ones towards a member, no further one begins there.
     ///
     /// # Errors
-    /// [`RmaError::NoWord`], [`RmaError::Lost`]; [`RmaError::Unknown`] if it was told before.
+    /// [`RmaError::NoWord`], [`RmaError::Lost`]; [`RmaError::Unknown`] if the value was collected before.
     pub fn collect_fetch(&self, id: ContextId, fetch: FetchHandle) -> Result<Option<u64>, RmaError> {
         self.poll_context(id, |context| context.collect_fetch(fetch))
     }
 
-    /// The same of what is known already: goes on with nothing.
+    /// Returns the fetched value if it has arrived already: makes no progress.
     ///
     /// # Errors
     /// As [`RmaJob::collect_fetch`].
@@ -346,7 +365,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         live_context(&mut slot, id)?.collect_fetch(fetch)
     }
 
-    /// Nobody will ask for that value: it was given up, or cannot be had.
+    /// Gives up a fetched value: the caller will not collect it, or it will never arrive. Frees its slot.
     ///
     /// # Errors
     /// [`RmaError::Unknown`] if there is no such context any more.
@@ -355,9 +374,9 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(())
     }
 
-    /// Says whether more operations of a context follow at once (`true`), or the next one is the last of its batch (`false`, as in the
-    /// beginning). The posted operations of a batch are given to the network with its last one, or when anything goes on with the context:
-    /// one doorbell per NIC, where each operation has one otherwise.
+    /// Sets whether more operations of a context follow at once (`true`), or the next one is the last of its batch (`false`, the
+    /// initial state). The operations of a batch are flushed with its last one, or with the next progress call of the context:
+    /// one doorbell per NIC instead of one per operation.
     ///
     /// # Errors
     /// [`RmaError::Unknown`] if there is no such context any more.
@@ -366,7 +385,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(())
     }
 
-    /// Signals a member: a word of it changes, after all that this context has put there before. False means not yet.
+    /// Signals a member: updates a word there after all earlier puts of this context to that member. False means not yet.
     ///
     /// # Errors
     /// As [`RmaJob::put`].
@@ -380,9 +399,9 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(self.with_context(id, member, signal)?.is_some())
     }
 
-    /// Puts bytes into a heap of a member, of any number, and signals it behind them. It is taken as a whole, and goes on by itself as
-    /// the job does: bytes of a heap of this process are not to be changed before a quiet. One is under way towards a member at a
-    /// time. False means not yet: call again with the same arguments.
+    /// Puts any number of bytes into a heap of a member, and signals the member after them. The call accepts all of it or
+    /// nothing, and the job's progress completes it. Source bytes in a heap of this process must not change before a quiet. At
+    /// most one is pending per member. False means not yet: call again with the same arguments.
     ///
     /// # Errors
     /// As [`RmaJob::put`].
@@ -401,15 +420,15 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(self.with_context(id, member, put)?.is_some())
     }
 
-    /// Whether all that a context has begun is complete where it was to go. False means not yet.
+    /// Returns whether all operations of a context are complete at their targets. False means not yet.
     ///
     /// # Errors
-    /// [`RmaError::Failed`] for what failed since the last such error.
+    /// [`RmaError::Failed`] for operations that failed since the last such error.
     pub fn quiet(&self, id: ContextId) -> Result<bool, RmaError> {
         Ok(self.poll_context(id, |context| Ok(context.quiet()?.then_some(())))?.is_some())
     }
 
-    /// The same of what it has begun towards one member.
+    /// As [`RmaJob::quiet`], for the operations towards one member.
     ///
     /// # Errors
     /// As [`RmaJob::quiet`].
@@ -417,7 +436,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(self.poll_context(id, |context| Ok(context.quiet_member(member)?.then_some(())))?.is_some())
     }
 
-    /// What a context begins from now on towards a member comes there after all that it has begun before.
+    /// Orders operations: those that a context begins from now on towards a member take effect there after all earlier ones.
     ///
     /// # Errors
     /// [`RmaError::Unknown`].
@@ -426,7 +445,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(())
     }
 
-    /// Asks a context; goes on with everything if there is nothing yet.
+    /// Queries a context; makes progress on everything if there is no result yet.
     fn poll_context<T>(
         &self,
         id: ContextId,
@@ -436,12 +455,14 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let Some(mut slot) = place.try_lock_context() else { return Ok(None) };
         let context = live_context(&mut slot, id)?;
         let found = f(context)?;
+        // The common case of a result makes no further progress call.
         if found.is_some() {
             return Ok(found);
         }
         self.progress_context(place, context);
         let found = f(context)?;
         let serves = context.check_service_due(found.is_some());
+        // Unlocked before serving, as above.
         drop(slot);
         if serves {
             self.progress_service();
@@ -449,8 +470,8 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(found)
     }
 
-    /// Goes on with everything of which another thread has not the lane: control streams, what is served, and the context.
-    /// Whether anything moved.
+    /// Makes progress on control streams, served links and the context, as far as no other thread holds their locks. Returns
+    /// whether anything moved.
     ///
     /// # Errors
     /// [`RmaError::Unknown`].
@@ -463,68 +484,76 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(moved)
     }
 
-    /// Calls so far by which threads of this process have served.
+    /// Service calls so far by threads of this process.
     pub(super) fn poll_count(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Serves, as a thread of this process, which asks again at once. Control streams bring something seldom, and each time they are
-    /// asked that is a system call for each of them.
+    /// Serves on behalf of a calling thread, which polls again at once. Control streams are seldom readable, and a poll costs one
+    /// system call per stream, so only each [`STREAMS_EVERY`]th call polls them.
     pub(super) fn progress_service(&self) -> bool {
-        // Two at once may count as one.
+        // Not one atomic increment: two concurrent calls may count as one, which only delays a poll of the streams.
         let polls = self.poll_count().wrapping_add(1);
+        // Relaxed: the count only decides how often the streams are polled.
         self.polls.store(polls, Ordering::Relaxed);
         let moved = self.serve_links();
+        // `|` and not `||`: the streams are polled even if links moved.
         moved | (polls.is_multiple_of(STREAMS_EVERY) && self.poll_control_streams())
     }
 
-    /// Goes on with what this process does for others, and with control streams. Whether anything moved.
+    /// Serves other members, and polls the control streams. Returns whether anything moved.
     pub fn serve_members(&self) -> bool {
         let moved = self.serve_links();
         moved | self.poll_control_streams()
     }
 
-    /// A number that has grown if something has moved since it was last asked for, even if that completed nothing: what others put
-    /// and get here, and pieces of what a context puts and gets. Then more is likely to. To be asked before a sleep. `None`:
-    /// another thread is at it.
+    /// Returns a count that has grown if data has moved since the last call, even if that completed no operation: puts and gets
+    /// of other members, and parts of a context's own transfers. If it has grown, more data is likely to move, so callers check
+    /// it before they sleep. `None`: another thread holds one of the locks.
     pub fn sample_progress(&self, id: Option<ContextId>) -> Option<u64> {
+        // Both locks are only tried, because this precedes a sleep and must not block.
         let served = self.service.try_lock()?.as_mut().map_or(0, RmaService::sample_progress);
         let Some(place) = id.and_then(|id| self.context_slot(id).ok()) else { return Some(served) };
         let own = place.try_lock_context()?.as_mut().map_or(0, |context| context.rails.sample_progress());
         Some(served + own)
     }
 
-    /// Whether what others do to this process's memory makes progress only in its calls, and none of them hears of it.
+    /// Returns whether one-sided accesses to this process's memory make progress only during its calls, and those calls do not
+    /// report them.
     pub fn works_unseen(&self) -> bool {
         let mut nics = self.nics.numbers().iter().filter_map(|&nic| self.fabric.nics().get(nic));
         nics.any(|nic| nic.caps.unseen)
     }
 
-    /// The same without control streams.
+    /// As [`RmaJob::serve_members`], without control streams.
     pub(super) fn serve_links(&self) -> bool {
         let Some(mut service) = self.service.try_lock() else { return false };
         let Some(service) = service.as_mut() else { return false };
         let moved = service.progress();
+        // After the poll, so that replies to new requests are sent with the queued ones.
         service.answer_all();
+        // Messages for control streams that the service could not send itself.
         self.send_messages(&mut service.words);
         moved
     }
 
-    /// Prepares a wait for whatever [`RmaJob::serve_links`] and [`RmaJob::progress_begun`] would find and adds the descriptors to wait
-    /// for. False if something has to be polled, or another thread is at it.
+    /// Prepares a wait for events that [`RmaJob::serve_links`] and [`RmaJob::progress_begun`] would find, and adds the
+    /// descriptors to wait for. False if something has to be polled, or another thread holds a lock.
     pub(super) fn arm_events(&self, descriptors: &mut Vec<Arc<OwnedFd>>) -> bool {
         let is_armed = |service: &mut RmaService<F::Rail>| service.arm_events(descriptors);
         if !self.service.try_lock().is_some_and(|mut service| service.as_mut().is_some_and(is_armed)) {
+            // Some rail has to be polled, so a sleep would miss its events.
             return false;
         }
         self.contexts.iter().filter_map(OnceLock::get).all(|place| {
             let Some(mut slot) = place.try_lock_context() else { return false };
+            // Contexts without pending work need no poll.
             let begun = slot.as_mut().filter(|context| context.has_begun());
             begun.is_none_or(|context| context.rails.arm_events(descriptors))
         })
     }
 
-    /// Goes on with all that contexts have begun of which nobody else has the lane. Whether anything moved.
+    /// Makes progress on all contexts that no other thread holds. Returns whether anything moved.
     pub(super) fn progress_begun(&self) -> bool {
         let mut moved = false;
         for place in self.contexts.iter().filter_map(OnceLock::get) {
@@ -540,7 +569,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         self.desk.try_lock().is_some_and(|mut desk| self.receive_messages(&mut desk))
     }
 
-    /// Links that are served, and control streams: for leak checks.
+    /// Returns the numbers of served links and of control streams, for leak checks.
     pub fn in_use(&self) -> (usize, usize) {
         let served = self.service.lock().as_ref().map_or(0, RmaService::len);
         (served, self.desk.lock().streams.len())
@@ -550,15 +579,18 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
 impl<F: Fabric, H: Host> Drop for RmaJob<F, H> {
     fn drop(&mut self) {
         for place in self.contexts.iter().filter_map(OnceLock::get) {
+            // The peers must stop serving these contexts, even if the program ends in another way
+            // than by close.
             self.detach_context(&mut place.lock_context());
         }
     }
 }
 
-/// What a job's rails can do, as its contexts need to know.
+/// The capabilities of a job's rails that its contexts depend on.
 pub(super) fn caps_of<R: Rail>(rails: &[R]) -> (bool, bool, u64, u64) {
     let all = |f: fn(&Caps) -> bool| rails.iter().all(|rail| f(rail.caps()));
     let least = |f: fn(&Caps) -> u64| rails.iter().map(|rail| f(rail.caps())).min();
+    // The smallest of all rails: an operation must fit any of them.
     let inline = least(|caps| caps.inline_max.into()).unwrap_or(0);
     let message = least(|caps| caps.message_max).unwrap_or(0);
     (all(|caps| caps.arrives), all(|caps| caps.write_data), inline.min(message), whole_lines(message))

@@ -1,13 +1,13 @@
 //! One-sided communication: puts, gets, atomics and signals between the members of a job, over the same fabrics and hosts as
 //! connections. Front ends call [`RmaJob`]; nothing in here waits.
 //!
-//! Each process serves the others by one lane (`service`), which owns the far ends of all links to it, applies signals and executes
-//! atomics. What a process begins itself goes by *contexts*: a lane each (`context`), with rails of its own and a link to each member
-//! that it has been asked for, over each path. So contexts of different threads share nothing, and a process that serves need
-//! know nothing of what it begins.
+//! Each process serves the others by one *service* (`service`), which owns the far ends of all links to the process, applies
+//! signals and executes atomics. A process's own operations use *contexts* (`context`). Each context has a lock, rails of its
+//! own, and a link per path to each member that it has dialled. So contexts of different threads share nothing, and the service
+//! is independent of them.
 //!
-//! The rules are `trunkline_proto::rma`'s: what a quiet waits for, in which order signals are applied, and that each atomic is
-//! executed once. What is said before a link carries is in docs/wire.md, "Cards and dialling".
+//! The rules are in `trunkline_proto::rma`: when a quiet is complete, the order in which signals are applied, and that each
+//! atomic is executed once. The messages that precede a link are specified in docs/wire.md, "Cards and dialling".
 
 mod atomics;
 mod context;

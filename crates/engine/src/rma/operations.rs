@@ -15,41 +15,41 @@ use trunkline_proto::wire::rma::atomic::{AtomicOutcome, ReplySlot};
 
 use crate::rma::outcome_log::{OpOutcome, OutcomeLog};
 
-/// Operations of a context that may be under way.
+/// The maximum number of pending operations of a context.
 pub(super) const OPS: u32 = 4096;
 
-/// Where the bytes of an operation are on this side.
+/// The local buffer of an operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum LocalBuffer {
-    /// In a heap, from there on.
+    /// In the heap of this number, from this offset on.
     Heap(u8, u64),
-    /// They were copied: into the place of the operation among the copies of its context, if they may have to be written again.
+    /// Passed by value: in the copy slot of the operation, if the context keeps copies because a write may have to be repeated.
     Copied,
 }
 
-/// Bytes that move, so that they can be moved again.
+/// The extent of a transfer, kept so that it can be posted again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct TransferExtent {
     pub(super) near: LocalBuffer,
     /// The member's heap.
     pub(super) heap: u8,
-    /// And where in it.
+    /// The offset in that heap.
     pub(super) offset: u64,
     pub(super) len: u32,
 }
 
-/// How the target of a write learns of it.
+/// How the target of a write is notified.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum WriteNotice {
-    /// Not at all; the stream is to know when it is complete.
+    /// Not at all; the stream only needs its completion.
     Plain,
-    /// By the immediate of the epoch of that number.
+    /// By the immediate, in the epoch of this number.
     Counted(u64),
-    /// By a word, as it was counted on a path that is lost.
+    /// By a MAKE_UP message, because the write was counted on a path that is lost.
     Rewritten,
 }
 
-/// What an operation in the ledger is.
+/// The record of an operation in the ledger.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum OpRecord {
     /// A write.
@@ -58,7 +58,7 @@ pub(super) enum OpRecord {
     Get(TransferExtent),
     /// An atomic, until its reply.
     Call(ReplySlot),
-    /// One that the member's NIC executes, and what the word was found to be, where that takes several steps.
+    /// An atomic that the member's NIC executes, and the old value of its last step if it takes several steps.
     Native(ReplySlot, Option<u64>),
 }
 
@@ -70,7 +70,7 @@ impl OpRecord {
         }
     }
 
-    /// What it is when its path is lost.
+    /// Returns how it is repeated when its path is lost.
     const fn redo_kind(&self) -> RedoKind {
         match self {
             Self::Put(_, WriteNotice::Counted(number)) => RedoKind::Counted(*number),
@@ -88,7 +88,7 @@ impl OpRecord {
 /// Invariants: with an outcome log, each operation that ends is recorded in the log exactly once, with the number under which it
 /// began; signals are never recorded. After [`PendingOperations::lose_peer`] nothing towards that peer is under way.
 pub(super) struct PendingOperations {
-    /// What is under way, by its slot and towards each peer.
+    /// The pending operations, by slot and towards each peer.
     ledger: OperationLedger<OpRecord>,
     /// Where the ends of operations are recorded; `None` unless the owner of the context collects them.
     outcomes: Option<OutcomeLog>,
@@ -211,7 +211,7 @@ impl PendingOperations {
         self.ledger.begin_signal(peer)
     }
 
-    /// Ends so many signals that were acknowledged.
+    /// Ends `signals` signals that were acknowledged.
     ///
     /// # Errors
     /// [`UnknownCompletion`] if fewer are under way.
@@ -223,7 +223,7 @@ impl PendingOperations {
     /// Queues in `redo` the operations and signals whose path both ends have left and which the target has not received.
     ///
     /// # Errors
-    /// [`ProtocolFault`] if the report of the target contradicts what was sent.
+    /// [`ProtocolFault`] if the report of the target contradicts the sent operations.
     pub(super) fn queue_lost_work(
         &mut self,
         peer: u32,
@@ -261,7 +261,7 @@ impl PendingOperations {
         self.ledger.is_idle()
     }
 
-    /// Whether as many operations and signals have ended as have begun.
+    /// Returns whether all operations and signals that have begun have ended.
     #[inline]
     pub(super) const fn has_ended_all(&self) -> bool {
         let (began, ended) = self.ledger.operation_counts();

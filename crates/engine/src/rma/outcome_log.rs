@@ -1,5 +1,5 @@
-//! Contexts that tell how each of their operations ended, by a number that their owner gave it: for who has to answer for each one,
-//! where a quiet answers for all. Used by the executor of device queues.
+//! Contexts that report how each of their operations ended, by a number that their owner chose, for callers that have to answer
+//! for each operation separately; a quiet covers all of them together. Used by the executor of device queues.
 
 use trunkline_fabric::{Fabric, Host, OpStatus};
 use trunkline_proto::reserve::{OutOfMemory, try_filled, try_vec};
@@ -19,11 +19,11 @@ use crate::rma::operations::OPS;
 pub struct OpOutcome {
     /// The number that its owner gave it.
     pub cookie: u64,
-    /// The value before, of an atomic that fetches; else 0. Or how the network calls the failure.
+    /// The old value of a fetching atomic; else 0. Or the network's status of the failure.
     pub how: Result<u64, OpStatus>,
 }
 
-/// What may be begun on such a context.
+/// The operations that may be begun on such a context.
 #[derive(Clone, Copy, Debug)]
 pub enum RmaRequest<'a> {
     /// The first of these bytes into a heap of a member.
@@ -32,7 +32,7 @@ pub enum RmaRequest<'a> {
         heap: u8,
         /// Where in it.
         offset: u64,
-        /// The bytes. Those of a heap are not to be changed before the end is told.
+        /// The bytes. Those of a heap must not change before the outcome is reported.
         from: PutSource<'a>,
     },
     /// The first bytes of a heap of a member that have room.
@@ -48,23 +48,23 @@ pub enum RmaRequest<'a> {
     Atomic {
         /// The word.
         word: SymmetricWord,
-        /// What is done with it.
+        /// The operation on the word.
         atomic: TypedAtomic,
     },
 }
 
-/// What a context has to tell.
+/// The unreported outcomes of a context.
 #[derive(Debug)]
 pub(super) struct OutcomeLog {
-    /// Numbers of what is under way, by its slot in the ledger.
+    /// The cookies of pending operations, by their ledger slot.
     by_slot: Box<[u64]>,
-    /// The number of what is being begun.
+    /// The cookie of operations that begin now.
     begins: u64,
     ended: Vec<OpOutcome>,
 }
 
 impl OutcomeLog {
-    /// For all that may be under way.
+    /// Creates a log with room for all pending operations.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -86,7 +86,7 @@ impl OutcomeLog {
         has_ended
     }
 
-    /// An operation has begun.
+    /// Records that an operation has begun.
     #[inline]
     pub(super) fn record_begun(&mut self, id: SlotId) {
         if let Some(number) = self.by_slot.get_mut(id.slot as usize) {
@@ -94,7 +94,7 @@ impl OutcomeLog {
         }
     }
 
-    /// It has ended.
+    /// Records how an operation has ended.
     #[inline]
     pub(super) fn record_outcome(&mut self, id: SlotId, how: Result<u64, OpStatus>) {
         if let Some(&cookie) = self.by_slot.get(id.slot as usize) {
@@ -104,7 +104,7 @@ impl OutcomeLog {
 }
 
 impl<F: Fabric, H: Host> RmaJob<F, H> {
-    /// A new context that tells how each operation ended. Only [`RmaJob::begin_op`] begins something on it.
+    /// Creates a context that reports how each operation ended. Only [`RmaJob::begin_op`] begins operations on it.
     ///
     /// # Errors
     /// As [`RmaJob::create_context`].
@@ -117,8 +117,8 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(id)
     }
 
-    /// Begins something towards a member, and tells its end by that number: for how many of its bytes, 8 of an atomic. The rest is to
-    /// be begun by another call. `None`: not now; nothing has begun.
+    /// Begins an operation towards a member, whose outcome is reported under `cookie`. Returns the number of bytes that it
+    /// covers, 8 for an atomic; the caller begins the rest by further calls. `None`: not now; nothing has begun.
     ///
     /// # Errors
     /// As [`RmaJob::put`].
@@ -133,7 +133,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let context = live_context(&mut slot, id)?;
         if !self.ensure_links(context, member)? {
             drop(slot);
-            // What it waits for comes by a control stream.
+            // The answer to a dial arrives on a control stream.
             self.poll_control_streams();
             return Ok(None);
         }
@@ -147,7 +147,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         }
     }
 
-    /// Goes on with everything, and takes what has ended. Whether anything moved.
+    /// Makes progress on everything, and collects outcomes. Returns whether anything moved.
     ///
     /// # Errors
     /// [`RmaError::Unknown`].
@@ -157,7 +157,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let Some(mut slot) = place.try_lock_context() else { return Ok(moved) };
         let context = live_context(&mut slot, id)?;
         moved |= self.progress_context(place, context);
-        // Nobody asks for a quiet here, so nothing else posts proofs of what was written.
+        // Owners of such contexts call no quiet, so no other call posts the proofs of arrival.
         if !context.operations.is_idle() {
             for peer in context.peers.iter_mut().filter(|peer| peer.lost.is_none()) {
                 peer.post_proofs(&mut context.rails);
@@ -167,12 +167,12 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(moved)
     }
 
-    /// Tells a member, by the control stream, that a word of one of its heaps will not be changed by what was to change it: the word at
-    /// `offset`, if it is 0, becomes `value`. For when no link leads there any more. Whether it could be said; whether it comes is
-    /// not known.
+    /// Sends SPOIL to a member on the control stream: the operation that was to change a word of its heap has failed. The word at
+    /// `offset` becomes `value` if it is 0. Used when no link to the member is left. Returns whether the message was sent; its
+    /// arrival is not known.
     ///
     /// # Errors
-    /// [`RmaError::Argument`]: there is no such member. [`RmaError::Lost`]: it is gone.
+    /// [`RmaError::Argument`]: no member has this rank. [`RmaError::Lost`]: the member has ended.
     pub fn send_error_word(
         &self,
         member: MemberRank,

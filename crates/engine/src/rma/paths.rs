@@ -1,7 +1,7 @@
-//! The paths of a context to a member, from their dial to their loss. The context dials when something is first wanted of a member, and
-//! goes on as the process of the member answers. A path is left at both ends before what went over it is done again over the others; a
-//! member is lost with its last path, or with its process. Called when something fails, and then by each turn until it is over; the
-//! rules are `trunkline_proto::rma::{paths, redo}`'s. Nothing here begins an operation.
+//! The paths of a context to a member, from their dial to their loss. The context dials on its first operation towards a member,
+//! and continues with the replies of the member. Both ends leave a path before its lost operations are posted again over other
+//! paths; a member is lost with its last path, or with its process. Called when a path fails, and then by each poll until the
+//! recovery is complete. The rules are in `trunkline_proto::rma::{paths, redo}`. Nothing here begins an operation.
 
 use trunkline_fabric::{LinkAddress, LinkError, OpStatus, PassedFd, Rail};
 use trunkline_proto::id::ProcessId;
@@ -23,13 +23,13 @@ use crate::rma::job::MemberRank;
 use crate::rma::operations::{OpRecord, WriteNotice};
 use crate::rma::peer::{MemberAtomics, RemoteMember};
 
-/// Turns between two looks at the clock.
+/// Polls per read of the clock.
 const TURNS: u32 = 64;
-/// How often the network is asked whether a link still carries, while the time limit for that passes.
+/// Checks of a link per `rail_time`, the time after which a silent link counts as failed.
 const LOOKS_IN_RAIL_TIME: u64 = 16;
 
 impl<R: Rail> RmaContext<R> {
-    /// Whether a link to a member carries; `None` if none was begun.
+    /// Returns whether a link to a member carries traffic; `None` if the member was not dialled.
     pub(super) fn member_readiness(&mut self, member: MemberRank) -> Result<Option<bool>, RmaError> {
         let Some(&at) = self.known.get(&member) else { return Ok(None) };
         let peer = &self.peers[at as usize];
@@ -39,7 +39,7 @@ impl<R: Rail> RmaContext<R> {
         }
     }
 
-    /// Begins the links to a member: what is to be said for each.
+    /// Creates the links to a member. Returns the DIAL message of each.
     pub(super) fn dial_member(
         &mut self,
         member: MemberRank,
@@ -49,23 +49,26 @@ impl<R: Rail> RmaContext<R> {
         me: MemberRank,
     ) -> Result<Vec<(DialMessage, Option<PassedFd>)>, RmaError> {
         let at = self.peers.len() as u32;
-        // All memory first: the later steps have to be undone.
+        // Allocates all memory first: the later steps would have to be undone.
         try_grow(&mut self.peers, 1)?;
         self.operations.grow_peers(at + 1)?;
         if paths > 1 {
             self.keep_copies()?;
         }
         let mut peer = RemoteMember::new(member, control, paths, self.stream, self.order)?;
+        // Two tables, because NIC and process number their replies separately.
         peer.on_nic = self.native.is_some().then(|| MemberAtomics::new(self.stream));
         let mut words = Vec::new();
         for path in (0..paths as u8).filter_map(PathId::new) {
             let stream = self.stream;
             let generation = self.generation;
             let id = LinkDialId { stream, generation, peer: at, path }.to_bits();
+            // Round robin over the rails, as the member does with its own.
             let made = self.rails.create_link(path.index() % self.rails.rail_count());
             let (link, address) = match made {
                 Ok(made) => made,
                 Err(error) => {
+                    // The links were not dialled, so the member does not know them.
                     peer.links.iter().for_each(|link| self.rails.discard_link(link));
                     return Err(error);
                 }
@@ -75,6 +78,7 @@ impl<R: Rail> RmaContext<R> {
             words.push((DialMessage::Dial { id, proof, member: me, stream, path, link: bytes }, address.fd));
             peer.links.push(link);
         }
+        // Owners are set only when all links exist: before, an error drops the links again.
         for (path, link) in peer.links.iter().enumerate() {
             let owner = PathId::new(path as u8).map(|path| LinkOwner { peer: at, path });
             self.rails.set_owner(link, owner);
@@ -84,8 +88,10 @@ impl<R: Rail> RmaContext<R> {
         Ok(words)
     }
 
-    /// The peer that a word is about, if it is of this context and came from there.
+    /// Returns the peer that a message names, if it belongs to this context and the message arrived on the control stream of the
+    /// peer.
     fn find_dialled(&mut self, control: SlotId, id: u64) -> Option<(LinkDialId, &mut RemoteMember)> {
+        // The generation excludes replies to an earlier context of the slot.
         let dialled = LinkDialId::from_bits(id).filter(|dialled| dialled.generation == self.generation)?;
         let peer = self.peers.get_mut(dialled.peer as usize)?;
         let is_its =
@@ -93,7 +99,7 @@ impl<R: Rail> RmaContext<R> {
         is_its.then_some((dialled, peer))
     }
 
-    /// The other end of a link is made.
+    /// Handles TAKEN: the member has made the other end of a link.
     pub(super) fn on_taken(
         &mut self,
         control: SlotId,
@@ -104,6 +110,7 @@ impl<R: Rail> RmaContext<R> {
         address: LinkAddress,
     ) {
         let Some((LinkDialId { peer: at, path, .. }, peer)) = self.find_dialled(control, id) else { return };
+        // A repeated TAKEN, or one for a path that was given up.
         if !peer.paths.on_taken(path) {
             return;
         }
@@ -114,24 +121,25 @@ impl<R: Rail> RmaContext<R> {
         let member = peer.member;
         let mut learned = self.learned.iter().filter(|((of, _), _)| *of == member);
         let link = &mut self.peers[at as usize].links[path.index()];
+        // Descriptions that arrived before the link are applied now.
         let known = learned.try_for_each(|((_, number), told)| link.set_heap(path, *number, told));
         let connected = known.map_err(LinkError::Memory);
         let connected = connected.and_then(|()| self.rails.connect_link(link, address));
         if let Err(error) = connected {
             self.fail_path(at, path, OpStatus::PeerDead);
-            // It is good for nothing else.
+            // A link that cannot be connected is of no other use.
             self.destroy_link(at, path);
             if let LinkError::Memory(lack) = error
                 && let Some(peer) = self.peers.get_mut(at as usize)
                 && matches!(peer.lost, Some(LossCause::Rails { .. }))
             {
-                // The cause is not the peer's.
+                // The cause is a lack of memory here, not the peer.
                 peer.lost = Some(LossCause::NoMemory(lack));
             }
         }
     }
 
-    /// A member has told of a heap of its own.
+    /// Handles a heap description of a member.
     ///
     /// # Errors
     /// [`OutOfMemory`]; the call may be repeated.
@@ -141,6 +149,7 @@ impl<R: Rail> RmaContext<R> {
         number: u8,
         told: &[Told],
     ) -> Result<(), OutOfMemory> {
+        // Reserved first: the links below must not be changed if the map cannot grow.
         reserve_learned(&mut self.learned)?;
         if let Some(&at) = self.known.get(&member) {
             for (at, link) in self.peers[at as usize].links.iter_mut().enumerate() {
@@ -153,10 +162,11 @@ impl<R: Rail> RmaContext<R> {
         Ok(())
     }
 
-    /// There is no other end, or it is not served any more.
+    /// Handles REFUSED: the member did not make the other end, or does not serve it any more.
     pub(super) fn on_refused(&mut self, control: SlotId, id: u64, why: DialRefusal) {
         let Some((LinkDialId { peer: at, path, .. }, peer)) = self.find_dialled(control, id) else { return };
         match why {
+            // No other path of this member is usable after a protocol violation.
             DialRefusal::Protocol => self.lose_member(at, path, LossCause::Refused(why)),
             _ => match peer.paths.on_refused(path) {
                 PathStep::Nothing => {}
@@ -166,9 +176,10 @@ impl<R: Rail> RmaContext<R> {
         }
     }
 
-    /// The other end of a link was left.
+    /// Handles a delivery report: the member has left the other end of a link.
     pub(super) fn on_delivery_report(&mut self, control: SlotId, id: u64, standing: PathDeliveryReport) {
         let Some((LinkDialId { peer: at, path, .. }, peer)) = self.find_dialled(control, id) else { return };
+        // A delivery report for a link that was never accepted is a protocol violation.
         if peer.paths.path_stage(path) == PathStage::Asked {
             return self.lose_member(at, path, LossCause::Protocol);
         }
@@ -176,17 +187,19 @@ impl<R: Rail> RmaContext<R> {
         self.apply_step(at, path, step, OpStatus::PeerDead);
     }
 
-    /// A link has failed at this end.
+    /// Handles the failure of a link at this end.
     #[cold]
     pub(super) fn fail_path(&mut self, at: u32, path: PathId, status: OpStatus) {
         let peer = &mut self.peers[at as usize];
+        // Later failures of the links add nothing.
         if peer.lost.is_some() {
             return;
         }
-        // That would fail on any path.
+        // An error of the operation, not of the link, would recur on any path.
         if !status.is_of_link() {
             return self.lose_member(at, path, LossCause::Rails { rail: path.index(), status });
         }
+        // A link that is only dialled has no state at the member yet.
         if peer.paths.path_stage(path) != PathStage::Asked {
             let step = peer.paths.on_failed(path);
             self.apply_step(at, path, step, status);
@@ -199,6 +212,7 @@ impl<R: Rail> RmaContext<R> {
         match step {
             PathStep::Nothing => {}
             PathStep::Leave { say } => {
+                // Put into error first, so that nothing lands after the member's report.
                 self.rails.fail_link(link);
                 if say {
                     self.words.push((peer.control, DialMessage::Down { served: link.served }));
@@ -209,14 +223,14 @@ impl<R: Rail> RmaContext<R> {
         }
     }
 
-    /// There is something to do for a peer.
+    /// Marks a peer as having deferred work.
     pub(super) fn mark_busy(&mut self, at: u32) {
         if !self.busy.contains(&at) {
             self.busy.push(at);
         }
     }
 
-    /// A control stream has ended, and with it the process that it led to.
+    /// Handles the end of a control stream, and with it of the process at its other end.
     pub(super) fn on_lost(&mut self, control: SlotId, processes: &[ProcessId]) {
         for at in 0..self.peers.len() {
             let peer = &self.peers[at];
@@ -225,22 +239,25 @@ impl<R: Rail> RmaContext<R> {
                 && let Some(path) = PathId::new(0)
             {
                 self.lose_member(at as u32, path, LossCause::Dead(process));
-                // Its links may have failed before: that said nothing of the process.
+                // Overwrites an earlier cause: links may have failed before, which proved nothing about the process.
                 self.peers[at].lost = Some(LossCause::Dead(process));
             }
         }
     }
 
-    /// A member cannot be reached any more: nothing is under way towards it, and what was has failed.
+    /// Gives a member up: its pending operations have failed, and no new one is accepted.
     #[cold]
     pub(super) fn lose_member(&mut self, at: u32, path: PathId, lost: LossCause) {
         let Some(peer) = self.peers.get_mut(at as usize).filter(|peer| peer.lost.is_none()) else { return };
         peer.lost = Some(lost);
         let asked = peer.on_nic.iter_mut().chain([&mut peer.asked]);
+        // Pending operations end here, so late replies must not end them again.
         asked.flat_map(|asked| asked.found.iter_mut()).for_each(|found| found.1 = None);
+        // Deferred work is dropped: its operations are reported as failed.
         peer.sending = None;
         peer.redo = RedoQueue::new();
         peer.steps.clear();
+        // A member that is alive stops serving this context, which frees its links.
         if !matches!(lost, LossCause::Dead(_)) {
             self.words.push((peer.control, DialMessage::Leave { stream: self.stream }));
         }
@@ -253,15 +270,16 @@ impl<R: Rail> RmaContext<R> {
         for link in &mut peer.links {
             self.rails.destroy_link(link);
         }
+        // Last, when no link can report a completion of these operations any more.
         self.operations.lose_peer(at, path, status);
     }
 
-    /// Ends a link at this side: nothing of it is told any more, and nothing lands.
+    /// Destroys this end of a link: it reports no completion any more, and nothing lands.
     fn destroy_link(&mut self, at: u32, path: PathId) {
         self.rails.destroy_link(&mut self.peers[at as usize].links[path.index()]);
     }
 
-    /// Goes on with what lost paths leave to be done, and with puts with signal. Whether anything moved.
+    /// Makes progress on the recovery of lost paths, and on puts with signal. Returns whether anything moved.
     #[inline]
     pub(super) fn progress_busy(&mut self) -> bool {
         !self.busy.is_empty() && self.progress_all_busy()
@@ -270,15 +288,17 @@ impl<R: Rail> RmaContext<R> {
     #[cold]
     fn progress_all_busy(&mut self) -> bool {
         let mut moved = false;
+        // Taken out, because the steps may mark peers as busy again.
         let mut left = std::mem::take(&mut self.busy);
         left.retain(|&at| {
+            // `|` and not `||`: each step runs.
             moved |= self.retire_left_paths(at)
                 | self.redo_lost_ops(at)
                 | self.progress_put_signal(at)
                 | self.progress_steps(at);
             self.peers[at as usize].has_work()
         });
-        // What a step has added meanwhile.
+        // Peers that a step above has marked meanwhile.
         for at in self.busy.drain(..) {
             if !left.contains(&at) {
                 left.push(at);
@@ -288,7 +308,7 @@ impl<R: Rail> RmaContext<R> {
         moved
     }
 
-    /// Paths that both ends have left.
+    /// Retires paths that both ends have left.
     fn retire_left_paths(&mut self, at: u32) -> bool {
         let mut moved = false;
         for path in (0..self.peers[at as usize].links.len() as u8).filter_map(PathId::new) {
@@ -300,8 +320,10 @@ impl<R: Rail> RmaContext<R> {
             let is_quiet = !link.exists || self.rails.poll_link_quiet(link);
             let Some(standing) = peer.paths.take_delivery_report(path, is_quiet) else { continue };
             moved = true;
+            // Both ends have left, so no completion of this link is needed any more.
             self.destroy_link(at, path);
             let peer = &mut self.peers[at as usize];
+            // Acknowledgements may have been lost with the path.
             peer.asks = true;
             let outgoing = &mut peer.outgoing;
             if self.operations.queue_lost_work(at, path, &standing, outgoing, &mut peer.redo).is_err() {
@@ -311,11 +333,11 @@ impl<R: Rail> RmaContext<R> {
         moved
     }
 
-    /// Does again what is due, as far as there is room.
+    /// Repeats lost operations and signals, as far as there is room.
     fn redo_lost_ops(&mut self, at: u32) -> bool {
         let mut moved = false;
         let peer = &mut self.peers[at as usize];
-        // Nobody may be in a quiet: a signal waits at its target until what was written again has arrived.
+        // Proofs are posted even without a quiet: a signal waits at its target until the repeated writes have arrived.
         if !peer.redo.is_empty() {
             peer.post_proofs(&mut self.rails);
         }
@@ -325,15 +347,19 @@ impl<R: Rail> RmaContext<R> {
         loop {
             let peer = &mut self.peers[at as usize];
             let rails = &self.rails;
+            // The target must know how many counted writes of an epoch arrive again before it
+            // applies the signal.
             while let Some(lost) = peer.redo.make_up(EPOCHS_MAX) {
                 self.words.push((peer.control, DialMessage::MakeUp { stream: self.stream, lost }));
             }
             let Some(again) = peer.redo.next() else { return moved };
+            // No room: the rest is posted by a later call.
             let Some((path, _)) = peer.select_path(|link| rails.post_credits(link) > 0) else { return moved };
             peer.redo.pop_posted();
             moved = true;
             match again {
                 RedoWork::Signal(number, signal) => {
+                    // The path of the signal is recorded, because it may be lost again.
                     peer.outgoing.sent_over(number, path);
                     self.rails.send_message(&peer.links[path.index()], &RmaMessage::Signal(signal));
                 }
@@ -345,31 +371,34 @@ impl<R: Rail> RmaContext<R> {
     fn redo_op(&mut self, at: u32, path: PathId, id: SlotId) {
         let Some(note) = self.operations.note_mut(id) else { return };
         if let OpRecord::Put(_, told @ WriteNotice::Counted(_)) = note {
+            // Repeated writes are not counted by an immediate: MAKE_UP reports them.
             *told = WriteNotice::Rewritten;
         }
         let note = *note;
-        // It is under way.
+        // Cannot fail: the operation is pending.
         let _ = self.operations.move_operation(id, path);
         match note {
             OpRecord::Put(..) | OpRecord::Get(_) => self.post_transfer(at, path, id, note, None, None),
-            // There was one path only, and with it the member is lost.
+            // Native atomics have one path only, and the member is lost with it.
             OpRecord::Native(..) => {}
             OpRecord::Call(slot) => {
                 let peer = &mut self.peers[at as usize];
                 let calls = &mut peer.asked.calls;
+                // The reply has arrived meanwhile, so the request is not repeated.
                 let Some(request) = calls.resend_request(slot) else { return };
-                // Both ends have left the path that it went over, so this is the only message with it; the reply tells that it
-                // has come.
+                // Both ends have left the path of the first request, so this is the only copy in flight; the reply proves its
+                // arrival.
                 calls.on_copy_gone(slot);
                 self.rails.send_message(&peer.links[path.index()], &RmaMessage::Request(request));
             }
         }
     }
 
-    /// Asks the network now and then whether links still carry that something is waited for on: what was posted may never
-    /// complete.
+    /// Checks periodically whether links with pending operations still carry traffic: their posted operations may never complete,
+    /// so no completion reports the failure.
     #[inline]
     pub(super) fn check_links_when_due(&mut self, now: impl Fn() -> Instant, rail_time: Duration) {
+        // A counter first: reading the clock for each poll is too expensive.
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS) {
             self.check_links(now(), rail_time);
@@ -385,6 +414,7 @@ impl<R: Rail> RmaContext<R> {
         for at in 0..self.peers.len() {
             for path in (0..self.peers[at].links.len() as u8).filter_map(PathId::new) {
                 let peer = &self.peers[at];
+                // Links without pending operations may be broken unnoticed, which harms nothing.
                 let waits = peer.lost.is_none() && self.operations.pending_towards(at as u32) > 0;
                 let link = &peer.links[path.index()];
                 if !waits || !peer.paths.is_up(path) {
@@ -397,7 +427,7 @@ impl<R: Rail> RmaContext<R> {
         }
     }
 
-    /// What is to be said to those whom this context has links to, as it ends.
+    /// Returns the LEAVE messages to the members of this context, for its end.
     pub(super) fn detach_messages(&self) -> impl Iterator<Item = (SlotId, DialMessage)> {
         let lives = self.peers.iter().filter(|peer| peer.lost.is_none());
         lives.map(|peer| (peer.control, DialMessage::Leave { stream: self.stream }))

@@ -1,5 +1,5 @@
-//! A member as one context sees it: the links to it, and what the stream to it has carried. Made when the context first wants
-//! something of that member.
+//! A member as one context sees it: the links to it, and the state of the stream to it. Made when the context first begins an
+//! operation towards that member.
 
 use std::collections::VecDeque;
 
@@ -31,27 +31,27 @@ pub(super) const PROOF: u64 = u64::MAX - 1;
 pub(super) struct OutboundLink {
     pub(super) rail: usize,
     pub(super) link: LinkId,
-    /// It was not destroyed.
+    /// It has not been destroyed.
     pub(super) exists: bool,
-    /// What the member calls it.
+    /// The member's id of the link.
     pub(super) served: u64,
     pub(super) receives: LinkReceives,
-    /// The member's heaps, as they are reached over it.
+    /// The member's heaps, as accessed over this link.
     pub(super) heaps: Vec<RemoteHeap>,
-    /// Writes whose arrival only a proof tells, the first one first.
+    /// Writes whose arrival only a proof shows, oldest first.
     pub(super) unproven: VecDeque<SlotId>,
-    /// How many of those each proof covers that is under way.
+    /// The number of those writes that each posted proof covers.
     pub(super) proofs: VecDeque<u32>,
-    /// And all of them together.
+    /// The sum of those numbers.
     pub(super) proving: u32,
-    /// Messages that the member takes over it before it answers.
+    /// Receives of the member's end: messages that may be in flight before it replies.
     pub(super) credit: u32,
-    /// Bytes under way.
+    /// Bytes in flight.
     pub(super) bytes: u64,
 }
 
 impl OutboundLink {
-    /// A link that was just created: the member has not taken it yet, and nothing is under way on it.
+    /// Describes a link that was just created: the member has not accepted it yet, and no operation is posted on it.
     pub(super) fn new(rail: usize, link: LinkId, receives: LinkReceives) -> Self {
         Self {
             rail,
@@ -68,13 +68,14 @@ impl OutboundLink {
         }
     }
 
-    /// Where bytes of a heap of the member are, over this link.
+    /// Returns the location of bytes of a heap of the member, over this link.
     ///
     /// # Errors
     /// [`RmaError::Argument`] if the member has no such heap, or the bytes are outside of it.
     pub(super) fn heap_extent(&self, heap: u8, offset: u64, len: u64) -> Result<RemoteLocation, RmaError> {
         let heap = self.heaps.get(usize::from(heap)).filter(|heap| **heap != RegisteredHeap::NONE);
         let heap = heap.ok_or_else(|| RmaError::invalid_argument("the member has no such heap"))?;
+        // `checked_add`, because offset and length are the caller's.
         let inside = offset.checked_add(len).is_some_and(|end| end <= heap.len);
         if !inside {
             return Err(RmaError::Argument("outside of the member's heap"));
@@ -84,7 +85,7 @@ impl OutboundLink {
         Ok(RemoteLocation { key, addr, purpose: RegionPurpose::Heap })
     }
 
-    /// Keeps the description of a heap of the member under its number: that of the rail at the other end of the path.
+    /// Stores the description of a heap of the member under its number: that of the rail at the other end of the path.
     ///
     /// # Errors
     /// [`OutOfMemory`]; then the link is unchanged.
@@ -94,6 +95,7 @@ impl OutboundLink {
         number: u8,
         told: &[RemoteHeap],
     ) -> Result<(), OutOfMemory> {
+        // A member with fewer rails than paths uses each rail for several paths.
         let Some(&told) = told.get(path.index() % told.len().max(1)) else { return Ok(()) };
         let at = usize::from(number);
         if self.heaps.len() <= at {
@@ -105,7 +107,7 @@ impl OutboundLink {
         Ok(())
     }
 
-    /// Forgets everything that is under way on a link that is destroyed.
+    /// Drops the accounting of a destroyed link.
     pub(super) fn clear_pending(&mut self) {
         self.proving = 0;
         self.bytes = 0;
@@ -114,26 +116,26 @@ impl OutboundLink {
     }
 }
 
-/// A put with signal that has begun: what is left of it.
+/// The remainder of a put with signal.
 #[derive(Debug)]
 pub(super) struct PendingPutSignal {
     pub(super) batch: SignalBatch,
-    /// Where its next byte goes.
+    /// The target of its next byte.
     pub(super) heap: u8,
     pub(super) offset: u64,
     pub(super) rest: HeapRange,
     pub(super) update: SignalUpdate,
 }
 
-/// Atomics of one stream towards a member, and what they found.
+/// Atomics of one stream towards a member, and their results.
 pub(super) struct MemberAtomics {
     pub(super) calls: AtomicRequests,
-    /// By slot of a call: which use of it, how it stands in the ledger, and what it found.
+    /// By slot: its generation, the operation in the ledger, and the result.
     pub(super) found: Box<[(u16, Option<SlotId>, FetchResult); RMA_CALLS_MAX]>,
 }
 
 impl MemberAtomics {
-    /// None so far.
+    /// Creates an empty table.
     pub(super) fn new(stream: RmaStream) -> Self {
         Self {
             calls: AtomicRequests::new(stream),
@@ -141,34 +143,36 @@ impl MemberAtomics {
         }
     }
 
-    /// One has begun, which is that in the ledger.
+    /// Records that an atomic has begun, as this operation of the ledger.
     pub(super) fn record_call(&mut self, slot: ReplySlot, id: Option<SlotId>) {
         self.found[slot.index()] = (slot.generation(), id, FetchResult::Pending);
     }
 
-    /// An answer has come. That in the ledger which it ends.
+    /// Records a reply. Returns the operation in the ledger that it ends.
     ///
     /// # Errors
-    /// [`ProtocolFault`] if nobody asked for it.
+    /// [`ProtocolFault`] if no pending atomic matches it.
     pub(super) fn record_reply(&mut self, reply: &AtomicReply) -> Result<Option<SlotId>, ProtocolFault> {
+        // A repeated reply ends nothing.
         let ReplyEffect::First(_, outcome) = self.calls.on_reply(reply)? else { return Ok(None) };
         let found = &mut self.found[reply.slot.index()];
         found.2 = match outcome {
             AtomicOutcome::Done(value) => FetchResult::Value(value),
             AtomicOutcome::Refused => FetchResult::Nowhere,
         };
+        // Taken out: the operation ends once.
         Ok(found.1.take())
     }
 }
 
-/// The value that an atomic has found.
+/// The result of an atomic.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FetchResult {
-    /// Not known yet.
+    /// It has not arrived.
     Pending,
-    /// This.
+    /// The fetched value.
     Value(u64),
-    /// There is no such word.
+    /// The word does not exist.
     Nowhere,
 }
 
@@ -181,22 +185,22 @@ pub(super) struct RemoteMember {
     pub(super) paths: PeerPaths,
     pub(super) redo: RedoQueue,
     pub(super) sending: Option<PendingPutSignal>,
-    /// A path was lost, and acknowledgements perhaps with it: it is to be asked, over another.
+    /// A path was lost, and perhaps acknowledgements with it: they have to be requested over another path.
     pub(super) asks: bool,
     pub(super) outgoing: OutgoingStream,
     /// Atomics that its process executes.
     pub(super) asked: MemberAtomics,
-    /// And its NIC, if that does.
+    /// Atomics that its NIC executes, if it does.
     pub(super) on_nic: Option<MemberAtomics>,
-    /// Atomics whose next step found no room.
+    /// Atomics whose next step is deferred for lack of room.
     pub(super) steps: VecDeque<SlotId>,
     pub(super) lost: Option<LossCause>,
-    /// What is posted next waits until all before it is complete.
+    /// Later operations wait until all earlier ones are complete.
     pub(super) fenced: bool,
 }
 
 impl RemoteMember {
-    /// A member that nothing was sent to, and to which so many paths are asked for.
+    /// Creates a member with `paths` paths, none of them up.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -224,7 +228,7 @@ impl RemoteMember {
         })
     }
 
-    /// Of the paths that carry and have room, the one with the fewest bytes under way.
+    /// Of the paths that are up and have room, returns the one with the fewest bytes in flight.
     pub(super) fn select_path(
         &self,
         has_room: impl Fn(&OutboundLink) -> bool,
@@ -232,22 +236,25 @@ impl RemoteMember {
         let named =
             self.links.iter().enumerate().filter_map(|(at, link)| Some((PathId::new(at as u8)?, link)));
         let fits = named.filter(|(path, link)| self.paths.is_up(*path) && has_room(link));
+        // The path with the fewest bytes in flight completes first.
         fits.min_by_key(|(_, link)| link.bytes)
     }
 
-    /// A path that a signal can be sent over: the member has a receive for it, and the link has room.
+    /// Returns a path for a signal: the member has a receive for it, and the link has room.
     pub(super) fn select_signal_path<R: Rail>(&self, rails: &ContextRails<R>) -> Option<PathId> {
+        // Requests and signals occupy the member's receives until their replies arrive.
         let out = u64::from(self.asked.calls.len()) + self.outgoing.unacknowledged_signals();
         self.select_path(|link| out + 1 < u64::from(link.credit) && rails.post_credits(link) > 0)
             .map(|(path, _)| path)
     }
 
-    /// Posts proofs on the paths on which something was written that need not have arrived when it completes.
+    /// Posts proofs on the paths with writes that may complete before they arrive.
     pub(super) fn post_proofs<R: Rail>(&mut self, rails: &mut ContextRails<R>) {
         if rails.completes_on_arrival() {
             return;
         }
         for (path, link) in self.links.iter_mut().enumerate() {
+            // Writes that an earlier proof covers need no second one.
             let more = link.unproven.len() as u32 - link.proving;
             let carries = PathId::new(path as u8).is_some_and(|path| self.paths.is_up(path));
             if more == 0 || !carries || rails.post_credits(link) == 0 {
@@ -256,12 +263,13 @@ impl RemoteMember {
             if rails.post_op(link, PROOF, Op::Nop).is_ok() {
                 link.proofs.push_back(more);
                 link.proving += more;
+                // At once, because a caller usually waits for the proof.
                 rails.flush_rail(link.rail);
             }
         }
     }
 
-    /// Asks for the acknowledgement of all signals, unless that is asked for. False if there is no room now.
+    /// Requests the acknowledgement of all signals, unless a request is pending. False if there is no room now.
     pub(super) fn request_ack<R: Rail>(&mut self, rails: &mut ContextRails<R>) -> bool {
         let Some((path, _)) = self.select_path(|link| rails.post_credits(link) > 0) else { return false };
         if let QuietStep::Ask(ask) = self.outgoing.quiet() {
@@ -270,14 +278,15 @@ impl RemoteMember {
         true
     }
 
-    /// Asks for the acknowledgement of what takes the receives of the member, unless the member acknowledges by itself.
+    /// Requests the acknowledgement of signals that occupy the member's receives, unless the member acknowledges them
+    /// unrequested.
     pub(super) fn request_room<R: Rail>(&mut self, rails: &mut ContextRails<R>) {
         if !self.outgoing.is_told_unasked() {
             self.request_ack(rails);
         }
     }
 
-    /// Whether something is under way that its process has to execute.
+    /// Returns whether anything is pending that its process has to execute.
     pub(super) fn is_served(&self) -> bool {
         let on_nic = self.on_nic.as_ref().is_some_and(|asked| !asked.calls.is_empty());
         on_nic
@@ -286,12 +295,12 @@ impl RemoteMember {
             || self.sending.is_some()
     }
 
-    /// Whether several paths carry.
+    /// Returns whether several paths are up.
     pub(super) fn has_several(&self) -> bool {
         self.links.len() > 1 && self.paths.count_in_stage(PathStage::Up) > 1
     }
 
-    /// Whether a lost path leaves something to be done, or a put with signal does.
+    /// Returns whether it has deferred work: of a lost path, or of a put with signal.
     pub(super) fn has_work(&self) -> bool {
         let lives = self.lost.is_none();
         lives

@@ -1,6 +1,6 @@
-//! The puts, gets and signals that a context begins, each as one operation or message on one path. Nothing here waits; what finds no
-//! room is not begun. One call begins a put with signal of any size, which continues by itself with several writes over
-//! several paths. All of them, and other puts meanwhile, belong to the epoch that its signal ends.
+//! The puts, gets and signals of a context, each as one operation or message on one path. Nothing here waits; an operation for
+//! which there is no room is not begun. One call begins a put with signal of any size, which continues by itself with several
+//! writes over several paths. All of them, and other puts meanwhile, belong to the epoch that its signal ends.
 
 use trunkline_fabric::{Op, OpSource as From, OpStatus, PostError, Rail};
 use trunkline_proto::limits::LINE_BYTES;
@@ -17,22 +17,23 @@ use crate::rma::job::MemberRank;
 use crate::rma::operations::{LocalBuffer, OpRecord, TransferExtent, WriteNotice};
 use crate::rma::peer::{OutboundLink, PROOF, PendingPutSignal};
 
-/// Bytes of a piece, where a long transfer is spread over several paths.
+/// Bytes of a piece of a long transfer that is spread over several paths.
 const STRIPE: u64 = 512 << 10;
-/// Long operations of one size that may be under way on a path: more make a network over sockets slower, and none faster.
+/// Long operations of one size in flight per path, at most: more of them make a network over sockets slower, and none faster.
 const AHEAD: u64 = 32;
-/// Bytes of those at least.
+/// Bytes from which on an operation is long.
 const LONG: u64 = 64 << 10;
-/// Bytes of a piece at most.
+/// Maximum number of bytes of a piece.
 const PIECE_MAX: u64 = 1 << 30;
 
-// No piece cuts a line.
+// No piece splits a cache line.
 const _: () = assert!(STRIPE.is_multiple_of(LINE_BYTES) && PIECE_MAX.is_multiple_of(LINE_BYTES));
 
 impl<R: Rail> RmaContext<R> {
-    /// Takes the place of a peer that carries, unless its fence waits.
+    /// Returns the index of a peer with a link, unless its fence is pending.
     pub(super) fn prepare_member(&mut self, member: MemberRank) -> Option<u32> {
         let at = *self.known.get(&member)?;
+        // A fence delays only later operations, so it is checked when the next one begins.
         if self.peers[at as usize].fenced {
             if !self.poll_peer_idle(at) {
                 return None;
@@ -42,7 +43,7 @@ impl<R: Rail> RmaContext<R> {
         Some(at)
     }
 
-    /// Puts the first bytes of these: how many. `None` if there is no room now.
+    /// Puts the first of these bytes. Returns their number; `None` if there is no room now.
     pub(super) fn put(
         &mut self,
         member: MemberRank,
@@ -55,7 +56,7 @@ impl<R: Rail> RmaContext<R> {
         self.put_piece(at, None, heap, offset, from)
     }
 
-    /// The same, of a put with signal if there is a batch; what is put comes from where it was checked to.
+    /// As [`Self::put`], also for a put with signal, whose batch is `batch`. The caller has checked the source.
     fn put_piece(
         &mut self,
         at: u32,
@@ -66,6 +67,7 @@ impl<R: Rail> RmaContext<R> {
     ) -> Result<Option<u64>, RmaError> {
         let Some((path, len)) = self.select_route(at, from.byte_len()) else { return Ok(None) };
         let peer = &mut self.peers[at as usize];
+        // Checked before anything is recorded, so that an error needs no cleanup.
         peer.links[path.index()].heap_extent(heap, offset, len)?;
         let epoch = peer.outgoing.next_number();
         let tag = match batch {
@@ -77,6 +79,7 @@ impl<R: Rail> RmaContext<R> {
             Ok(PutTag::Counted(imm)) => (WriteNotice::Counted(epoch), Some(imm)),
             Err(busy) => {
                 if busy == StreamBusy::Plain {
+                    // The stream waits for plain puts, and only proofs complete them.
                     peer.post_proofs(&mut self.rails);
                 }
                 return Ok(None);
@@ -87,45 +90,49 @@ impl<R: Rail> RmaContext<R> {
             PutSource::Bytes(bytes) => (LocalBuffer::Copied, Some(bytes)),
         };
         let note = OpRecord::Put(TransferExtent { near, heap, offset, len: len as u32 }, told);
-        // There is room.
+        // `select_route` has checked that there is room.
         let id = self.operations.begin_operation(at, path, note).map_err(|_| RmaError::Unknown)?;
         if let Some(bytes) = bytes
             && let Some(copy) = self.copy_of(id, bytes.len())
         {
+            // A lost path requires the bytes again, after the caller has changed its memory.
             copy.copy_from_slice(bytes);
         }
         self.post_transfer(at, path, id, note, imm, bytes);
         Ok(Some(len))
     }
 
-    /// The path, and how many of so many bytes go over it at once.
+    /// Selects a path, and how many of `len` bytes are posted on it at once.
     fn select_route(&mut self, at: u32, len: u64) -> Option<(PathId, u64)> {
         if !self.operations.has_room() {
-            // What completed and is not known to have arrived takes the room.
+            // Writes that have completed here, but are not known to have arrived, occupy the ledger until a proof completes them.
             self.peers.iter_mut().for_each(|peer| peer.post_proofs(&mut self.rails));
             return None;
         }
         let peer = &self.peers[at as usize];
         let rails = &self.rails;
+        // Pieces are smaller only if they run in parallel; otherwise each piece is pure overhead.
         let most = if peer.has_several() && len > 2 * STRIPE { STRIPE } else { PIECE_MAX };
         let len = len.min(most).min(self.message_max);
+        // Proportional to the length, so that short operations are not limited by bytes.
         let ahead = AHEAD * len.max(LONG);
         let has_room = |link: &OutboundLink| link.bytes < ahead && rails.post_credits(link) > 0;
         if let Some((path, _)) = peer.select_path(has_room) {
             return Some((path, len));
         }
-        // What has gone out and is not known to have arrived is under way.
+        // Writes without a proof of arrival count against the limit of the paths, so the proofs are posted now.
         self.peers[at as usize].post_proofs(&mut self.rails);
         None
     }
 
-    /// Whether a member has these bytes.
+    /// Checks that a member has these bytes.
     fn check_target(&self, at: u32, heap: u8, offset: u64, len: u64) -> Result<(), RmaError> {
+        // Any path will do, because all of them describe the same heap.
         let link = self.peers[at as usize].select_path(|_| true);
         link.map_or(Ok(()), |(_, link)| link.heap_extent(heap, offset, len).map(drop))
     }
 
-    /// Posts an operation that is in the ledger on a path that has room: bytes that were given by value are those, or their copy.
+    /// Posts an operation of the ledger on a path that has room. Bytes passed by value are `bytes`, or their copy.
     pub(super) fn post_transfer(
         &mut self,
         at: u32,
@@ -142,11 +149,11 @@ impl<R: Rail> RmaContext<R> {
             let mr = heaps.get(usize::from(heap))?.as_ref()?.registration_on(link.rail)?;
             Some(mr.extent_at(offset, len))
         };
-        // Heaps are the same on every path: it was checked when it was put or got.
+        // Heaps are the same on every path, and the range was checked when the operation began.
         let far = link.heap_extent(transfer.heap, transfer.offset, len).ok();
         let is_put = matches!(note, OpRecord::Put(..));
-        // One that proves itself takes a round trip, one with a proof behind it two messages. It is the first of several, or the
-        // only one that will be waited for.
+        // A placed write takes one round trip; a write with a proof after it takes two messages. This write is the first of
+        // several, or the only one that a caller will wait for.
         let alone = is_put && self.rails.can_place_writes() && link.unproven.is_empty();
         let write = |from, to| match alone {
             true => Op::PlacedWrite { from, to, imm },
@@ -154,6 +161,7 @@ impl<R: Rail> RmaContext<R> {
         };
         let op = match (note, transfer.near) {
             (OpRecord::Put(..), LocalBuffer::Copied) => {
+                // Copies are indexed by the operation's slot.
                 let from = id.slot as usize * self.inline_max as usize;
                 let copy = || self.copies.get(from..from + len as usize);
                 bytes.or_else(copy).zip(far).map(|(bytes, to)| write(From::Inline(bytes), to))
@@ -166,8 +174,10 @@ impl<R: Rail> RmaContext<R> {
             }
             (_, LocalBuffer::Copied) => None,
         };
+        // The heap was removed while the operation was pending, which its owner must not do.
         let Some(op) = op else { return self.lose_member(at, path, LossCause::Protocol) };
         link.bytes += len;
+        // Where completion means arrival, no proof is needed.
         if !self.rails.completes_on_arrival() && is_put {
             link.unproven.push_back(id);
         }
@@ -176,16 +186,17 @@ impl<R: Rail> RmaContext<R> {
             link.proving += 1;
         }
         let rail_number = link.rail;
+        // A write that proves itself completes as its own proof.
         let wr_id = if alone { PROOF } else { id.to_bits() };
         match self.rails.post_op(link, wr_id, op) {
             Ok(()) => self.rails.ring_rail(rail_number),
-            // There was a credit: the link has ended, which its completions tell, too.
+            // There was a credit, so the link has ended, which its completions report too.
             Err(PostError::Busy) => self.fail_path(at, path, OpStatus::Flushed),
             Err(PostError::Refused(status)) => self.fail_path(at, path, status),
         }
     }
 
-    /// Gets the first bytes of these: how many. `None` if there is no room now.
+    /// Gets the first of these bytes. Returns their number; `None` if there is no room now.
     pub(super) fn get(
         &mut self,
         member: MemberRank,
@@ -196,6 +207,7 @@ impl<R: Rail> RmaContext<R> {
         self.check_source(PutSource::Heap(into))?;
         let Some(at) = self.prepare_member(member) else { return Ok(None) };
         let Some((path, len)) = self.select_route(at, into.len) else { return Ok(None) };
+        // Checked before the operation is recorded.
         self.peers[at as usize].links[path.index()].heap_extent(heap, offset, len)?;
         let near = LocalBuffer::Heap(into.heap, into.offset);
         let note = OpRecord::Get(TransferExtent { near, heap, offset, len: len as u32 });
@@ -204,17 +216,19 @@ impl<R: Rail> RmaContext<R> {
         Ok(Some(len))
     }
 
-    /// Signals. False if there is no room now.
+    /// Sends a signal. False if there is no room now.
     pub(super) fn send_signal(&mut self, member: MemberRank, update: SignalUpdate) -> Result<bool, RmaError> {
         let Some(at) = self.prepare_member(member) else { return Ok(false) };
         let peer = &mut self.peers[at as usize];
         let Some(path) = peer.select_signal_path(&self.rails) else {
+            // The member's receives are in use, so their acknowledgement is requested.
             peer.request_room(&mut self.rails);
             return Ok(false);
         };
         let number = peer.outgoing.next_number();
         let sealed = match peer.outgoing.begin_signal() {
             Ok(batch) => peer.outgoing.end_signal(batch, update, false).map_err(|(batch, busy)| {
+                // The stream's epoch must stay open for a later attempt.
                 peer.outgoing.abandon_signal(batch);
                 busy
             }),
@@ -223,7 +237,7 @@ impl<R: Rail> RmaContext<R> {
         match sealed {
             Ok(signal) => {
                 peer.outgoing.sent_over(number, path);
-                // There is such a peer.
+                // Cannot fail: the peer exists.
                 let _ = self.operations.begin_signal(at);
                 self.rails.send_message(&peer.links[path.index()], &RmaMessage::Signal(signal));
                 Ok(true)
@@ -237,7 +251,7 @@ impl<R: Rail> RmaContext<R> {
         }
     }
 
-    /// Puts bytes and signals behind them. False if there is no room now.
+    /// Puts bytes, and signals after them. False if there is no room now.
     pub(super) fn put_signal(
         &mut self,
         member: MemberRank,
@@ -249,7 +263,9 @@ impl<R: Rail> RmaContext<R> {
         self.check_source(from)?;
         let len = from.byte_len();
         let Some(at) = self.prepare_member(member) else { return Ok(false) };
+        // Checked for the whole length, so that no part is written if the rest is out of range.
         self.check_target(at, heap, offset, len)?;
+        // One per member: the pieces of two would share an epoch.
         if self.peers[at as usize].sending.is_some() {
             return Ok(false);
         }
@@ -257,6 +273,7 @@ impl<R: Rail> RmaContext<R> {
         let batch = match self.peers[at as usize].outgoing.begin_signal() {
             Ok(batch) if has_room => batch,
             Ok(batch) => {
+                // Nothing was counted for this batch yet, so it can be dropped.
                 self.peers[at as usize].outgoing.abandon_signal(batch);
                 return Ok(false);
             }
@@ -266,17 +283,18 @@ impl<R: Rail> RmaContext<R> {
             PendingPutSignal { batch, heap, offset, rest: HeapRange { heap: 0, offset: 0, len: 0 }, update };
         match from {
             PutSource::Heap(local) => sending.rest = local,
-            // They are copied before the call returns.
+            // Bytes by value are copied before the call returns, as the caller may change them then.
             PutSource::Bytes(_) if len > 0 => {
                 let put = self.put_piece(at, Some(&sending.batch), heap, offset, from);
                 if !matches!(put, Ok(Some(_))) {
+                    // The bytes could not be posted, so the caller repeats the whole call.
                     self.peers[at as usize].outgoing.abandon_signal(sending.batch);
                     return put.map(|_| false);
                 }
             }
             PutSource::Bytes(_) => {}
         }
-        // There is such a peer. A quiet waits from now on until the signal was applied.
+        // Cannot fail: the peer exists. From now on, a quiet waits until the signal is applied.
         let _ = self.operations.begin_signal(at);
         self.peers[at as usize].sending = Some(sending);
         self.mark_busy(at);
@@ -284,7 +302,7 @@ impl<R: Rail> RmaContext<R> {
         Ok(true)
     }
 
-    /// Goes on with the put with signal towards a peer, if there is one. Whether anything moved.
+    /// Makes progress on the pending put with signal towards a peer. Returns whether anything moved.
     pub(super) fn progress_put_signal(&mut self, at: u32) -> bool {
         let mut moved = false;
         while let Some(mut sending) = self.peers[at as usize].sending.take() {
@@ -293,6 +311,7 @@ impl<R: Rail> RmaContext<R> {
                 let taken = self.put_piece(at, Some(&sending.batch), sending.heap, sending.offset, from);
                 let taken = taken.ok().flatten();
                 let is_lost = self.peers[at as usize].lost.is_some();
+                // The member was lost by this piece; its operations have been reported.
                 if is_lost {
                     return true;
                 }
@@ -301,6 +320,7 @@ impl<R: Rail> RmaContext<R> {
                 sending.rest.offset += bytes;
                 sending.rest.len -= bytes;
                 self.peers[at as usize].sending = Some(sending);
+                // No room: the rest follows by later progress calls.
                 if taken.is_none() {
                     return moved;
                 }
@@ -313,7 +333,7 @@ impl<R: Rail> RmaContext<R> {
         moved
     }
 
-    /// Sends the signal, if there is room and it may go.
+    /// Sends the signal of a batch, if there is room and the batch permits it.
     fn send_batch_signal(&mut self, at: u32, sending: PendingPutSignal) {
         let peer = &mut self.peers[at as usize];
         let Some(path) = peer.select_signal_path(&self.rails) else {
@@ -328,6 +348,7 @@ impl<R: Rail> RmaContext<R> {
                 self.rails.send_message(&peer.links[path.index()], &RmaMessage::Signal(signal));
             }
             Err((batch, busy)) => {
+                // The batch stays open until the signal may be sent.
                 peer.sending = Some(PendingPutSignal { batch, ..sending });
                 if busy == StreamBusy::Plain {
                     peer.post_proofs(&mut self.rails);
@@ -336,7 +357,7 @@ impl<R: Rail> RmaContext<R> {
         }
     }
 
-    /// Checks what bytes are given.
+    /// Checks the source of a put.
     fn check_source(&self, from: PutSource<'_>) -> Result<(), RmaError> {
         match from {
             PutSource::Bytes(bytes) if bytes.len() as u64 > self.inline_max => {

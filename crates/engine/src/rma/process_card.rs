@@ -1,5 +1,5 @@
-//! The cards of a job's members: this process makes its own and reads those of all. Called when the members meet, before any link is
-//! made; the cards decide which process executes atomics.
+//! The cards of a job's members: this process makes its own and reads those of all. Called when the members meet, before any link
+//! is made; the cards decide which process executes atomics.
 
 use trunkline_fabric::{Caps, Fabric, Host};
 use trunkline_proto::wire::dial::{CARD_BYTES, ProcessCard};
@@ -11,7 +11,7 @@ use crate::rma::job::{MemberRank, RmaJob};
 use crate::rma::service::RmaService;
 
 impl<F: Fabric, H: Host> RmaJob<F, H> {
-    /// What the other members need to reach this process; their launcher carries it to them.
+    /// Returns the address record by which other members reach this process; the launcher distributes it.
     pub fn process_card(&self) -> [u8; CARD_BYTES] {
         let address = self.desk.lock().streams.listen_address().0;
         let rails = self.nics.numbers().len() as u8;
@@ -29,29 +29,29 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
             .to_bytes()
     }
 
-    /// What its NIC can do, if it serves by one.
+    /// Returns the capabilities of its NIC, if it serves by exactly one.
     fn caps_of_one(&self) -> Option<Caps> {
         let &[nic] = self.nics.numbers() else { return None };
         self.fabric.nics().get(nic).map(|nic| nic.caps)
     }
 
-    /// Whether NICs execute atomics on words of 8 bytes: those of all members can, and no word is behind two of them.
+    /// Returns whether NICs execute atomics on words of 8 bytes: those of all members can, and no word is reachable by two NICs.
     pub(super) fn nics_execute(&self) -> bool {
         self.me.get().is_some_and(|(_, cards)| cards.iter().all(|card| card.executes))
     }
 
-    /// Whether a word of this process may be changed by its own atomics, beside those that others ask for. Else this process asks for
-    /// its own, as others do.
+    /// Returns whether this process may change a word of its own directly, concurrently with atomics of other members. If not, it
+    /// posts atomics on its own words to itself.
     pub fn can_execute_locally(&self, width: WordWidth) -> bool {
         let coherent = self.caps_of_one().is_some_and(|caps| caps.coherent_atomics);
         width == WordWidth::Four || !self.nics_execute() || coherent
     }
 
-    /// Who is in the job: the cards of all, in the order of their numbers, and which of them this process is.
+    /// Sets the members of the job: the cards of all, in the order of their ranks, and the rank of this process.
     ///
     /// # Errors
-    /// [`RmaError::Card`] names one that cannot be read, [`RmaError::Fabric`] a member that chose another fabric; [`RmaError::Argument`] if this is not the first call, or this process is
-    /// not where it is said to be.
+    /// [`RmaError::Card`] names a card that cannot be read, [`RmaError::Fabric`] a member that chose another fabric.
+    /// [`RmaError::Argument`] if this is not the first call, or the card at rank `me` is not of this process.
     pub fn set_members(&self, me: MemberRank, cards: &[[u8; CARD_BYTES]]) -> Result<(), RmaError> {
         let read = |(member, card)| {
             ProcessCard::from_bytes(card)
@@ -68,7 +68,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         Ok(())
     }
 
-    /// All members at once: the first that differs is named to this process, before any link is made.
+    /// Compares all members at once: the first that differs is reported, before any link is made.
     fn check_fabrics(&self, cards: &[ProcessCard]) -> Result<(), RmaError> {
         let ours = self.fabric.chosen_fabric();
         let differs = |card: &ProcessCard| !ours.can_connect(&card.fabric);

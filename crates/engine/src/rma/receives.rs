@@ -1,4 +1,4 @@
-//! The receives of one end of a link: short messages come into them. Made with the link, posted again as they are read.
+//! The receives of one end of a link, for short messages. Made with the link, and posted again as their messages are read.
 
 use trunkline_fabric::{
     AccessRights, BounceRole, LinkId, Op, PostError, Rail, RegisterError, RegisteredRegion,
@@ -7,17 +7,17 @@ use trunkline_mem::MemoryRange;
 use trunkline_proto::reserve::try_collect;
 use trunkline_proto::wire::rma::{BYTES_MAX, RmaMessage, RmaMessageError};
 
-/// As many as the other end may have messages under way.
+/// One receive per message that the other end may have in flight, so a message never waits for a receive.
 #[derive(Debug)]
 pub(super) struct LinkReceives {
     mr: RegisteredRegion<BounceRole>,
     count: u32,
-    /// Those that found no room when they were to be posted again.
+    /// Receives that are not posted for lack of credit.
     due: Vec<u32>,
 }
 
 impl LinkReceives {
-    /// So many, for a link of this rail.
+    /// Creates `count` receives for a link of this rail.
     ///
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
@@ -28,8 +28,8 @@ impl LinkReceives {
         Ok(Self { mr, count, due })
     }
 
-    /// Posts all that are not posted. False if the NIC has no room now: then it is to be called again. A link that is in error
-    /// takes none any more.
+    /// Posts all receives that are not posted. False if the NIC has no room now: call again then. True for a link in error, which
+    /// accepts no receive any more.
     pub(super) fn post_due(&mut self, rail: &mut impl Rail, link: LinkId) -> bool {
         while let Some(&at) = self.due.last() {
             let into = self.mr.extent_at(u64::from(at) * BYTES_MAX as u64, BYTES_MAX as u64);
@@ -42,15 +42,15 @@ impl LinkReceives {
         true
     }
 
-    /// The message that came into one of them, which is then to be posted again.
+    /// Returns the message in one of the receives, and marks the receive to be posted again.
     ///
     /// # Errors
-    /// [`RmaMessageError`]: the peer breaks the protocol.
+    /// [`RmaMessageError`]: the peer violates the protocol.
     pub(super) fn take_message(&mut self, wr_id: u64, len: u64) -> Result<RmaMessage, RmaMessageError> {
         let at = wr_id.min(u64::from(self.count)) as u32;
         let len = (len as usize).min(BYTES_MAX);
         let mut bytes = [0; BYTES_MAX];
-        // It lies inside: so many were registered.
+        // In range: `count` buffers of this size were registered.
         let _ = self.mr.memory().read(u64::from(at) * BYTES_MAX as u64, &mut bytes[..len]);
         self.due.push(at);
         RmaMessage::from_bytes(&bytes[..len])

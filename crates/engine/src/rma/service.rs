@@ -1,5 +1,5 @@
-//! What a process does for others: it owns the far ends of the links to it, applies signals, executes atomics and answers. One
-//! lane; polled by every call of the job, and by whoever makes progress for it.
+//! The serving side of a process: owns the far ends of the links to it, applies signals, executes atomics and replies. It has one
+//! lock; each call of the job polls it, and so does a service thread. It never starts an operation of its own.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -27,11 +27,11 @@ use crate::params::EngineParams;
 use crate::rma::heap::{self, RegisteredHeap};
 use crate::rma::receives::LinkReceives;
 
-/// Links to one process.
+/// The maximum number of served links of a process.
 const LINKS_MAX: usize = 65_536;
-/// Messages that a context may have under way to a process over one link: requests, signals and an ask.
+/// Messages that a context may have in flight to a process over one link: requests, signals, and one acknowledgement request.
 pub(super) const RECEIVES_MAX: u32 = 64 + 128 + 8;
-/// `wr_id` of answers, of which only failures are told.
+/// `wr_id` of replies. They are unsignalled: only failures are reported.
 const ANSWER: u64 = u64::MAX;
 
 /// The far end of a link.
@@ -41,33 +41,33 @@ struct ServedLink {
     path: PathId,
     rail: usize,
     link: LinkId,
-    /// The control stream that it was asked for on, and what it is called there.
+    /// The control stream on which the link was dialled, and the dialler's id of it.
     control: SlotId,
     id: u64,
     receives: LinkReceives,
-    /// Answers that the link had no room for.
+    /// Replies for which the link had no credit.
     owed: VecDeque<RmaMessage>,
-    /// Something has come over it: the other end is up.
+    /// A message has arrived over it, so the other end is up.
     heard: bool,
-    /// It is in error, and may have more to tell.
+    /// The link is in error, and may still report completions.
     leaving: bool,
 }
 
-/// What is served of a stream, until its context leaves or its process ends: longer than any link of it.
+/// The served state of a stream. It lives until its context leaves or its process ends, and so longer than any link of it.
 struct ServedStream {
     control: SlotId,
-    /// What its requests have led to.
+    /// The results of its requests: a repeated request is replied to from here, not executed again.
     served: ServedSlots,
     links: [Option<SlotId>; PATHS_MAX],
 }
 
-/// What is known of a member that has streams here.
+/// The state of a member that has streams here.
 struct ServedMember {
     inbox: StreamInbox,
     streams: HashMap<RmaStream, ServedStream>,
 }
 
-/// The lane.
+/// The service, under one lock.
 pub(super) struct RmaService<R: Rail> {
     rails: Vec<R>,
     heaps: Vec<Option<RegisteredHeap>>,
@@ -75,19 +75,19 @@ pub(super) struct RmaService<R: Rail> {
     /// By rail, then by the link's number.
     names: Vec<Vec<Option<SlotId>>>,
     members: HashMap<u32, ServedMember>,
-    /// Of each link.
+    /// Per link.
     receives: u32,
-    /// Some link has receives that found no room.
+    /// Some link has receives that are not posted for lack of credit.
     starves: bool,
-    /// Links that are being left.
+    /// Links in error whose completions are not yet all reported.
     leaving: Vec<SlotId>,
-    /// Words for control streams, which others have right now.
+    /// Messages for control streams that another thread holds right now.
     pub(super) words: Vec<(SlotId, DialMessage)>,
     stirred: u64,
     batch: Box<[Completion]>,
 }
 
-/// Why a link is not made.
+/// Why a link was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AcceptLinkError {
     #[error(transparent)]
@@ -100,19 +100,19 @@ pub(super) enum AcceptLinkError {
     Twice,
 }
 
-/// Whose link it is to be.
+/// The member, stream and path that dial a link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LinkRequest {
     pub(super) member: u32,
     pub(super) stream: RmaStream,
     pub(super) path: PathId,
     pub(super) control: SlotId,
-    /// What it calls the link.
+    /// The dialler's id of the link.
     pub(super) id: u64,
 }
 
 impl<R: Rail> RmaService<R> {
-    /// One on these rails, with so many receives for each link.
+    /// Creates the service on these rails, with this many receives for each link.
     pub(super) fn new(
         rails: Vec<R>,
         receives: u32,
@@ -130,35 +130,35 @@ impl<R: Rail> RmaService<R> {
         Ok(Self { rails, heaps, links, names, members, receives, starves, leaving, words, stirred, batch })
     }
 
-    /// Its rails.
+    /// Returns its rails.
     pub(super) fn rails(&self) -> &[R] {
         &self.rails
     }
 
-    /// Its heaps, by number.
+    /// Returns its heaps, by number.
     pub(super) fn heaps(&self) -> &[Option<RegisteredHeap>] {
         &self.heaps
     }
 
-    /// The same, to add some and to take some away.
+    /// Returns its heaps, to add or remove some.
     pub(super) fn heaps_mut(&mut self) -> &mut Vec<Option<RegisteredHeap>> {
         &mut self.heaps
     }
 
-    /// Messages that may be under way to it over a link.
+    /// Returns how many messages may be in flight to this process over a link.
     pub(super) fn receive_depth(&self) -> u32 {
         self.receives
     }
 
-    /// Links that there are.
+    /// Returns the number of links.
     pub(super) fn len(&self) -> usize {
         self.links.len()
     }
 
-    /// Makes the far end of a link: its name here, its address, and the heaps as they are reached over it.
+    /// Accepts a link: creates its far end, and returns its id here, its address, and the heaps as they are reached over it.
     ///
     /// # Errors
-    /// [`AcceptLinkError`]; nothing is left of it.
+    /// [`AcceptLinkError`]; then nothing is allocated.
     pub(super) fn accept_link(
         &mut self,
         caller: LinkRequest,
@@ -169,20 +169,22 @@ impl<R: Rail> RmaService<R> {
         let known = |serving: &&ServedStream| serving.control == control;
         match self.members.get(&member).and_then(|member| member.streams.get(&stream)) {
             Some(serving) if known(&serving) && serving.links[path.index()].is_some() => {
+                // A second dial of a path violates the protocol.
                 self.remove_stream(member, stream);
                 return Err(AcceptLinkError::Twice);
             }
-            // Its process has lost the control stream that it had, and begins anew.
+            // The dialler has lost its earlier control stream, and dials again from the start.
             Some(serving) if !known(&serving) => self.remove_stream(member, stream),
             Some(_) | None => {}
         }
-        // Memory first: a link has to be undone.
+        // Allocates before it makes the link: memory errors need no cleanup then, but a link would have to be destroyed.
         let inbox = || StreamInbox::new(EpochShape::WIRE);
         let known = self
             .members
             .entry(member)
             .or_insert_with(|| ServedMember { inbox: inbox(), streams: HashMap::new() });
         known.inbox.add_stream(stream).map_err(LinkError::from)?;
+        // The same rule as at the dialler, so that both use corresponding rails.
         let at = path.index() % self.rails.len();
         let rail = &mut self.rails[at];
         let link = rail.create_link()?;
@@ -200,6 +202,7 @@ impl<R: Rail> RmaService<R> {
             }
         };
         let owed = VecDeque::new();
+        // Its receives are posted by the next poll.
         self.starves = true;
         let entry = ServedLink {
             member,
@@ -215,11 +218,13 @@ impl<R: Rail> RmaService<R> {
             leaving: false,
         };
         let Ok(served) = self.links.insert(entry) else {
+            // The table of links is full. Nothing else refers to the link yet.
             self.rails[at].destroy_link(link);
             return Err(AcceptLinkError::Full);
         };
         let names = &mut self.names[at];
         names.resize(names.len().max(link.0 as usize + 1), None);
+        // Completions name the link by its number.
         names[link.0 as usize] = Some(served);
         let inbox = || StreamInbox::new(EpochShape::WIRE);
         let known = self
@@ -235,28 +240,31 @@ impl<R: Rail> RmaService<R> {
         Ok((served, ours, told))
     }
 
-    /// A link is in error, or its other end is: nothing lands there any more, and what has come is still taken in.
+    /// Handles a link in error at either end: nothing lands over it any more. Arrived messages are still processed.
     fn fail_link(&mut self, id: SlotId) {
         let Some(link) = self.links.get_mut(id) else { return };
+        // Once: both the peer's message and a completion may report the failure.
         if !std::mem::replace(&mut link.leaving, true) {
             self.rails[link.rail].fail_link(link.link);
             self.leaving.push(id);
         }
     }
 
-    /// The same, if its peer says so on the stream on which it was asked for.
+    /// As [`Self::fail_link`], at the request of the peer, on the control stream on which the link was dialled.
     pub(super) fn on_down(&mut self, id: SlotId, control: SlotId) {
         if self.links.get(id).is_some_and(|link| link.control == control) {
             self.fail_link(id);
         }
     }
 
-    /// Says of links that have told all what came over them. Whether there was any.
+    /// Sends delivery reports for links that have reported all their completions. Returns whether there were any.
     fn retire_drained_links(&mut self) -> bool {
         let before = self.leaving.len();
         let mut left = std::mem::take(&mut self.leaving);
         left.retain(|&id| {
             let Some(link) = self.links.get(id) else { return false };
+            // Messages that arrived before the error are still reported, and count for the delivery
+            // report.
             let waits = !self.rails[link.rail].poll_link_quiet(link.link);
             if !waits {
                 self.send_delivery_report(id);
@@ -274,7 +282,9 @@ impl<R: Rail> RmaService<R> {
             serving.links[link.path.index()] = None;
         }
         let standing = member.inbox.close_path(link.stream, link.path);
+        // Sent after the link was destroyed: nothing may arrive after the report.
         self.words.push((link.control, DialMessage::Standing { id: link.id, standing }));
+        // The acknowledgements of the lost link are sent over another one.
         self.send_acks(link.member, None);
     }
 
@@ -287,11 +297,12 @@ impl<R: Rail> RmaService<R> {
         Some(link)
     }
 
-    /// A stream is not served any more.
+    /// Stops serving a stream.
     fn remove_stream(&mut self, member: u32, stream: RmaStream) {
         let Some(known) = self.members.get_mut(&member) else { return };
         known.inbox.forget_stream(stream);
         let gone = known.streams.remove(&stream);
+        // The last stream of a member: its inbox is not needed any more.
         if known.streams.is_empty() {
             self.members.remove(&member);
         }
@@ -301,51 +312,53 @@ impl<R: Rail> RmaService<R> {
             .for_each(|id| drop(self.destroy_link(id)));
     }
 
-    /// The member that was asked for on a control stream to be served on that stream.
+    /// Returns the member that dialled this stream on this control stream.
     fn member_of(&self, control: SlotId, stream: RmaStream) -> Option<u32> {
         let its =
             |member: &ServedMember| member.streams.get(&stream).is_some_and(|its| its.control == control);
         self.members.iter().find(|(_, member)| its(member)).map(|(&number, _)| number)
     }
 
-    /// A member says that a word will not be changed any more by what was to change it.
+    /// Handles SPOIL: writes the error value into a word that no operation will change any more, if the word is still 0.
     pub(super) fn set_error_word(&mut self, heap: u8, offset: u64, value: u64) {
         if let Ok(word) = word::SymmetricWord::new(heap, offset, word::WordWidth::Eight) {
-            // What is no word of this process spoils nothing.
+            // Ignored if this process has no such word: the message names it, so it may be invalid.
             let _ = heap::update_word(&self.heaps, word, |old| (old == 0).then_some(value));
         }
     }
 
-    /// The initiator is done with a stream.
+    /// The initiator has closed a stream.
     pub(super) fn close_stream(&mut self, control: SlotId, stream: RmaStream) {
         if let Some(member) = self.member_of(control, stream) {
             self.remove_stream(member, stream);
         }
     }
 
-    /// Writes that were lost with a link were written again.
+    /// The initiator has repeated writes that were lost with a link.
     pub(super) fn make_up(&mut self, control: SlotId, stream: RmaStream, lost: &[MakeUp]) {
         let Some(number) = self.member_of(control, stream) else { return };
         let Some(member) = self.members.get_mut(&number) else { return };
         let made_up = lost.iter().try_for_each(|lost| member.inbox.make_up(lost).map(drop));
         match made_up {
+            // The repeated writes may have completed an epoch, so its signals are due.
             Ok(()) => self.apply_signals(number, ArrivalEffect::Ready(stream), None),
             Err(_) => self.refuse_stream(number, stream),
         }
         self.rails.iter_mut().for_each(Rail::flush);
     }
 
-    /// What a member says on a stream breaks the protocol.
+    /// Handles a protocol violation of a member on a stream.
     fn refuse_stream(&mut self, member: u32, stream: RmaStream) {
         let serving = self.members.get(&member).and_then(|member| member.streams.get(&stream));
         let link = serving.and_then(|serving| serving.links.iter().flatten().next());
         if let Some(link) = link.and_then(|&id| self.links.get(id)) {
+            // Any link of the stream identifies it to the dialler.
             self.words.push((link.control, DialMessage::Refused { id: link.id, why: DialRefusal::Protocol }));
         }
         self.remove_stream(member, stream);
     }
 
-    /// A control stream has ended, and with it the process that asked on it.
+    /// A control stream has ended, and with it the process that dialled on it.
     pub(super) fn remove_streams_of(&mut self, control: SlotId) {
         let its = |(&number, member): (&u32, &ServedMember)| {
             let streams = member.streams.iter().filter(|(_, serving)| serving.control == control);
@@ -355,9 +368,10 @@ impl<R: Rail> RmaService<R> {
         lost.into_iter().for_each(|(member, stream)| self.remove_stream(member, stream));
     }
 
-    /// Takes what has come and answers. Whether there was anything.
+    /// Polls the rails, processes arrived messages and replies. Returns whether there was anything.
     pub(super) fn progress(&mut self) -> bool {
         let mut moved = false;
+        // First, because a link without receives stalls its sender.
         if self.starves {
             self.post_receives();
         }
@@ -370,12 +384,13 @@ impl<R: Rail> RmaService<R> {
         moved
     }
 
-    /// Takes from one rail what has come, a bounded number, and answers. Returns how many.
+    /// Polls one rail once, so the number of completions is bounded, and replies. Returns the number of completions.
     fn take_from(&mut self, at: usize) -> usize {
         let count = self.rails[at].poll(&mut self.batch);
         for index in 0..count {
             let completion = self.batch[index];
             let name = self.names[at].get(completion.link.0 as usize).copied().flatten();
+            // A completion of a link that was destroyed in this poll.
             let Some(id) = name else { continue };
             if completion.status != OpStatus::Ok {
                 self.fail_link(id);
@@ -386,13 +401,16 @@ impl<R: Rail> RmaService<R> {
             }
         }
         if count > 0 {
+            // Replies of the whole batch share one doorbell.
             self.rails[at].flush();
         }
         count
     }
 
-    /// Prepares a wait for requests of other members and adds the descriptors to wait for. False if it has to be polled.
+    /// Prepares a wait for requests of other members, and adds the descriptors to wait for. False if the service has to be
+    /// polled.
     pub(super) fn arm_events(&mut self, descriptors: &mut Vec<Arc<OwnedFd>>) -> bool {
+        // Deferred work is done by polls only, so a sleep would delay it.
         let is_behind = self.starves || !self.leaving.is_empty();
         if is_behind || self.links.iter().any(|(_, link)| !link.owed.is_empty()) {
             return false;
@@ -400,13 +418,13 @@ impl<R: Rail> RmaService<R> {
         arm_rails(&mut self.rails, descriptors)
     }
 
-    /// How often a rail wanted to be asked again at once, when it was asked here.
+    /// Returns how often a rail requested another poll at once, over all calls of this function.
     pub(super) fn sample_progress(&mut self) -> u64 {
         self.stirred += count_pending_rails(&mut self.rails);
         self.stirred
     }
 
-    /// Posts receives that found no room before.
+    /// Posts receives for which there was no credit before.
     #[cold]
     fn post_receives(&mut self) {
         self.starves = false;
@@ -418,6 +436,7 @@ impl<R: Rail> RmaService<R> {
     fn on_completion(&mut self, id: SlotId, completion: &Completion) -> Result<(), ProtocolFault> {
         let Some(link) = self.links.get_mut(id) else { return Ok(()) };
         let foreign = ProtocolFault::Epoch(u64::MAX);
+        // Only arrivals prove that the other end is up; own completions do not.
         link.heard |= completion.done != CompletionKind::Posted;
         match completion.done {
             CompletionKind::Posted => Ok(()),
@@ -431,6 +450,7 @@ impl<R: Rail> RmaService<R> {
             CompletionKind::Received => {
                 let message =
                     link.receives.take_message(completion.wr_id, completion.len).map_err(|_| foreign)?;
+                // Posted again before the message is processed, as the sender counts on it.
                 self.starves |= !link.receives.post_due(&mut self.rails[link.rail], link.link);
                 self.on_message(id, &message)
             }
@@ -442,6 +462,7 @@ impl<R: Rail> RmaService<R> {
         let number = link.member;
         let Some(member) = self.members.get_mut(&number) else { return Ok(()) };
         let took = match message {
+            // The stream is compared, since a link serves exactly one.
             RmaMessage::Request(request) if request.stream == link.stream => {
                 return self.serve_request(id, request);
             }
@@ -453,21 +474,21 @@ impl<R: Rail> RmaService<R> {
         Ok(())
     }
 
-    /// Applies the signals whose turn it is, and acknowledges.
+    /// Applies the signals that are next in order, and sends acknowledgements.
     fn apply_signals(&mut self, number: u32, took: ArrivalEffect, over: Option<SlotId>) {
         let Some(member) = self.members.get_mut(&number) else { return };
         if let ArrivalEffect::Ready(stream) = took {
             while let Some(update) = member.inbox.take_signal(stream) {
                 let word = update.word();
-                // A word that is not there is applied by nobody; the initiator had no right to name it.
+                // A signal to a word that does not exist is dropped: the initiator had no right to name the word.
                 heap::update_word(&self.heaps, word, |old| update.apply_to(old));
             }
         }
         self.send_acks(number, over);
     }
 
-    /// Sends the acknowledgements that are due to a member, each over a link of its stream: that one, if it is and can. Those for which
-    /// there is none stay due: their initiator has lost a link, and asks.
+    /// Sends the acknowledgements that are due to a member, each over a link of its stream: over the link `over` if it belongs to
+    /// the stream and has credit. Without any link they stay due: the initiator has lost a link too, and requests them again.
     fn send_acks(&mut self, number: u32, over: Option<SlotId>) {
         while let Some((id, ack)) = self.next_ack(number, over) {
             let Some(link) = self.links.get_mut(id) else { return };
@@ -480,9 +501,11 @@ impl<R: Rail> RmaService<R> {
         let member = self.members.get_mut(&number)?;
         let links = &self.links;
         let streams = &member.streams;
+        // A link that the dialler does not consider up yet would lose the acknowledgement.
         let carries = |id: &SlotId| links.get(*id).is_some_and(|link| !link.leaving && link.heard);
         let link_of = |stream: RmaStream| {
             let all = &streams.get(&stream)?.links;
+            // The link of the arrival first, because it has just carried a message.
             let that = over.filter(|id| all.contains(&Some(*id)) && carries(id));
             that.or_else(|| all.iter().flatten().copied().find(carries))
         };
@@ -495,6 +518,7 @@ impl<R: Rail> RmaService<R> {
         let Some(member) = self.members.get_mut(&link.member) else { return Ok(()) };
         let Some(serving) = member.streams.get_mut(&link.stream) else { return Ok(()) };
         let heaps = &self.heaps;
+        // Executed at most once per request: `served` keeps the results for repetitions.
         let execute = |request: &AtomicRequest| {
             let word = request.word();
             let atomic = request.atomic();
@@ -509,7 +533,7 @@ impl<R: Rail> RmaService<R> {
         Ok(())
     }
 
-    /// Goes on with answers that found no room.
+    /// Sends replies for which there was no credit before.
     pub(super) fn answer_all(&mut self) {
         for (_, link) in self.links.iter_mut().filter(|(_, link)| !link.owed.is_empty()) {
             send_answers(&mut self.rails[link.rail], link);
@@ -517,13 +541,14 @@ impl<R: Rail> RmaService<R> {
     }
 }
 
-/// Sends what is owed, as far as there is room. A link that takes none has failed, which its own completion tells; what is owed is
-/// asked for again over another.
+/// Sends the queued replies, as far as there is credit. A link that refuses them has failed, which its own completion reports;
+/// the initiator repeats its request over another link.
 fn send_answers(rail: &mut impl Rail, link: &mut ServedLink) {
     while let Some(message) = link.owed.front() {
         let (bytes, len) = message.to_bytes();
         let op = Op::Send { head: &bytes[..len], body: OpSource::Inline(&[]), imm: None };
         match rail.post(link.link, ANSWER, op, false) {
+            // Removed only when posted: a busy link keeps the order of its replies.
             Ok(()) => drop(link.owed.pop_front()),
             Err(PostError::Busy) => return,
             Err(PostError::Refused(_)) => return link.owed.clear(),
@@ -531,7 +556,7 @@ fn send_answers(rail: &mut impl Rail, link: &mut ServedLink) {
     }
 }
 
-/// Prepares a wait for events of these rails and adds the descriptors to wait for. False if one of them has to be polled.
+/// Prepares a wait for events of these rails, and adds the descriptors to wait for. False if one of them has to be polled.
 pub(super) fn arm_rails<R: Rail>(rails: &mut [R], descriptors: &mut Vec<Arc<OwnedFd>>) -> bool {
     rails.iter_mut().all(|rail| match (rail.arm_wait(), rail.event_descriptor()) {
         (WaitMethod::Event, Some(descriptor)) => {
@@ -542,7 +567,7 @@ pub(super) fn arm_rails<R: Rail>(rails: &mut [R], descriptors: &mut Vec<Arc<Owne
     })
 }
 
-/// How many of these rails want to be asked again at once.
+/// Counts the rails that request another poll at once.
 pub(super) fn count_pending_rails<R: Rail>(rails: &mut [R]) -> u64 {
     rails.iter_mut().map(|rail| u64::from(rail.arm_wait() == WaitMethod::After(Duration(0)))).sum()
 }

@@ -1,5 +1,6 @@
-//! A thread that serves for a process that computes: what others put, get, ask and signal there is complete in time although its
-//! own threads make no call, and what those have begun goes on. Started by front ends for whoever wants it; leaves the process alone while that polls by itself.
+//! A thread that serves for a process that computes: accesses of other members complete in time although the process's own
+//! threads make no call, and its own operations make progress. Front ends start it on request; it does nothing while the process
+//! polls by itself.
 
 use std::io;
 use std::ops::Deref;
@@ -15,16 +16,16 @@ use crate::wait::{BackoffStep, WaitBackoff, WaitPolicy};
 /// The longest rest while members have requested something lately: each step of a request may wait this long. Then the policy's longest
 /// rest holds.
 const REST_MAX: Duration = Duration::from_millis(1);
-/// Fruitless rounds after which no member has.
+/// Fruitless rounds after which members count as idle.
 const IDLE_AFTER: u32 = 64;
-/// And then it looks at control streams, of which each takes a system call, with one round in so many only.
+/// When idle, rounds per poll of the control streams: that poll costs a system call per stream.
 const STREAMS_EVERY: u32 = 4;
 
 impl<F: Fabric, H: Host> RmaJob<F, H> {
-    /// Starts a thread that serves for a job, until the value that comes back is dropped.
+    /// Starts a thread that serves a job until the returned value is dropped.
     ///
     /// # Errors
-    /// When the system has no thread left.
+    /// The system cannot create another thread.
     pub fn serve_beside<J>(job: J) -> io::Result<HelperThread>
     where
         J: Deref<Target = Self> + Send + 'static,
@@ -45,7 +46,7 @@ fn serve_until_stopped<F: Fabric, H: Host>(job: &RmaJob<F, H>, stop: &AtomicBool
     while !stop.load(Ordering::Relaxed) {
         let now = job.poll_count();
         let polled = std::mem::replace(&mut polls, now) != now;
-        // Else its own threads serve.
+        // While the process polls, its own threads serve, and a second poller would only contend for the locks.
         let moved = !polled && {
             let hears = fruitless < IDLE_AFTER || fruitless.is_multiple_of(STREAMS_EVERY);
             let moved = if hears { job.serve_members() } else { job.serve_links() };
@@ -61,7 +62,7 @@ fn serve_until_stopped<F: Fabric, H: Host>(job: &RmaJob<F, H>, stop: &AtomicBool
             fruitless = fruitless.saturating_add(1);
             let most = if fruitless < IDLE_AFTER { REST_MAX } else { WaitPolicy::SERVICE.most };
             match waiting.next_step_within(WaitPolicy::SERVICE.first, most) {
-                // Work for threads that serve themselves would wake this one each time.
+                // With threads that serve themselves, each of their messages would wake this one for nothing.
                 BackoffStep::Rest { length, .. } if !polled => _ = events.wait(job, length),
                 pause => pause.wait_once(),
             }

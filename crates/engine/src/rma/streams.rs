@@ -1,5 +1,5 @@
-//! Control streams of a job: accepted and begun, with a HELLO first, and their words in and out. One stream from
-//! each member to each that it asks. Driven by the job's calls; decides nothing about links.
+//! Control streams of a job: accepts them or connects them, each with a HELLO first, and sends and receives messages. Each member
+//! opens one stream to each member that it contacts. Driven by the job's calls; decides nothing about links.
 
 use trunkline_fabric::{
     self as fabric, Host, LogLevel, OobAddress, OobError, OobListener, OobStream, OobTransport, PassedFd,
@@ -16,15 +16,15 @@ use trunkline_proto::wire::share::ShareOffer;
 
 use crate::in_full;
 
-/// Streams of one process.
+/// The maximum number of streams of a process.
 const STREAMS_MAX: usize = 16384;
-/// Streams accepted, and words taken from a stream, in one go.
+/// Streams accepted, and messages read from a stream, per call: other streams and links get their turn in between.
 const BURST: usize = 64;
 
-/// What has come.
+/// An event of the streams.
 #[derive(Debug)]
 pub(super) enum StreamEvent {
-    /// A word, with the descriptor that came with it.
+    /// A message, with the descriptor that was passed with it.
     Word(SlotId, DialMessage, Option<PassedFd>),
     /// The stream has ended, and with it the process at its other end.
     Lost(SlotId),
@@ -32,28 +32,28 @@ pub(super) enum StreamEvent {
 
 struct MemberStream<S> {
     io: S,
-    /// Known once its HELLO came.
+    /// Known once its HELLO has arrived.
     process: Option<ProcessId>,
-    /// Whom we dialled.
+    /// The process that this process dialled; `None` if the other end opened the stream.
     expected: Option<ProcessId>,
-    /// It could not take a word: what comes next on it would be misunderstood.
+    /// A message could not be sent: later messages on the stream would be misunderstood, so it ends.
     broken: bool,
     /// Another process has opened it, and it has not shown which member it is of.
     is_unproven: bool,
-    /// Units of work that it has cost until then.
+    /// Units of work that it has cost while unproven.
     cost: u32,
-    /// Links that its other end may ask for.
+    /// Budget of DIAL messages of its other end.
     dials: WorkBudget,
 }
 
-/// All of them.
+/// All control streams of a process.
 pub(super) struct MemberStreams<H: Host> {
     process: ProcessId,
     listener: <H::Oob as OobTransport>::Listener,
     streams: SlotTable<MemberStream<<H::Oob as OobTransport>::Stream>>,
-    /// Those that others have opened and that have not shown which member they are of.
+    /// Streams that other processes have opened and that have not shown which member they are of.
     unproven: UnprovenStreams,
-    /// Work for those.
+    /// Work budget for those streams.
     strangers: WorkBudget,
     /// When streams were read last.
     read_at: Instant,
@@ -64,7 +64,7 @@ pub(super) struct MemberStreams<H: Host> {
 }
 
 impl<H: Host> MemberStreams<H> {
-    /// None, with a listener.
+    /// Creates a listener, and no stream.
     ///
     /// # Errors
     /// When the system refuses to listen.
@@ -82,20 +82,20 @@ impl<H: Host> MemberStreams<H> {
         })
     }
 
-    /// Where others find this process.
+    /// Returns the address at which other members reach this process.
     pub(super) fn listen_address(&self) -> OobAddress {
         self.listener.listen_address()
     }
 
-    /// How many there are.
+    /// Returns the number of streams.
     pub(super) fn len(&self) -> usize {
         self.streams.len()
     }
 
-    /// The stream to that process, begun if there is none; `None` if it is too busy to be called right now.
+    /// Returns the stream to a process, and connects it if there is none; `None` if the process is too busy to accept it now.
     ///
     /// # Errors
-    /// Nobody listens there, or there are too many streams.
+    /// No process listens there, or there are too many streams.
     pub(super) fn stream_to(
         &mut self,
         host: &H,
@@ -103,11 +103,13 @@ impl<H: Host> MemberStreams<H> {
         address: &[u8],
     ) -> Result<Option<SlotId>, OobError> {
         let leads = |stream: &MemberStream<_>| stream.expected.or(stream.process) == Some(process);
-        // Whoever called us has only said who it is.
+        // A stream that the other end opened is not used: its HELLO is only a claim, but an address of a card leads to the
+        // member.
         let begun = |stream: &MemberStream<_>| stream.expected.is_some() && leads(stream);
         if let Some((id, _)) = self.streams.iter().find(|(_, stream)| begun(stream)) {
             return Ok(Some(id));
         }
+        // The listen queue of the member is full; the caller tries again later.
         let io = match host.oob().connect(&OobAddress(address.to_vec())) {
             Err(OobError::Overflow) => return Ok(None),
             made => made?,
@@ -115,27 +117,28 @@ impl<H: Host> MemberStreams<H> {
         self.add_stream(io, Some(process)).map(Some)
     }
 
-    /// A stream has shown that a member is at its other end: it stays as long as that.
+    /// Marks that a stream has shown that a member is at its other end: the stream has no time limit any more.
     pub(super) fn mark_proven(&mut self, stream: SlotId) {
         if let Some(one) = self.streams.get_mut(stream)
             && std::mem::take(&mut one.is_unproven)
         {
             self.unproven.remove(stream);
+            // Refunded: the work was for a member of the job.
             self.strangers.refund_units(one.cost);
         }
     }
 
-    /// The process that a stream's other end says it is.
+    /// Returns the process that the HELLO of a stream names.
     pub(super) fn peer_process(&self, stream: SlotId) -> Option<ProcessId> {
         self.streams.get(stream)?.process
     }
 
-    /// Whether this process opened a stream, at the address of a member: requests to that member are answered there.
+    /// Returns whether this process opened a stream, at the address of a member: the replies of that member arrive on it.
     pub(super) fn is_opened(&self, stream: SlotId) -> bool {
         self.streams.get(stream).is_some_and(|stream| stream.expected.is_some())
     }
 
-    /// Ends a stream whose other end does not keep to the protocol.
+    /// Ends a stream whose other end violates the protocol.
     pub(super) fn refuse_stream(&mut self, host: &H, id: SlotId, why: &str, events: &mut Vec<StreamEvent>) {
         if self.streams.get(id).is_some() {
             self.warn_refusal(host, &format!("control stream refused: {why}"));
@@ -146,6 +149,7 @@ impl<H: Host> MemberStreams<H> {
     fn remove_stream(&mut self, id: SlotId, events: &mut Vec<StreamEvent>) {
         self.unproven.remove(id);
         if self.streams.remove(id).is_some() {
+            // Reported once, because the table contained the stream.
             events.push(StreamEvent::Lost(id));
         }
     }
@@ -166,6 +170,7 @@ impl<H: Host> MemberStreams<H> {
         mut io: <H::Oob as OobTransport>::Stream,
         expected: Option<ProcessId>,
     ) -> Result<SlotId, OobError> {
+        // HELLO is the first frame on each stream.
         let hello = ControlFrame::Hello {
             min: VERSION,
             max: VERSION,
@@ -179,24 +184,27 @@ impl<H: Host> MemberStreams<H> {
         self.streams.insert(stream).map_err(|_| OobError::Overflow)
     }
 
-    /// Says a word. A stream that cannot take it ends, which is told when it is read next.
+    /// Sends a message. A stream that cannot send it ends, which the next poll reports.
     pub(super) fn send_message(&mut self, stream: SlotId, word: &DialMessage, fd: Option<PassedFd>) {
         if let Some(stream) = self.streams.get_mut(stream) {
+            // An error is reported by the next poll, where the stream can be removed.
             stream.broken |= stream.io.send(fabric::OobFrame { bytes: word.to_bytes(), fd }).is_err();
         }
     }
 
-    /// Accepts streams and takes what came, a bounded number.
+    /// Accepts streams and reads messages, a bounded number of each.
     pub(super) fn poll_streams(&mut self, host: &H, events: &mut Vec<StreamEvent>) {
         let now = host.now();
         let accepted = self.accept_streams(host, now, events);
         let mut names = std::mem::take(&mut self.names);
         names.clear();
+        // Proven streams are always read; the others share a budget.
         names.extend(self.streams.iter().filter(|(_, stream)| !stream.is_unproven).map(|(id, _)| id));
         names.extend(self.unproven.expired_streams(now));
         // An invited peer has often sent its proof already.
         names.extend(self.unproven.newest_streams(accepted));
         names.extend(self.unproven.next_reads());
+        // Stored for `expire_unproven`, which runs after the events of this poll.
         self.read_at = now;
         for &id in &names {
             match self.receive_messages(id, now, events) {
@@ -218,11 +226,12 @@ impl<H: Host> MemberStreams<H> {
         }
     }
 
-    /// Accepts the streams that wait, a bounded number at once and per second: the others wait in the kernel's queue, which refuses more. Returns
-    /// how many were accepted.
+    /// Accepts pending streams, a bounded number per call and per second: further ones wait in the kernel's queue, which refuses
+    /// the excess. Returns how many were accepted.
     fn accept_streams(&mut self, host: &H, now: Instant, events: &mut Vec<StreamEvent>) -> usize {
         let mut accepted = 0;
         for _ in 0..BURST {
+            // The budget bounds the work that unknown processes can cause.
             if !self.strangers.check_room(now) {
                 break;
             }
@@ -241,6 +250,7 @@ impl<H: Host> MemberStreams<H> {
                     Err(error) => error,
                 },
                 Err(error @ OobError::OtherUser { .. }) => {
+                    // A refused connection costs work too.
                     self.strangers.spend_units(1);
                     self.warn_refusal(host, &format!("control stream refused: {}", in_full(&error)));
                     continue;
@@ -248,6 +258,7 @@ impl<H: Host> MemberStreams<H> {
                 Err(error) => error,
             };
             let text = format!("control stream not accepted: {}", in_full(&error));
+            // The same failure recurs at each call, and is logged once.
             if self.told.as_ref() != Some(&text) {
                 host.log(LogLevel::Warn, &text);
                 self.told = Some(text);
@@ -257,15 +268,17 @@ impl<H: Host> MemberStreams<H> {
         accepted
     }
 
-    /// Whether a frame may be read from a stream now: streams that have shown nothing, and those that ask for very many links, wait.
+    /// Returns whether a frame may be read from a stream now: unproven streams, and streams with very many DIAL messages, have to
+    /// wait for their budget.
     fn may_read(&mut self, id: SlotId, now: Instant) -> bool {
         let Some(stream) = self.streams.get_mut(id) else { return false };
         let is_due =
             if stream.is_unproven { self.strangers.check_room(now) } else { stream.dials.check_room(now) };
+        // A broken stream is read in any case, because only a read ends it.
         is_due || stream.broken
     }
 
-    /// Takes what came on one stream. An error ends it; an empty one is its end.
+    /// Reads the messages of one stream. An error ends it; an empty error is the regular end.
     fn receive_messages(
         &mut self,
         id: SlotId,
@@ -278,11 +291,12 @@ impl<H: Host> MemberStreams<H> {
             }
             let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
             let frame = match stream.io.recv() {
+                // A stream that lost a message must not deliver later ones.
                 _ if stream.broken => return Err(String::new()),
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(()),
                 Err(OobError::Merged) => {
-                    // It carries on a stream of a peer that knows its name.
+                    // The connection has joined a stream whose name only its peer knows, so it is not charged as an unproven one.
                     self.strangers.refund_units(1);
                     return Err(String::new());
                 }
@@ -295,6 +309,7 @@ impl<H: Host> MemberStreams<H> {
             }
             if stream.process.is_some() {
                 let word = DialMessage::from_bytes(&frame.bytes).map_err(|error| error.to_string())?;
+                // Each DIAL makes a link, so members have a budget for them too.
                 if matches!(word, DialMessage::Dial { .. }) {
                     stream.dials.spend_units(1);
                 }

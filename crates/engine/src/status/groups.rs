@@ -1,6 +1,6 @@
-//! What others see of groups of shared queue pairs: a record on the status page for each of the first of them. Who is on a
-//! group is written when a member comes or goes, its numbers also now and then while it is used. Called with the group's lane;
-//! waits for nobody, and allocates nothing.
+//! The records of shared groups on the status page, one for each of the first groups. The members of a group are written when
+//! they change, its counters also periodically while it is used. Called under the group's lock; never waits, and allocates
+//! nothing.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -17,15 +17,15 @@ use super::{EngineStatus, load_word, store_word};
 use crate::link::rails::GroupRails;
 use crate::pool::groups::{GroupResources, MemberLocation};
 
-/// Which groups have the records.
+/// The assignment of the records to groups.
 #[derive(Debug, Default)]
 pub(super) struct RecordSlots {
-    /// The group's lane and 1, for each record; 0 where no group has it.
+    /// The group's lane plus 1, for each record; 0 for a free record.
     lanes: [AtomicU32; RECORDS],
 }
 
 impl RecordSlots {
-    /// The first free record, for the group in that lane.
+    /// Allocates the first free record for the group in a lane.
     fn allocate_record(&self, lane: u32) -> Option<usize> {
         let taken =
             |of: &AtomicU32| of.compare_exchange(0, lane + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -41,19 +41,19 @@ impl RecordSlots {
     }
 }
 
-/// What a group knows of its record.
+/// The display state of a group.
 #[derive(Debug, Default)]
 pub(crate) struct GroupDisplay {
-    /// Since its numbers were written, wrapping: they are when it is 0.
+    /// Polls since its counters were written, wrapping: they are written when it is 0.
     turns: u8,
     members: u16,
-    /// It counts among the groups of the process.
+    /// It is included in the group count of the process.
     begun: bool,
     record: Option<GroupRecordWriter>,
 }
 
 impl GroupDisplay {
-    /// Counts a turn; whether the numbers are to be written.
+    /// Counts a poll. Returns whether the counters are to be written.
     #[inline(always)]
     fn is_due(&mut self) -> bool {
         self.turns = self.turns.wrapping_add(1);
@@ -61,7 +61,7 @@ impl GroupDisplay {
     }
 }
 
-/// The record of a group. Only the lane's holder writes.
+/// The record of a group. Only the lock holder writes.
 #[derive(Debug)]
 pub(super) struct GroupRecordWriter {
     words: CounterWords<WORDS>,
@@ -72,7 +72,7 @@ impl GroupRecordWriter {
         Self { words }
     }
 
-    /// The record is that group's from now on.
+    /// Publishes a group in the record.
     pub(super) fn publish_group(&self, group: &QueueGroupRecord) {
         let sequence = group::record_sequence(load_word(&self.words[word::WHO])).wrapping_add(1);
         store_word(&self.words[word::WHO], group::free_word(sequence));
@@ -82,7 +82,7 @@ impl GroupRecordWriter {
         self.words[word::WHO].store(words[word::WHO].to_le(), Ordering::Release);
     }
 
-    /// It is nobody's.
+    /// Marks the record as free.
     fn clear_group(&self) {
         let sequence = group::record_sequence(load_word(&self.words[word::WHO])).wrapping_add(2);
         store_word(&self.words[word::WHO], group::free_word(sequence));
@@ -100,7 +100,7 @@ impl GroupRecordWriter {
 }
 
 impl EngineStatus {
-    /// Somebody has come to the group in that lane; the first one brings it its record, if one is free.
+    /// Shows a new member of the group in a lane; the first member allocates the group's record, if one is free.
     pub(crate) fn show_group(
         &self,
         lane: u32,
@@ -128,7 +128,7 @@ impl EngineStatus {
         common.shown.record = Some(record);
     }
 
-    /// The group in that lane is gone.
+    /// Hides the group of a lane, which has ended.
     pub(crate) fn hide_group(&self, lane: u32, common: &mut GroupResources) {
         if !std::mem::take(&mut common.shown.begun) {
             return;
@@ -142,7 +142,7 @@ impl EngineStatus {
         }
     }
 
-    /// Where the comm of a seat rides.
+    /// Returns the group membership of a comm.
     pub(crate) fn group_membership(&self, seat: MemberLocation) -> Option<GroupMembership> {
         let member = seat.member_id()?;
         // At most 32.
@@ -153,16 +153,16 @@ impl EngineStatus {
         CounterWords::of_page(self.page.as_ref()?, group::AT + at * WORDS * 8)
     }
 
-    /// So many more groups; wraps.
+    /// Adds `more` groups to the count; wraps.
     fn count_groups(&self, more: u64) {
         let sum = |word: u64| Some(u64::from_le(word).wrapping_add(more).to_le());
-        // It never fails: `sum` always gives a value.
+        // Never fails: `sum` always returns a value.
         let _ = self.head[head::GROUPS].fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
     }
 }
 
 impl GroupResources {
-    /// There are so many members now.
+    /// Shows the current number of members.
     pub(crate) fn show_members(&mut self, members: usize, rails: &GroupRails<impl Rail>) {
         // At most 128.
         self.shown.members = members as u16;
@@ -172,7 +172,7 @@ impl GroupResources {
         self.show_numbers(rails);
     }
 
-    /// Counts a turn of a member, and shows the numbers if it is one of 256.
+    /// Counts a poll of a member; every 256th one writes the counters, so that a poll stays cheap.
     #[inline(always)]
     pub(crate) fn show_now_and_then(&mut self, rails: &GroupRails<impl Rail>) {
         if self.shown.is_due() {
@@ -180,7 +180,7 @@ impl GroupResources {
         }
     }
 
-    /// Writes what changes with use.
+    /// Writes the counters that change with use.
     #[cold]
     fn show_numbers(&self, rails: &GroupRails<impl Rail>) {
         if let Some(record) = &self.shown.record {

@@ -1,5 +1,5 @@
-//! What the engine counts, and the page on which others can see it. Counting is a plain store into a word that one
-//! thread at a time writes; whether the words lie on a page or in memory of our own, nobody here asks afterwards.
+//! The counters of the engine, and the page on which other processes can read them. Counting is a plain store into a word with
+//! one writer at a time. Whether the words are on a page or in private memory is decided once, at creation.
 
 pub(crate) mod groups;
 mod read;
@@ -24,10 +24,10 @@ use crate::{CommFault, EngineParams};
 /// Words of the whole head.
 const HEAD_WORDS: usize = HEAD_BYTES / 8;
 
-/// Words of what all NICs have in use.
+/// Words of the usage of all NICs.
 const USAGE_WORDS: usize = NICS_MAX * usage::WORDS;
 
-/// The process's own words, and where its rows are.
+/// The process's own words, and the location of its rows.
 pub(crate) struct EngineStatus {
     head: CounterWords<{ head::WORDS }>,
     usage: CounterWords<USAGE_WORDS>,
@@ -35,13 +35,13 @@ pub(crate) struct EngineStatus {
     records: RecordSlots,
 }
 
-/// Rows of an engine: one for each comm that can be open.
+/// Returns the number of rows of an engine: one per comm that can be open.
 pub(crate) fn row_count(params: &EngineParams) -> usize {
     (params.comms_max as usize).clamp(1, ROWS_MAX)
 }
 
 impl EngineStatus {
-    /// Makes the page, if it is wanted and the host has such a thing. Without one everything is counted all the same.
+    /// Creates the page, if it is requested and the host supports it. Without a page, the engine counts in private memory.
     pub(crate) fn new<F: Fabric, H: Host>(
         fabric: &F,
         host: &H,
@@ -79,26 +79,26 @@ impl EngineStatus {
             tallies: [0; ProcessTally::LEN],
             control: ControlStreams::default(),
         };
-        // The first word says that the others are there.
+        // In reverse order: the first word marks the others as valid, so it is stored last.
         for (word, bytes) in whole.iter().zip(begin.to_bytes().as_chunks::<8>().0).rev() {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Release);
         }
         Self { head: own, usage: shown, page: Some(made.page), ..unseen }
     }
 
-    /// The row of comms with that index.
+    /// Returns the row of the comms with an index.
     pub(crate) fn row_at(&self, index: usize) -> CommStatusRow {
         let shown =
             self.page.as_ref().and_then(|page| CounterWords::of_page(page, HEAD_BYTES + index * ROW_BYTES));
         CommStatusRow { words: shown.unwrap_or_else(CounterWords::heap) }
     }
 
-    /// So many rows were used so far; called by one thread at a time.
+    /// Publishes the number of rows used so far; called by one thread at a time.
     pub(crate) fn rows_used(&self, rows: usize) {
         store_word(&self.head[head::USED], rows as u64);
     }
 
-    /// What the NICs have in use now.
+    /// Publishes the current usage of the NICs.
     pub(crate) fn show_usage<F: Fabric>(&self, fabric: &F) {
         for nic in 0..fabric.nics().len().min(NICS_MAX) {
             let words = fabric.nic_usage(nic).to_words();
@@ -107,26 +107,26 @@ impl EngineStatus {
         }
     }
 
-    /// Counts something off the path of messages.
+    /// Adds to a tally, off the path of messages.
     pub(crate) fn add_tally(&self, tally: ProcessTally, n: u64) {
         let sum = |word: u64| Some(u64::from_le(word).wrapping_add(n).to_le());
-        // It never fails: `sum` always gives a value.
+        // Never fails: `sum` always returns a value.
         let _ =
             self.head[head::TALLIES + tally as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
     }
 
-    /// The control streams to other hosts, as they are carried now. Called with the control plane.
+    /// Publishes the carriers of the control streams to other hosts. Called under the control plane's lock.
     pub(crate) fn show_control(&self, control: ControlStreams) {
         store_word(&self.head[head::CONTROL], control.to_word());
     }
 
-    /// Remembers the last fault.
+    /// Records the last fault.
     fn record_fault(&self, fault: FaultCode, now: Instant) {
         store_word(&self.head[head::FAULT_AT], now.0);
         store_word(&self.head[head::FAULT], u64::from(fault.to_code()));
     }
 
-    /// A comm failed, or its peer is gone.
+    /// Records that a comm failed, or that its peer has ended.
     #[cold]
     pub(crate) fn comm_fault(&self, row: &CommStatusRow, failed: bool, fault: CommFault, now: Instant) {
         let state = if failed { CommState::Failed } else { CommState::Open };
@@ -140,7 +140,7 @@ impl EngineStatus {
         Counters::from_rows(&std::array::from_fn(|at| load_word(&self.head[head::TALLIES + at])), rows)
     }
 
-    /// Others cannot see the page any more.
+    /// Hides the page from other processes.
     pub(crate) fn retire_page(&self) {
         if let Some(page) = &self.page {
             page.retire();
@@ -168,7 +168,7 @@ fn store_word(word: &AtomicU64, value: u64) {
     word.store(value.to_le(), Ordering::Relaxed);
 }
 
-/// What is counted for a comm, and for those that had its index before. Only the lane's holder writes.
+/// The counters of a comm, and of earlier comms of its index. Only the lock holder writes.
 #[derive(Debug)]
 pub(crate) struct CommStatusRow {
     words: CounterWords<ROW_WORDS>,
@@ -184,7 +184,7 @@ const AGAIN: usize = row::COUNTS + 5;
 const FAILED: usize = row::COUNTS + 6;
 
 impl CommStatusRow {
-    /// A row that nobody sees, for what is no comm any more.
+    /// Creates a row that is not on the page, for requests without an open comm.
     pub(crate) fn without_page() -> Self {
         Self { words: CounterWords::heap() }
     }
@@ -195,49 +195,49 @@ impl CommStatusRow {
         store_word(word, load_word(word).wrapping_add(n));
     }
 
-    /// So many messages have begun.
+    /// Counts messages that have begun.
     #[inline]
     pub(crate) fn count_begun(&self, messages: usize) {
         self.add_count(BEGUN, messages as u64);
     }
 
-    /// A message was sent.
+    /// Counts a sent message.
     #[inline]
     pub(crate) fn count_sent(&self, bytes: u64) {
         self.add_count(SENT, 1);
         self.add_count(SENT_BYTES, bytes);
     }
 
-    /// Messages were received.
+    /// Counts received messages.
     #[inline]
     pub(crate) fn count_received(&self, sizes: &[u64]) {
         self.add_count(RECEIVED, sizes.len() as u64);
         self.add_count(RECEIVED_BYTES, sizes.iter().fold(0, |sum, &size| sum.wrapping_add(size)));
     }
 
-    /// A call was told to call again.
+    /// Counts a call that returned "not yet".
     #[inline]
     pub(crate) fn count_retry(&self) {
         self.add_count(AGAIN, 1);
     }
 
-    /// What has begun and not ended never will.
+    /// Counts all pending messages as failed.
     pub(crate) fn give_up(&self) {
         self.add_count(FAILED, self.counts().pending_messages());
     }
 
-    /// All that was counted here.
+    /// Returns all counts of the row.
     pub(crate) fn counts(&self) -> MessageCounts {
         MessageCounts::from_array(std::array::from_fn(|at| load_word(&self.words[row::COUNTS + at])))
     }
 
-    /// A comm begins to use the row; what it finds counted is not its own.
+    /// Assigns the row to a comm; existing counts belong to earlier comms.
     pub(crate) fn open_comm(&self, comm: CommRecord) {
         let before = self.counts();
         self.write_comm(&CommRecord { before, ..comm });
     }
 
-    /// How the comm stands now; true if that is news. A fault once named stays until another is named.
+    /// Sets the state of the comm; returns whether it changed. A fault stays until another one is set.
     pub(crate) fn set_comm_state(&self, state: CommState, fault: Option<FaultCode>) -> bool {
         let words = std::array::from_fn(|at| load_word(&self.words[at]));
         let Ok(wire::StatusRow { comm: Some(comm), .. }) = wire::StatusRow::from_words(&words) else {
@@ -250,7 +250,7 @@ impl CommStatusRow {
         now != comm
     }
 
-    /// Which links of the comm carry now; how many do no more, and how many do again, if that is news.
+    /// Sets which links of the comm are up. Returns how many failed and how many recovered, if that changed.
     pub(crate) fn update_links(&self, carrying: u8) -> Option<(u32, u32)> {
         let words = std::array::from_fn(|at| load_word(&self.words[at]));
         let Ok(wire::StatusRow { comm: Some(comm), .. }) = wire::StatusRow::from_words(&words) else {
@@ -266,7 +266,7 @@ impl CommStatusRow {
         Some(((before & !now).count_ones(), (now & !before).count_ones()))
     }
 
-    /// Changes the words that say which comm it is, so that readers notice what they copied meanwhile.
+    /// Changes the words that identify the comm, with a sequence number, so that readers detect a torn copy.
     fn write_comm(&self, to: &CommRecord) {
         let sequence = load_word(&self.words[row::SEQUENCE]);
         store_word(&self.words[row::SEQUENCE], sequence.wrapping_add(1));

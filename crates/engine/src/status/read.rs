@@ -1,5 +1,5 @@
-//! Reading another process's page: copied, then parsed. Whatever is on it is anybody's bytes until the parser has taken
-//! it. Called by `trunkline top`; an engine never reads its own.
+//! Reading another process's page: copied, then parsed. The contents are untrusted bytes until the parser has accepted them.
+//! Called by `trunkline top`; an engine never reads its own.
 
 use trunkline_mem::{OutOfBounds, PageView};
 use trunkline_proto::wire::status::{
@@ -7,25 +7,25 @@ use trunkline_proto::wire::status::{
     row,
 };
 
-/// How often a row that changes is looked at again.
+/// How often a row that changes is read again.
 const TRIES: usize = 64;
 
 /// A page that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StatusPageError {
-    /// What is on it is no status page.
+    /// The page is not a status page.
     #[error(transparent)]
     Status(#[from] StatusError),
-    /// It is smaller than it says.
+    /// It is smaller than its head states.
     #[error(transparent)]
     Bounds(#[from] OutOfBounds),
 }
 
-/// The head of a page, once its sizes are known to be right.
+/// Reads the head of a page, and checks its sizes.
 ///
 /// # Errors
-/// [`StatusPageError`] says why it is not used.
+/// [`StatusPageError`] states why the page is refused.
 pub fn read_head(view: &PageView) -> Result<StatusHead, StatusPageError> {
     let mut words = [0; HEAD_BYTES / 8];
     let there = words.len().min(view.len() / 8);
@@ -39,7 +39,7 @@ pub fn read_head(view: &PageView) -> Result<StatusHead, StatusPageError> {
     Ok(head)
 }
 
-/// Copies the records of groups, each as it is of one group.
+/// Copies the records of groups, each consistent for one group.
 fn read_records(view: &PageView, words: &mut [u64; HEAD_BYTES / 8]) -> Result<(), OutOfBounds> {
     let (records, _) = words[group::AT / 8..].as_chunks_mut();
     for (nth, record) in records.iter_mut().take(group::RECORDS).enumerate() {
@@ -48,7 +48,7 @@ fn read_records(view: &PageView, words: &mut [u64; HEAD_BYTES / 8]) -> Result<()
     Ok(())
 }
 
-/// A copy of one record; a free one if it changes all the time.
+/// Returns a copy of one record; a free one if it keeps changing.
 fn record_at(view: &PageView, at: usize) -> Result<[u64; group::WORDS], OutOfBounds> {
     let mut words = [0; group::WORDS];
     let mut again = [0; 1];
@@ -63,17 +63,17 @@ fn record_at(view: &PageView, at: usize) -> Result<[u64; group::WORDS], OutOfBou
     Ok([0; group::WORDS])
 }
 
-/// A copy of the whole page. Comms that open or close meanwhile are in it or not; counts are never lost or doubled.
+/// Returns a copy of the whole page. Comms that open or close meanwhile may be missing; counts are never lost or doubled.
 ///
 /// # Errors
-/// [`StatusPageError`] says why it is not used.
+/// [`StatusPageError`] states why the page is refused.
 pub fn read_status(view: &PageView) -> Result<StatusSnapshot, StatusPageError> {
     let head = read_head(view)?;
     let rows = (0..head.used as usize).map(|at| row_at(view, page_bytes(at))).collect::<Result<_, _>>()?;
     Ok(StatusSnapshot { head, rows })
 }
 
-/// A copy of one row; without its comm if that changes all the time.
+/// Returns a copy of one row; without its comm if that keeps changing.
 fn row_at(view: &PageView, at: usize) -> Result<StatusRow, StatusPageError> {
     debug_assert!(at.is_multiple_of(ROW_BYTES));
     let mut words = [0; ROW_WORDS];
@@ -106,7 +106,7 @@ mod tests {
     use super::super::tests::row_of;
     use super::*;
 
-    /// A page under a name of its own, and how others see it.
+    /// Creates a page under a unique name, and the view of other processes.
     fn page(name: &str, rows: usize) -> (Arc<PublishedPage>, PageView) {
         let page = Arc::new(PublishedPage::create_page(name, page_bytes(rows)).unwrap());
         let wanted = format!("/memfd:{name} (deleted)");
@@ -146,7 +146,7 @@ mod tests {
                     row.open_comm(comm(generation));
                 }
             });
-            // Long enough for the two to meet also where they share one processor.
+            // Long enough for the two to overlap also on one processor.
             let began = std::time::Instant::now();
             let millis = |n| std::time::Duration::from_millis(n);
             while began.elapsed() < millis(500) || (whole < 1000 && began.elapsed() < millis(20_000)) {

@@ -1,6 +1,6 @@
-//! A control stream over loopback connections, driven by a list of actions: frames in both directions, connections that are cut at any
-//! moment, and connections of others that send anything. Frames arrive once and in order, whatever happens; as long as a
-//! connection is left and no other process knows the stream's name, all of them arrive.
+//! A control stream over loopback connections, driven by a list of actions: frames in both directions, connections that are cut
+//! at any moment, and connections of unrelated processes that send anything. Frames arrive once and in order, whatever happens.
+//! All of them arrive while a connection is left and no other process knows the stream's name.
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -14,16 +14,16 @@ use trunkline_proto::wire::strand::{StrandHead, StrandRecordKind};
 
 use super::*;
 
-/// Actions of one input.
+/// The maximum number of actions of one input.
 const ACTIONS_MAX: usize = 96;
 const SILENCE: Duration = Duration::from_secs(30);
 const NAME: StreamName = [7; 16];
-/// Connections of others.
+/// The maximum number of connections of unrelated processes.
 const STRANGERS_MAX: usize = 8;
-/// Looks at both ends in which sent frames must arrive.
+/// The maximum number of polls of both ends until sent frames have arrived.
 const LOOKS_MAX: usize = 20_000;
 
-/// Four bytes per action: its kind, at which end, and two numbers. The first byte of the input is the number of connections.
+/// Four bytes per action: its kind, the end, and two numbers. The first byte of the input is the number of connections.
 pub(crate) fn check_actions(bytes: &[u8]) {
     let Some((strands, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
     let Some(mut world) = StreamFuzzer::new(1 + strands % 3) else { return };
@@ -94,21 +94,21 @@ pub(crate) fn action_seeds() -> Vec<Vec<u8>> {
 #[derive(Default)]
 struct FuzzedEnd {
     stream: Option<RemoteStream>,
-    /// Frames for this end that have not come.
+    /// Frames for this end that have not arrived.
     coming: VecDeque<Vec<u8>>,
 }
 
 struct StreamFuzzer {
     listener: RemoteListener,
-    /// The one that began, and the one that was accepted.
+    /// The opening end, and the accepting end.
     ends: [FuzzedEnd; 2],
     /// Accepted connections that are not the stream.
     others: Vec<RemoteStream>,
     strangers: Vec<TcpStream>,
     sent: u8,
-    /// Some other process speaks with the stream's name, so that it may be ended, or be told anything.
+    /// An unrelated process has used the stream's name, so the stream may have ended, or received anything.
     known: bool,
-    /// An end is gone, or all of its connections were cut.
+    /// An end has ended, or all of its connections were cut.
     apart: bool,
 }
 
@@ -171,7 +171,7 @@ impl StreamFuzzer {
         }
     }
 
-    /// A stranger says a record, whole or in part.
+    /// Sends a record on an unrelated connection, whole or in part.
     fn send_record(&mut self, kind: u8, join: Vec<u8>, number: u8) {
         let Some(stranger) = self.strangers.last_mut() else { return };
         let (kind, body) = match kind % 5 {
@@ -187,11 +187,11 @@ impl StreamFuzzer {
         if number > 200 {
             bytes.truncate(usize::from(number) - 200);
         }
-        // It may have been turned away.
+        // The connection may have been refused.
         let _ = stranger.write_all(&bytes);
     }
 
-    /// Takes and checks the frames that have arrived at one end.
+    /// Receives and checks the frames that have arrived at one end.
     fn check_frames(&mut self, at: usize) {
         if at == 1 {
             self.accept_streams();
@@ -221,7 +221,7 @@ impl StreamFuzzer {
         assert!(stream.strands.len() <= 2 * STRANDS_MAX + 1, "{} connections", stream.strands.len());
     }
 
-    /// The first accepted connection that has said the name is the stream; others end, or wait for a name that they never send.
+    /// The first accepted connection with the stream's name is the stream; others end, or wait for a name that they never send.
     fn accept_streams(&mut self) {
         while let Ok(Some(stream)) = self.listener.accept() {
             self.others.push(stream);
@@ -242,7 +242,7 @@ impl StreamFuzzer {
                 continue;
             }
             match came {
-                // A stranger has a stream of its own if it says a name.
+                // An unrelated connection has a stream of its own once it has sent a name.
                 Ok(_) => at += 1,
                 Err(_) => {
                     let stream = self.others.remove(at);
@@ -252,7 +252,7 @@ impl StreamFuzzer {
         }
     }
 
-    /// One connection of an end is given up at both ends, without a word.
+    /// Cuts one connection at both ends, without a record.
     fn cut_connection(&mut self, at: usize, which: usize) {
         let [began, accepted] = &mut self.ends;
         let (Some(a), Some(b)) = (&mut began.stream, &mut accepted.stream) else { return };
@@ -269,7 +269,7 @@ impl StreamFuzzer {
             port.is_some() && rustix::net::getpeername(strand.fd()).ok().flatten() == port
         };
         let Some(there) = other.strands.iter().position(is_it) else { return };
-        // One that the other end has not joined is still to tell the frames that this one has sent over it.
+        // A connection that the other end has not joined still has to deliver the frames that this end has sent over it.
         if !other.strands[there].is_joined() {
             return;
         }
@@ -281,7 +281,7 @@ impl StreamFuzzer {
         self.apart |= joined(one) == 0 || joined(other) == 0;
     }
 
-    /// All that was sent arrives, as long as the two are not apart.
+    /// Waits until all sent frames have arrived, unless the two ends are apart.
     fn await_frames(&mut self) {
         for looks in 0.. {
             [0, 1].into_iter().for_each(|at| self.check_frames(at));
@@ -304,7 +304,7 @@ impl StreamFuzzer {
     }
 }
 
-/// The kernel keeps no port for it: many inputs follow one another.
+/// Makes the kernel keep no port for it, because many inputs follow one another.
 fn set_zero_linger(socket: &impl AsFd) {
     // A socket that has ended already keeps none.
     let _ = sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO));

@@ -36,22 +36,22 @@ fn connect(listener: &RemoteListener, known: usize) -> RemoteStream {
     RemoteStream::connect(NAME, places, &addresses(1), SILENCE).unwrap()
 }
 
-/// What else is accepted has gone over to the stream that is there.
+/// Accepts further connections, which all join the existing stream.
 fn merge(listener: &mut RemoteListener) {
     while let Some(mut other) = listener.accept().unwrap() {
         until(|| match other.recv() {
             Ok(None) => None,
-            // Or an attempt that was dropped, as another one was first.
+            // Or an attempt that was dropped, because another one was faster.
             Err(OobError::Merged | OobError::Closed) => Some(()),
             other => panic!("{other:?}"),
         });
     }
 }
 
-/// Both ends of a stream with so many strands, all of them joined.
+/// Returns both ends of a stream with this many strands, all of them joined.
 fn woven(strands: usize) -> (RemoteListener, RemoteStream, RemoteStream) {
     let mut listener = listener(strands as u8);
-    // One is known, the others are told.
+    // The client knows one address, and receives the others.
     let mut client = connect(&listener, 1);
     let mut server = until(|| listener.accept().unwrap());
     weave(&mut listener, &mut client, &mut server, strands);
@@ -77,14 +77,14 @@ fn weave(
     });
 }
 
-/// The kernel gives a strand up, as if its cable were cut: nothing of it comes any more, at either end.
+/// Cuts a strand as the kernel would without its cable: nothing of it arrives any more, at either end.
 fn cut(one: &mut RemoteStream, other: &mut RemoteStream, slot: usize) {
     let at = one.strands.iter().position(|strand| strand.slot == slot && strand.is_joined()).unwrap();
     let port = rustix::net::getsockname(one.strands[at].fd()).unwrap();
     let matches =
         |strand: &ControlConnection| rustix::net::getpeername(strand.fd()).unwrap().unwrap() == port;
     let there = other.strands.iter().position(matches).unwrap();
-    // Gone without a word that the other end could read.
+    // Closed without a record that the other end could read.
     for (stream, at) in [(one, at), (other, there)] {
         let fault = ConnectionFault { end: StrandEnd::Silence, error: OobError::Closed };
         stream.drop_connection(at, fault, monotonic_now());
@@ -131,7 +131,7 @@ fn what_is_sent_before_anybody_answers_arrives() {
     weave(&mut listener, &mut client, &mut server, 2);
 }
 
-/// As if its process were killed: no strand says END.
+/// Drops a stream as if its process were killed: no strand sends END.
 fn kill(stream: &mut RemoteStream) {
     stream.strands.clear();
 }
@@ -145,7 +145,7 @@ fn a_stream_outlives_its_strands_and_not_its_process() {
         pass(&mut a, &mut b, 0..100);
         pass(&mut b, &mut a, 0..100);
     }
-    // Attempts that the listener has answered end with it.
+    // Attempts that the listener has accepted end with it.
     drop(listener);
     kill(&mut b);
     assert!(matches!(until(|| a.recv().map(|_| ()).err()), OobError::Closed));
@@ -155,7 +155,7 @@ fn a_stream_outlives_its_strands_and_not_its_process() {
     assert!(matches!(until(|| b.recv().map(|_| ()).err()), OobError::Closed));
 }
 
-/// Both ends keep sent frames until a path is whole again.
+/// Both ends keep sent frames until a path works again.
 #[test]
 fn a_stream_whose_strands_all_fell_silent_goes_on() {
     let (mut listener, mut a, mut b) = woven(2);
@@ -179,14 +179,14 @@ fn a_stream_whose_strands_all_fell_silent_goes_on() {
     }
 }
 
-/// Frames that only the lost strand had been given are in what the next one brings.
+/// Frames that were sent only over the lost strand are delivered by the next one.
 #[test]
 fn a_strand_that_ended_is_begun_again_and_brings_what_is_missing() {
     let (mut listener, mut a, mut b) = woven(2);
     for slot in [0, 1, 0] {
         cut(&mut a, &mut b, slot);
         weave(&mut listener, &mut a, &mut b, 2);
-        // Only the other one has it.
+        // Only the other strand has the frames.
         let other = a.strands.iter().position(|strand| strand.slot != slot).unwrap();
         let stopped = a.strands.remove(other);
         pass(&mut a, &mut b, 0..3);
@@ -279,7 +279,7 @@ fn join(name: StreamName, received: u64) -> Vec<u8> {
     record(StrandRecordKind::Join, 0, received, &StrandJoin { name, places: Vec::new() }.to_bytes())
 }
 
-/// What a stream that a stranger's bytes began says of them at last.
+/// Returns the final error of a stream that was begun by these bytes of an unrelated process.
 fn heard(listener: &mut RemoteListener, bytes: &[u8]) -> (OobError, TcpStream) {
     let mut stranger = TcpStream::connect(listener.listen_addresses()[0]).unwrap();
     stranger.write_all(bytes).unwrap();
@@ -295,7 +295,7 @@ fn strangers_and_what_cannot_be_end_their_strand_alone() {
     let malformed = [
         vec![0; HEAD],
         b"GET / HTTP/1.0\r\n\r\n    ".to_vec(),
-        // The first is no JOIN; a second one; a gap; what was not sent is taken.
+        // In order: the first record is no JOIN; a second JOIN; a gap; an acknowledgement of frames that were not sent.
         frame(0, 0),
         [good.clone(), good.clone()].concat(),
         [good.clone(), frame(1, 0)].concat(),
@@ -307,7 +307,7 @@ fn strangers_and_what_cannot_be_end_their_strand_alone() {
         let (error, _) = heard(&mut listener, bytes);
         assert!(matches!(error, OobError::Malformed), "{bytes:?}: {error:?}");
     }
-    // A stream that is not there cannot go on; END ends one.
+    // A stream that does not exist cannot be continued; END ends one.
     for bytes in [join([8; 16], 1), [good, record(StrandRecordKind::End, 0, 0, &[])].concat()] {
         let (error, mut stranger) = heard(&mut listener, &bytes);
         assert!(matches!(error, OobError::Closed), "{bytes:?}: {error:?}");
@@ -316,8 +316,8 @@ fn strangers_and_what_cannot_be_end_their_strand_alone() {
     pass(&mut a, &mut b, 0..10);
 }
 
-/// Who knows the name of a stream may add strands, but only such as can be: nothing of it is lost by others, and no more
-/// are held than there may be.
+/// A process that knows the name of a stream may add strands, but only valid ones. The stream loses nothing by invalid ones, and
+/// holds a bounded number of strands.
 #[test]
 fn a_strand_that_cannot_go_on_harms_no_other() {
     let (mut listener, mut a, mut b) = woven(1);

@@ -1,5 +1,5 @@
-//! Whether what the groups of an engine have given out adds up, and is back when nobody rides any more. For leak checks; it
-//! waits for each lane, and decides nothing.
+//! Leak checks of the groups of an engine: whether their grants add up, and whether all are returned when no comm is a member any
+//! more. Waits for each lane, and decides nothing.
 
 use trunkline_fabric::{Host, Rail};
 use trunkline_proto::pool::{GroupUsage, PoolUsage};
@@ -9,31 +9,31 @@ use crate::control::ControlPlane;
 use crate::pool::member::CommSide;
 use crate::pool::membership::AttemptLinks;
 
-/// What an engine's shared queue pairs have in use.
+/// The resources in use for an engine's shared queue pairs.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SharingUsage {
-    /// What the pool has.
+    /// The usage of the pool.
     pub pool: PoolUsage,
     /// Lanes that hold a group, those of comms alone included.
     pub lanes: usize,
-    /// Seats of all groups that comms share, of closed comms too.
+    /// Memberships of all shared groups, of closed comms too.
     pub seats: usize,
-    /// Comms that ride, as the control plane knows them.
+    /// Comms that are members, as the control plane counts them.
     pub riders: usize,
-    /// Attempts to connect that are not forgotten.
+    /// Attempts to connect that were not freed.
     pub attempts: usize,
-    /// Completions and messages that were nobody's, in the groups there are.
+    /// Completions and messages without a member, in the existing groups.
     pub dropped: u64,
     /// Each group of the pool.
     pub groups: Vec<GroupUsage>,
     /// The pipeline of the first link of each group, or comm alone.
     pub pipelines: Vec<u32>,
-    /// The first group whose books do not balance.
+    /// The first group whose accounts do not balance.
     pub wrong: Option<String>,
 }
 
 impl<R: Rail> GroupTable<R> {
-    /// What shared queue pairs have in use, as these groups and that control plane, which the caller has locked, know it.
+    /// Returns the usage of these groups, and of the control plane, which the caller has locked.
     pub(crate) fn sharing_usage<H: Host>(&self, control: &ControlPlane<H, R>) -> SharingUsage {
         let mut riding = SharingUsage {
             pool: control.pool.pool_usage(),
@@ -78,7 +78,7 @@ impl<R: Rail> CommGroup<R> {
         self.rails.get(path.rail).link_pipeline(path.link)
     }
 
-    /// Adds what this group has; `asks` attempts have a mailbox of it.
+    /// Adds the usage of this group; `asks` attempts have a mailbox of it.
     fn audit_usage(&mut self, lane: u32, asks: usize, riding: &mut SharingUsage) {
         riding.lanes += 1;
         riding.pipelines.extend(self.first_pipeline());
