@@ -1,11 +1,11 @@
-//! What a software NIC guarantees. Read once when a fabric is made.
+//! The guarantees of a software NIC. Read once when a fabric is created.
 
 use trunkline_fabric::{Caps, DeviceReach};
 
 use crate::SoftConfig;
 use crate::record::INLINE_U32;
 
-/// The capabilities of every NIC made from `config`, whose pipelines take `pipeline_qps` queue pairs each.
+/// Returns the capabilities of every NIC created from `config`, whose pipelines have `pipeline_qps` queue pairs each.
 pub(crate) fn nic_caps(config: &SoftConfig, pipeline_qps: u32) -> Caps {
     Caps {
         link_order: true,

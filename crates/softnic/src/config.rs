@@ -1,4 +1,4 @@
-//! What a software NIC is made of, as values: read once when the fabric is made, never on the data path.
+//! The parameters of software NICs, as values: read once when the fabric is created, never on the data path.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,12 +7,12 @@ use trunkline_proto::time::Duration;
 /// Sizes, limits and modes of all NICs of one [`SoftFabric`](crate::SoftFabric).
 #[derive(Clone, Debug)]
 pub struct SoftConfig {
-    /// How many NICs there are.
+    /// Number of NICs.
     pub nics: usize,
     /// Most queue pairs of one NIC.
     pub max_qp: u32,
-    /// Pipelines of one NIC, 1 to [`SoftConfig::PIPELINES_MAX`]. Each takes `max_qp / pipelines` queue pairs, so that
-    /// links that are placed badly run out early, as on a NIC with two of them.
+    /// Pipelines of one NIC, 1 to [`SoftConfig::PIPELINES_MAX`]. Each has `max_qp / pipelines` queue pairs, so that
+    /// badly placed links exhaust one early, as on a hardware NIC with two pipelines.
     pub pipelines: u32,
     /// Most completions that may be owed by one rail: signalled operations and posted receives.
     pub max_cqe: u32,
@@ -28,20 +28,20 @@ pub struct SoftConfig {
     pub payload: u32,
     /// Most bytes that one descriptor stages in the payload ring.
     pub segment: u32,
-    /// How bytes of large messages get to another process.
+    /// The copy method for large messages to another process.
     pub copy: CopyMode,
-    /// Which wire connects links.
+    /// The wire that connects links.
     pub wire: WireMode,
-    /// Addresses of this host, by which other hosts reach it: of the first NIC, the second and so on, from the start
-    /// again if there are more NICs. None: only this host reaches it.
+    /// Addresses of this host, by which other hosts reach it: of the first NIC, the second and so on, repeating from the start
+    /// if there are more NICs. Empty: only this host reaches it.
     pub addresses: Vec<IpAddr>,
-    /// Mb/s that each NIC reports; [`SoftConfig::SPEED_UNKNOWN_MBPS`] for those beyond. They limit nothing.
+    /// Mb/s that each NIC reports; [`SoftConfig::SPEED_UNKNOWN_MBPS`] for NICs beyond the list. They limit nothing.
     pub speeds_mbps: Vec<u32>,
-    /// How long a send may wait for a posted receive before that is an error; `None` waits for ever.
+    /// Longest time that a send may wait for a posted receive before it fails; `None` waits for ever.
     pub receiver_wait: Option<Duration>,
     /// Remote writes into relaxed regions land only when a flush on their link completes.
     pub delayed_visibility: bool,
-    /// NICs take memory of devices as dma-bufs, which they map: in the place of NICs that reach GPUs, for drivers in whose place something stands whose dma-bufs are
+    /// Whether NICs register memory of devices as dma-bufs, which they map. Used instead of NICs that reach GPUs, with stand-in drivers whose dma-bufs are
     /// ordinary memory of the host.
     pub takes_dmabufs: bool,
     /// Remote addresses are virtual addresses instead of offsets from the start of the region.
@@ -51,10 +51,10 @@ pub struct SoftConfig {
     pub start_position: u64,
 }
 
-/// How bytes of large messages get to another process.
+/// The copy method for large messages to another process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CopyMode {
-    /// Each link learns for each size which of the others is the fastest.
+    /// Each link learns for each size which of the other methods is the fastest.
     Auto,
     /// Two pipelined copies through the payload ring.
     Staging,
@@ -64,10 +64,10 @@ pub enum CopyMode {
     Share,
 }
 
-/// Which wire connects links.
+/// The wire that connects links.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WireMode {
-    /// Inside one fabric without staging, otherwise shared memory where the two have a host in common, otherwise TCP.
+    /// Direct access inside one fabric, shared memory between processes of one host, otherwise TCP.
     Auto,
     /// Shared memory, even inside one fabric, and nothing else.
     Shm,
@@ -76,7 +76,7 @@ pub enum WireMode {
 }
 
 impl SoftConfig {
-    /// The address of a NIC; `None` where other hosts do not reach it.
+    /// Returns the address of a NIC; `None` if other hosts do not reach it.
     pub(crate) fn nic_address(&self, nic: usize) -> Option<IpAddr> {
         let loopback = || (self.wire == WireMode::Tcp).then_some(Ipv4Addr::LOCALHOST.into());
         let index = nic.checked_rem(self.addresses.len());
@@ -86,18 +86,18 @@ impl SoftConfig {
         }
     }
 
-    /// Mb/s that a NIC reports.
+    /// Returns the Mb/s that a NIC reports.
     pub(crate) fn speed_mbps(&self, nic: usize) -> u32 {
         self.speeds_mbps.get(nic).copied().unwrap_or(Self::SPEED_UNKNOWN_MBPS)
     }
 
-    /// Mb/s of a NIC whose interface is not known, as NCCL's socket transport assumes it.
+    /// Mb/s of a NIC whose interface is not known; the assumption of NCCL's socket transport.
     pub const SPEED_UNKNOWN_MBPS: u32 = 10_000;
 
     /// Most pipelines of one NIC.
     pub const PIPELINES_MAX: u32 = 64;
 
-    /// Queue pairs of one pipeline; `None` where the pipelines cannot be had.
+    /// Returns the queue pairs of one pipeline; `None` if the number of pipelines is invalid.
     pub(crate) fn pipeline_qps(&self) -> Option<u32> {
         let asked = (1..=Self::PIPELINES_MAX).contains(&self.pipelines);
         (asked && self.max_qp >= self.pipelines).then(|| self.max_qp / self.pipelines)

@@ -1,5 +1,5 @@
-//! Making, connecting and ending links, and the address by which two ends find each other. A slow path; everything that
-//! comes from a peer is parsed into values that cannot be wrong.
+//! Creates, connects and ends links, and encodes the address by which two ends find each other. A slow path; all bytes
+//! from a peer are parsed into types that admit only valid values.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -29,10 +29,10 @@ const MAGIC: [u8; 8] = *b"TLSOFTNC";
 const VERSION: u16 = 6;
 /// Bytes of an address.
 const BYTES: usize = 120;
-/// Most receives a peer may name.
+/// Most receives a peer may name, which bounds the memory for its grants.
 const RECEIVES: u32 = 1 << 16;
 
-/// What a link tells its peer; the layout is in docs/wire.md.
+/// The description of a link for its peer; the layout is in docs/wire.md.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct SoftLinkAddress {
     /// Number of the NIC in its fabric.
@@ -49,13 +49,13 @@ pub(crate) struct SoftLinkAddress {
     pub(crate) receives: u32,
     /// Reads it executes at once.
     pub(crate) reads: u32,
-    /// Shows a reader that it reads the memory of the link's own process.
+    /// Lets the peer verify that it reads the memory of the link's own process.
     pub(crate) proof: LinkProof,
-    /// Names the link to whoever dials.
+    /// Names the link to the process that dials it.
     pub(crate) token: DialToken,
     /// Operations it may have outstanding.
     pub(crate) depth: u32,
-    /// Where other hosts reach it, if they do.
+    /// Address at which other hosts reach it, if they do.
     pub(crate) door: Option<SocketAddr>,
 }
 
@@ -88,7 +88,7 @@ impl SoftLinkAddress {
         out
     }
 
-    /// Parses what a peer sent.
+    /// Parses the bytes that a peer sent.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
         let bytes: [u8; BYTES] = bytes.try_into().map_err(|_| "it has the wrong length")?;
         if bytes[..8] != MAGIC {
@@ -110,6 +110,7 @@ impl SoftLinkAddress {
         let geometry = SegmentGeometry::new(word(40), word(44)).ok_or("its ring sizes are not usable")?;
         let receives = word(52);
         let reads = word(56);
+        // The reserved words must be 0, so that a later version can use them.
         if receives > RECEIVES || reads == 0 || word(48) != 0 || word(60) != 0 {
             return Err("its limits are not usable");
         }
@@ -129,12 +130,13 @@ impl SoftLinkAddress {
     }
 }
 
-/// The last part of an address: where other hosts reach its maker.
+/// Parses the last part of an address: where other hosts reach its maker.
 fn parse_door(bytes: &[u8; BYTES]) -> Result<Option<SocketAddr>, &'static str> {
     let mut octets = [0; 16];
     octets.copy_from_slice(&bytes[104..120]);
     let ip = Ipv6Addr::from(octets);
     let port = u16::from_le_bytes([bytes[100], bytes[101]]);
+    // An absent address is all zeros, so that each address has exactly one encoding.
     let ip = match (bytes[102], bytes[103]) {
         (0, 0) if octets == [0; 16] && port == 0 => return Ok(None),
         (4, 0) => ip.to_ipv4_mapped().map(IpAddr::V4),
@@ -161,6 +163,7 @@ impl SoftRail {
 
     fn make_queue_pair(&self, link: LinkId, berth: QueuePairSlot) -> Result<SoftQp, LinkError> {
         let config = &self.shared.config;
+        // A link that can only use TCP needs no ring, so it gets the smallest one.
         let rx = match config.wire {
             WireMode::Tcp => no_ring(config.start_position)?,
             WireMode::Auto | WireMode::Shm => {
@@ -170,6 +173,7 @@ impl SoftRail {
                 RingConsumer::new(segment, Some(file), config.start_position)
             }
         };
+        // Two independent values: diallers send the token in plain text, so it must not reveal the proof.
         let token = random_bytes().map_err(system_error("getrandom"))?;
         let word = random_bytes().map_err(system_error("getrandom"))?;
         let names = QpNames {
@@ -179,11 +183,12 @@ impl SoftRail {
             door: self.open_listener()?,
         };
         let qp = SoftQp::new(link, berth, names, rx, Arc::clone(&self.cq), &self.config, &self.shared)?;
+        // Published before any peer can map the segment, because positions need not begin at 0.
         qp.rx.publish_posted(qp.receives.posted_position());
         Ok(qp)
     }
 
-    /// How bytes travel to a peer. One that says it is a link of this fabric must be one, and this process must have handed its address over:
+    /// Chooses the wire to a peer. An address that claims to be of a link of this fabric must name one, and this process must have passed it:
     /// on such a link both ends use each other's tables of regions.
     fn choose_wire(&self, peer: &SoftLinkAddress, passed: Option<&PassedFd>) -> Result<LinkWire, LinkError> {
         let wire = self.shared.config.wire;
@@ -205,13 +210,13 @@ impl SoftRail {
         Ok(LinkWire::Mem)
     }
 
-    /// Whether an address is of a link that this fabric has made, sent by this process itself.
+    /// Whether an address is of a link that this fabric has created, passed by this process itself.
     fn is_own(&self, peer: &SoftLinkAddress, passed: &PassedFd) -> bool {
         passed.is_own() && self.shared.own_links.contains(&peer.token)
     }
 
-    /// The memory of the process that handed an address over, for direct copies. `None` if the kernel does not name that process, or names this
-    /// one for a link of another fabric: such links stage their bytes.
+    /// Returns the memory of the process that passed an address, for direct copies. Returns `None` if the kernel does not name that process, or if
+    /// this process passed it for a link of another fabric: such links stage their bytes.
     fn peer_memory(&self, peer: &SoftLinkAddress, passed: &mut PassedFd) -> Option<PeerMemory> {
         if passed.is_own() && !self.is_own(peer, passed) {
             return None;
@@ -220,7 +225,7 @@ impl SoftRail {
         Some(PeerMemory::new(process, peer.proof))
     }
 
-    /// Where other hosts' connections to this NIC come in, if they can.
+    /// Opens the listener for connections of other hosts to this NIC, if they reach it.
     fn open_listener(&self) -> Result<Option<Arc<LinkListener>>, LinkError> {
         let Some(at) = self.shared.config.nic_address(self.nic) else { return Ok(None) };
         self.shared.nics[self.nic]
@@ -229,7 +234,7 @@ impl SoftRail {
             .map_err(system_error("listening for other hosts"))
     }
 
-    /// Gives a link, which must be in its first state, its stream to another host.
+    /// Gives a link its stream to another host. The link must be in its first state.
     fn connect_stream(&mut self, link: LinkId, peer: &SoftLinkAddress) -> Result<(), LinkError> {
         let address =
             peer.door.ok_or(LinkError::Unreachable("it gave neither shared memory nor a network address"))?;
@@ -237,11 +242,14 @@ impl SoftRail {
         let start = self.shared.config.start_position;
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
         let door = qp.door.clone().ok_or(LinkError::Unreachable("this NIC has no network address"))?;
+        // Checked before anything is created, so that a link in the wrong state is left unchanged.
         let ready = qp.state.transition_to(QueuePairState::ReadyToReceive).ok_or(LinkError::State)?;
+        // The end with the smaller token dials, so with equal tokens both would wait.
         if peer.token == qp.token {
             return Err(LinkError::Address("it is this link's own"));
         }
         let other = PeerEnd { token: peer.token, address, start: peer.start, depth: peer.depth };
+        // The ring that the link was created with is not used over TCP; replacing it by the smallest one frees its memory.
         let rx = no_ring(start)?;
         let limit = std::time::Duration::from_nanos(self.config.rail_time.0);
         let posted = qp.receives.posted_position();
@@ -255,7 +263,7 @@ impl SoftRail {
         Ok(())
     }
 
-    /// Maps the ring of a peer on this host for a link, which must be in its first state.
+    /// Maps the ring of a peer on this host for a link. The link must be in its first state.
     fn connect_ring(
         &mut self,
         link: LinkId,
@@ -265,6 +273,7 @@ impl SoftRail {
     ) -> Result<(), LinkError> {
         let mut passed = passed.ok_or(LinkError::Unreachable("it gave no shared memory"))?;
         let config = &self.shared.config;
+        // Direct copies bypass the buffer in which delayed writes are held, so they exclude delayed visibility.
         let is_direct =
             wire == LinkWire::Shm && config.copy != CopyMode::Staging && !config.delayed_visibility;
         let memory = if is_direct { self.peer_memory(peer, &mut passed) } else { None };
@@ -274,8 +283,10 @@ impl SoftRail {
             .map_err(system_error("mapping the peer's memory file"))?
             .ok_or(LinkError::Address("its memory file is not sealed or has the wrong size"))?;
         let mut tx = RingProducer::new(segment, peer.start)?;
+        // The peer closes its memory file once it sees this, so that a link does not occupy a descriptor.
         tx.publish_mapped();
         if let Some(memory) = memory {
+            // The kernel may forbid the access (process_vm_readv(2), ptrace access mode), so the proof is tried before it is relied on.
             let reaches = memory.is_proven();
             if reaches {
                 qp.rx.publish_reach();
@@ -286,6 +297,7 @@ impl SoftRail {
             let limit = std::time::Duration::from_nanos(self.config.peer_time.0);
             qp.direct = Some(DirectCopier::new(&self.shared, self.nic, pins, reaches, qp.start, limit));
         }
+        // Set after the last call that can fail, so that a failed connect leaves the link in its first state.
         qp.state = ready;
         qp.wire = wire;
         qp.tx = Some(tx);
@@ -293,7 +305,7 @@ impl SoftRail {
     }
 }
 
-/// The smallest ring, for a link that has none to use.
+/// Creates the smallest ring, for a link that does not use one.
 fn no_ring(start: u64) -> Result<RingConsumer, LinkError> {
     let segment =
         RingSegment::create_unshared(SegmentGeometry::SMALLEST).map_err(system_error("mapping memory"))?;
@@ -315,6 +327,7 @@ impl LinkControl for SoftRail {
         let qp = match has_room.and_then(|()| self.make_queue_pair(link, berth)) {
             Ok(qp) => Box::new(qp),
             Err(error) => {
+                // Released, or failed attempts would use up the pipeline.
                 nic.give_queue_pair(berth.pipeline);
                 return Err(error);
             }
@@ -360,6 +373,7 @@ impl LinkControl for SoftRail {
         }
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
         qp.credit = SendCredit::new(address.start);
+        // The peer's limits may be lower than this side's, and it refuses requests beyond them as violations.
         qp.wanted.lower_capacity(address.reads);
         qp.matcher.set_grants(address.receives);
         qp.state = qp.state.transition_to(QueuePairState::ReadyToSend).ok_or(LinkError::State)?;
@@ -375,6 +389,7 @@ impl LinkControl for SoftRail {
                 greeted.ok_or(LinkError::Unreachable("its network address does not answer"))
             }
             None => {
+                // The memory file is needed only until the peer has mapped it, so it is closed here, in a call that is repeated.
                 qp.rx.forget_file();
                 Ok(qp.tx.is_some())
             }
@@ -404,8 +419,9 @@ impl LinkControl for SoftRail {
 
     fn copied_max(&self, link: LinkId) -> u64 {
         match self.queue_pair(link) {
+            // Shorter operations are always staged (`choose_method`), and a staged copy is complete when its record is written.
             Ok(qp) if qp.wire == LinkWire::Shm => chooser::LEAST - 1,
-            // Whatever its size: what has left is in a buffer of the kernel's.
+            // Any size: bytes that have left are in a buffer of the kernel's.
             Ok(qp) if qp.wire == LinkWire::Tcp => u64::MAX,
             _ => INLINE as u64,
         }
@@ -413,6 +429,7 @@ impl LinkControl for SoftRail {
 
     fn fail_link(&mut self, link: LinkId) {
         if let Some(Some(qp)) = self.links.get_mut(link.0 as usize) {
+            // Drained and not failed at once, so that records that have already arrived are still executed.
             qp.start_drain();
         }
     }
@@ -430,11 +447,13 @@ impl LinkControl for SoftRail {
             tx.publish_state(side::CLOSED);
         }
         if qp.failure.is_none() {
+            // The position before the state, so that operations that were executed complete as successful at the peer.
             qp.rx.publish_consumed();
             qp.rx.publish_state(side::CLOSED);
         }
         if let Some(stream) = &mut qp.stream {
             self.streams -= 1;
+            // The peer may still dial, and is rejected only if the listener is polled (`tend_door`).
             if stream.is_awaited() {
                 self.tends = Some(Instant::now());
             }
@@ -443,6 +462,7 @@ impl LinkControl for SoftRail {
             }
         }
         self.owed -= qp.owed;
+        // Its completions are never produced, so a wait for one of them would end with that of another link.
         if qp.owes_news() {
             self.cq.abandon_owed();
         }

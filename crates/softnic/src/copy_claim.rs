@@ -1,47 +1,47 @@
-//! Who copies which part of a directly copied record: four words of its descriptor, in memory that both processes
-//! write. The target takes bytes from the front and pulls them, the initiator takes from the back and pushes them, until
-//! nothing is left; either side can close what is not taken. Decides nothing about keys or memory.
+//! The division of a directly copied record between its two copiers: four words of its descriptor, in memory that both processes
+//! write. The target claims bytes from the front and pulls them, the initiator claims from the back and pushes them, until
+//! none remain; either side can close the unclaimed rest. Decides nothing about keys or memory.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that are taken together at least, except for the last ones.
+/// Granularity of claims in bytes; only the last unit of a record may be shorter.
 const UNIT: u64 = 4096;
 /// Most bytes of a record; front and back counts fit their bits with room to spare.
 pub(crate) const BYTES_MAX: u64 = 1 << 20;
-/// Least bytes of a part when both sides copy: a system call's worth.
+/// Least bytes of a part when both sides copy, so that the cost of its system call is small.
 const PART: u64 = 32 << 10;
 
-/// In the word of taken units: nothing more may be taken.
+/// In the word of claimed units: nothing more may be claimed.
 const CLOSED: u64 = 1 << 63;
-/// Where the count from the back begins.
+/// First bit of the count from the back.
 const BACK: u32 = 31;
 /// Bits of one count.
 const COUNT: u64 = (1 << BACK) - 1;
 /// In the word of pushed units: the initiator could not write.
 const FAILED: u64 = 1 << 63;
 
-/// How much one side takes at a time.
+/// How much one side claims at a time.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum CopyPortion {
     /// Everything: the other side does not copy.
     All,
-    /// A quarter of what is left, so that both sides end at about the same time.
+    /// A quarter of the unclaimed rest, so that both sides end at about the same time.
     Share,
 }
 
-/// How far a record is, as the target sees it when it can take nothing more.
+/// Progress of a record, as the target sees it when it can claim nothing more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PullOutcome {
-    /// All bytes are here.
+    /// All bytes have arrived.
     Here,
     /// The initiator is still writing.
     Coming,
-    /// Taken back, or could not be written.
+    /// Closed by the initiator, or it could not write.
     Gone,
 }
 
-/// The words of one record. Numbers of the other side are taken for what they may be: any.
+/// The words of one record. The other side may have written any number, so none is trusted.
 pub(crate) struct CopyClaim<'a> {
     /// Address of the record's first byte in the target; 0 until the target lets the initiator write.
     pub(crate) grant: &'a AtomicU64,
@@ -49,7 +49,7 @@ pub(crate) struct CopyClaim<'a> {
     pub(crate) pulled: &'a AtomicU64,
     /// Units the initiator has copied, or [`FAILED`].
     pub(crate) pushed: &'a AtomicU64,
-    /// Units taken by each side, and [`CLOSED`].
+    /// Units claimed by each side, and [`CLOSED`].
     pub(crate) taken: &'a AtomicU64,
 }
 
@@ -69,27 +69,30 @@ impl ClaimedUnits {
         self.front | self.back << BACK | if self.closed { CLOSED } else { 0 }
     }
 
-    /// Units nobody took; what makes no sense counts as none.
+    /// Returns the unclaimed units; 0 if the counts are invalid.
     fn unclaimed_units(self, units: u64) -> u64 {
         units.saturating_sub(self.front + self.back)
     }
 }
 
 fn unit_count(len: u64) -> u64 {
+    // The length may be a peer's, so it is limited to the range of the counts.
     len.min(BYTES_MAX).div_ceil(UNIT)
 }
 
 fn portion_units(left: u64, portion: CopyPortion) -> u64 {
     match portion {
         CopyPortion::All => left,
+        // At least as many units as justify a system call.
         CopyPortion::Share => (left / 4).max(PART / UNIT).min(left),
     }
 }
 
 impl CopyClaim<'_> {
-    /// Nothing is taken; before the record is published.
+    /// Resets the words before the record is published.
     pub(crate) fn reset_words(&self) {
         for word in [self.grant, self.pulled, self.pushed, self.taken] {
+            // Relaxed, because the stamp of the record publishes them.
             word.store(0, Ordering::Relaxed);
         }
     }
@@ -102,7 +105,8 @@ impl CopyClaim<'_> {
     ) -> Option<(ClaimedUnits, u64)> {
         let total = unit_count(len);
         let mut word = self.taken.load(Ordering::Acquire);
-        // An exchange fails only because the other side took something or closed.
+        // An exchange fails only because the other side claimed units or closed, so at most once per unit. The loop ends after that
+        // number of attempts even if a hostile peer writes other values.
         for _ in 0..=total {
             let now = ClaimedUnits::from_word(u64::from_le(word));
             let count = portion_units(now.unclaimed_units(total), size);
@@ -124,73 +128,76 @@ impl CopyClaim<'_> {
         None
     }
 
-    /// Lets the initiator write, the record's first byte to address `at`.
+    /// Allows the initiator to write, the record's first byte to address `at`.
     pub(crate) fn open_push(&self, at: u64) {
         self.grant.store(at.to_le(), Ordering::Release);
     }
 
-    /// Where the initiator may write, once it may.
+    /// Returns where the initiator may write, once it may.
     pub(crate) fn push_address(&self) -> Option<u64> {
         let at = u64::from_le(self.grant.load(Ordering::Acquire));
         (at != 0).then_some(at)
     }
 
-    /// The next bytes for the target, of a record of `len`.
+    /// Claims the next bytes for the target, of a record of `len`.
     pub(crate) fn take_front(&self, len: u64, size: CopyPortion) -> Option<Range<u64>> {
         let (before, count) = self.claim_units(len, size, |taken, count| taken.front += count)?;
         let from = before.front * UNIT;
         Some(from..(from + count * UNIT).min(len))
     }
 
-    /// The next bytes for the initiator, of a record of `len`.
+    /// Claims the next bytes for the initiator, of a record of `len`.
     pub(crate) fn take_back(&self, len: u64, size: CopyPortion) -> Option<Range<u64>> {
         let (before, count) = self.claim_units(len, size, |taken, count| taken.back += count)?;
-        // `take` counts only what is left, so this stays above 0.
+        // `claim_units` counts only unclaimed units, so this stays above 0.
         let end = (unit_count(len) - before.back) * UNIT;
         Some(end - count * UNIT..end.min(len))
     }
 
-    /// The target has copied what it took.
+    /// Publishes that the target has copied its claims.
     pub(crate) fn pulled_all(&self) {
         let front = ClaimedUnits::from_word(u64::from_le(self.taken.load(Ordering::Relaxed))).front;
+        // Release, so that a thread that sees the count also sees the copied bytes.
         self.pulled.store(front.to_le(), Ordering::Release);
     }
 
-    /// The initiator has copied what it took, or failed to.
+    /// Publishes that the initiator has copied its claims, or failed to.
     pub(crate) fn pushed_all(&self, good: bool) {
         let back = ClaimedUnits::from_word(u64::from_le(self.taken.load(Ordering::Relaxed))).back;
         let failed = if good { 0 } else { FAILED };
         self.pushed.store((back | failed).to_le(), Ordering::Release);
     }
 
-    /// How it stands once [`CopyClaim::take_front`] finds nothing.
+    /// Returns the progress once [`CopyClaim::take_front`] returns nothing.
     pub(crate) fn pull_outcome(&self, len: u64) -> PullOutcome {
         let taken = ClaimedUnits::from_word(u64::from_le(self.taken.load(Ordering::Acquire)));
         let pushed = u64::from_le(self.pushed.load(Ordering::Acquire));
+        // The target could claim no more, so unclaimed units were closed by the initiator and will never be copied.
         if pushed & FAILED != 0 || taken.unclaimed_units(unit_count(len)) > 0 {
             return PullOutcome::Gone;
         }
         if pushed == taken.back { PullOutcome::Here } else { PullOutcome::Coming }
     }
 
-    /// Whether a part may still be free for the initiator.
+    /// Whether a part may still be unclaimed.
     pub(crate) fn has_left(&self, len: u64) -> bool {
         let taken = ClaimedUnits::from_word(u64::from_le(self.taken.load(Ordering::Relaxed)));
         !taken.closed && taken.unclaimed_units(unit_count(len)) > 0
     }
 
-    /// From now on nobody takes anything.
+    /// Forbids further claims.
     pub(crate) fn close(&self) {
         self.taken.fetch_or(CLOSED.to_le(), Ordering::AcqRel);
     }
 
-    /// Whether the target is inside no copy, once it is closed.
+    /// Whether the target is inside no copy, once claims are closed.
     pub(crate) fn no_pull(&self) -> bool {
         let pulled = u64::from_le(self.pulled.load(Ordering::Acquire));
+        // Equal counts mean that every claimed unit was copied.
         pulled == ClaimedUnits::from_word(u64::from_le(self.taken.load(Ordering::Acquire))).front
     }
 
-    /// Whether the initiator is inside no copy, once it is closed.
+    /// Whether the initiator is inside no copy, once claims are closed.
     pub(crate) fn no_push(&self) -> bool {
         let pushed = u64::from_le(self.pushed.load(Ordering::Acquire)) & !FAILED;
         pushed == ClaimedUnits::from_word(u64::from_le(self.taken.load(Ordering::Acquire))).back

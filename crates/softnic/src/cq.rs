@@ -1,5 +1,5 @@
-//! Completion queues as a WAIT sees them: how many completions each rail has produced, and from which on an error was
-//! among them. A rail's `poll` counts, with one store; the links of other rails look, without a lock. Nothing here
+//! Completion queues as a WAIT sees them: how many completions each rail has produced, and the number of the first one in
+//! error. A rail's `poll` counts, with one store; the links of other rails read the counts, without a lock. Nothing here
 //! holds a completion.
 
 use std::collections::HashMap;
@@ -8,28 +8,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use trunkline_fabric::{OpStatus, PostError};
 
-/// What one rail has produced. Only the owner of the rail writes.
+/// The number of completions that one rail has produced. Only the owner of the rail writes it.
 #[repr(align(128))]
 pub(crate) struct CompletionCounter {
-    /// Names it within the fabric.
+    /// Its name within the fabric.
     pub(crate) id: u64,
     nic: usize,
     /// Index of the next completion, modulo 2^64.
     produced: AtomicU64,
     failed: AtomicBool,
-    /// Index of the first completion in error; of no meaning before `failed`.
+    /// Index of the first completion in error; undefined before `failed`.
     failed_at: AtomicU64,
     closed: AtomicBool,
 }
 
-/// What a wait can expect.
+/// The expected result of a wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WaitOutlook {
-    /// It is over.
+    /// The completion has been produced.
     Reached,
-    /// The completion is still to come.
+    /// The completion has not been produced yet.
     NotYet,
-    /// It never comes, or came in error.
+    /// The completion is never produced, or was in error.
     Lost,
 }
 
@@ -43,17 +43,17 @@ impl CompletionCounter {
     /// Counts `count` completions.
     #[inline]
     pub(crate) fn count_completions(&self, count: usize) {
-        // Whoever sees it sees what the completions stand for.
+        // The release makes the effects of the completions visible to a link that sees the new count.
         self.produced.store(self.next().wrapping_add(count as u64), Ordering::Release);
     }
 
-    /// A link was destroyed that still owed completions: those of others will take their numbers.
+    /// Marks the queue as failed because a link that still owed completions was destroyed: completions of other links would get their numbers.
     pub(crate) fn abandon_owed(&self) {
         self.mark_failed(0);
     }
 
-    /// The completion that comes after `skipped` others, not yet counted, is in error; from there on nothing can be
-    /// relied on.
+    /// Marks the completion that follows `skipped` others, not yet counted, as one in error; from there on the count is not
+    /// reliable.
     pub(crate) fn mark_failed(&self, skipped: usize) {
         if !self.failed.load(Ordering::Relaxed) {
             self.failed_at.store(self.next().wrapping_add(skipped as u64), Ordering::Relaxed);
@@ -61,15 +61,16 @@ impl CompletionCounter {
         }
     }
 
-    /// What can be expected of completion number `index`.
+    /// Returns the expected result of a wait for completion number `index`.
     #[inline]
     fn wait_outlook(&self, index: u64) -> WaitOutlook {
-        // Looked at before the error, which is told first.
+        // Read before the error: `poll` marks an error before it counts the completion, so a count that includes it implies the mark.
         let produced = self.produced.load(Ordering::Acquire);
         if self.closed.load(Ordering::Acquire) {
             return WaitOutlook::Lost;
         }
         if self.failed.load(Ordering::Acquire) {
+            // Indices wrap, so they are compared by their signed difference.
             let behind = index.wrapping_sub(self.failed_at.load(Ordering::Relaxed)) as i64;
             if behind >= 0 {
                 return WaitOutlook::Lost;
@@ -87,7 +88,7 @@ pub(crate) struct CounterTable {
 }
 
 impl CounterTable {
-    /// None yet; the first gets number `first`, which is best a random one: then another fabric's numbers name nothing.
+    /// Creates an empty table. The first queue gets number `first`, which should be random so that numbers of other fabrics are invalid here.
     pub(crate) fn new(first: u64) -> Self {
         Self { open: Mutex::new(HashMap::new()), next: AtomicU64::new(first) }
     }
@@ -96,7 +97,7 @@ impl CounterTable {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One for a new rail of a NIC, whose first completion has number `start`.
+    /// Adds a queue for a new rail of a NIC, whose first completion has number `start`.
     pub(crate) fn add_counter(&self, nic: usize, start: u64) -> Arc<CompletionCounter> {
         let cq = Arc::new(CompletionCounter {
             id: self.next.fetch_add(1, Ordering::Relaxed),
@@ -110,13 +111,14 @@ impl CounterTable {
         cq
     }
 
-    /// Ends that of a rail that is gone.
+    /// Closes the queue of a rail that is closed.
     pub(crate) fn close_counter(&self, cq: &CompletionCounter) {
+        // Removed first, so that no new wait finds a queue that produces nothing more.
         self.lock_open().remove(&cq.id);
         cq.closed.store(true, Ordering::Release);
     }
 
-    /// An open one of a NIC.
+    /// Returns an open queue of a NIC.
     fn find_counter(&self, nic: usize, id: u64) -> Option<Arc<CompletionCounter>> {
         self.lock_open().get(&id).filter(|cq| cq.nic == nic).map(Arc::clone)
     }
@@ -132,7 +134,7 @@ pub(crate) struct AwaitedCounter {
 }
 
 impl AwaitedCounter {
-    /// Refuses a wait for what is no completion queue of NIC `nic`. Takes a lock only if the last wait was for another.
+    /// Refuses a wait for a number that names no completion queue of NIC `nic`. Takes a lock only if the last wait was for another queue.
     ///
     /// # Errors
     /// [`PostError::Refused`] if no open queue of the NIC has that number.
@@ -152,6 +154,7 @@ impl AwaitedCounter {
         id: u64,
         index: u64,
     ) -> WaitOutlook {
+        // No lock for the queue of the last wait, because each poll checks the wait at the front.
         if let Some(cq) = &self.kept
             && cq.id == id
         {

@@ -1,4 +1,4 @@
-//! Copies straight between the two processes of a link, without the ring: the target pulls out of the initiator's memory,
+//! Direct copies between the two processes of a link, without the ring: the target pulls out of the initiator's memory,
 //! and for a shared record the initiator pushes the other part into the target's. Called by the responder and by `poll`,
 //! inside the rail's guard; every call is bounded by one record.
 
@@ -18,11 +18,11 @@ use crate::record::{RecordPayload, RecordVerb, RingRecord};
 use crate::register::{CheckedPlace, PIECE, right};
 use crate::ring::{RingConsumer, RingProducer};
 
-/// Shared records that one side may have open.
+/// Most shared records that one side may have open.
 const PUSHES: u32 = 64;
-/// Records behind the current one that the target opens.
+/// Most records behind the current one that the target opens ahead.
 const AHEAD: u64 = 4;
-/// Bytes from which it pays that both sides copy.
+/// Least bytes for which copying by both sides is worthwhile.
 const SHARED_LEAST: u64 = 64 << 10;
 
 /// A record whose bytes this side may push.
@@ -43,7 +43,7 @@ struct PullRecord {
     len: u64,
 }
 
-/// What a link needs for direct copies; there where both the configuration and the peer's address allow them.
+/// The state of a link's direct copies; it exists only if both the configuration and the peer's address allow them.
 pub(crate) struct DirectCopier {
     /// Pins of this link.
     pins: Arc<LinkPins>,
@@ -58,12 +58,12 @@ pub(crate) struct DirectCopier {
     pushes: GrowingQueue<PushRecord>,
     /// Longest wait for a peer that is inside a copy when the link ends.
     limit: std::time::Duration,
-    /// Since when one is waited for.
+    /// Time since when such a peer is waited for.
     ending: Option<std::time::Instant>,
 }
 
 impl DirectCopier {
-    /// For a link whose first incoming record has position `start`.
+    /// Creates it for a link whose first incoming record has position `start`.
     pub(crate) fn new(
         shared: &Arc<SharedFabric>,
         nic: usize,
@@ -78,7 +78,7 @@ impl DirectCopier {
         Self { pins, shared, nic, reaches, granted: start, executed: 0, pushes, limit, ending: None }
     }
 
-    /// Notes a record about to be published, of region `key`; whether both sides will copy it.
+    /// Records an offer about to be published, of region `key`; returns whether both sides will copy it.
     pub(crate) fn offer_record(
         &mut self,
         position: u64,
@@ -91,7 +91,7 @@ impl DirectCopier {
         share && self.pushes.push(PushRecord { position, key, offset, len })
     }
 
-    /// Copies what the peer has not taken of a record to its place.
+    /// Copies the bytes of a record that the peer has not claimed to their destination.
     fn pull_record(
         &self,
         rx: &RingConsumer,
@@ -101,11 +101,12 @@ impl DirectCopier {
         let PullRecord { position, place, addr, len } = incoming;
         let claim = rx.segment().claim_at(position);
         while let Some(part) = claim.take_front(len, portion) {
-            // SAFETY: parts lie inside the record.
+            // SAFETY: `take_front` returns only parts of the `len` bytes of the record.
             let to = CheckedPlace { at: unsafe { place.at.add(part.start as usize) }, ..place };
             let bytes = (part.end - part.start) as usize;
-            // SAFETY: the caller looked `place` up for `len` bytes, inside the guard.
+            // SAFETY: the caller checked `place` for `len` bytes, inside the guard.
             let read = unsafe { self.read_to(to, addr.wrapping_add(part.start), bytes) };
+            // Published even after an error, because a deregistration may wait for the claim to end.
             claim.pulled_all();
             if let Err(error) = read {
                 let dead = error.raw_os_error() == Some(libc::ESRCH) || self.pins.peer_process().is_dead();
@@ -115,10 +116,10 @@ impl DirectCopier {
         Ok(())
     }
 
-    /// Reads bytes at an address of the peer to a place. The kernel writes no mapped bytes: they are copied from a buffer.
+    /// Reads bytes at an address of the peer to a place. The kernel cannot write to write-combined mappings: their bytes are copied from a buffer.
     ///
     /// # Safety
-    /// The place was looked up for `len` bytes, inside a guard.
+    /// The place was checked for `len` bytes, inside a guard.
     unsafe fn read_to(&self, place: CheckedPlace, from: u64, len: usize) -> io::Result<()> {
         if place.rights & right::MAPPED == 0 {
             // SAFETY: the caller's promise.
@@ -135,15 +136,15 @@ impl DirectCopier {
                     piece.len(),
                 )
             }?;
-            // SAFETY: inside the caller's place.
+            // SAFETY: `at < len`, so it is inside the caller's place.
             let to = CheckedPlace { at: unsafe { place.at.add(at) }, ..place };
-            // SAFETY: the piece has as many bytes, and so has the place from there on.
+            // SAFETY: `piece` is readable, and the place was checked for `len >= at + piece.len()` bytes.
             unsafe { self.shared.nics[self.nic].table.copy_in(to, piece.as_ptr(), piece.len(), false) };
         }
         Ok(())
     }
 
-    /// Writes what the target has not taken of a record from `place` to address `to`.
+    /// Writes the bytes of a record that the target has not claimed from `place` to address `to`.
     fn push_record(
         &self,
         tx: &RingProducer,
@@ -154,10 +155,10 @@ impl DirectCopier {
     ) {
         let claim = tx.segment().claim_at(push.position);
         while let Some(part) = claim.take_back(push.len, portion) {
-            // SAFETY: parts lie inside the record.
+            // SAFETY: `take_back` returns only parts of the `push.len` bytes of the record.
             let from = unsafe { place.at.add(part.start as usize) };
             let bytes = (part.end - part.start) as usize;
-            // SAFETY: the caller looked `place` up for the record's bytes, inside the guard.
+            // SAFETY: the caller checked `place` for the record's bytes, inside the guard.
             let wrote =
                 unsafe { self.pins.peer_memory().write_bytes(to.wrapping_add(part.start), from, bytes) };
             claim.pushed_all(wrote.is_ok());
@@ -167,7 +168,7 @@ impl DirectCopier {
         }
     }
 
-    /// Opens the shared records behind the current one that are here and whose targets are registered, so that the peer
+    /// Opens the shared records behind the current one that have arrived and whose targets are registered, so that the peer
     /// has work while this side copies; returns how many are open.
     fn grant_ahead(&mut self, rx: &RingConsumer, env: &RailContext<'_>) -> u64 {
         for ahead in 1..=AHEAD {
@@ -181,8 +182,8 @@ impl DirectCopier {
         AHEAD
     }
 
-    /// Copies the next record behind the current one that nobody has taken; `own` leaves out those of the peer's turn.
-    /// Whether there was one.
+    /// Copies the next unclaimed record behind the current one; `own` leaves out those that are the peer's to begin.
+    /// Returns whether there was one.
     fn copy_ahead(&self, rx: &RingConsumer, env: &RailContext<'_>, own: bool) -> Result<bool, RecordRefusal> {
         for ahead in 1..=AHEAD {
             let position = rx.next().wrapping_add(ahead);
@@ -192,7 +193,7 @@ impl DirectCopier {
             if own && initiators_turn(self.executed.wrapping_add(ahead)) {
                 continue;
             }
-            // What is not registered any more is refused when its turn comes.
+            // A record whose target is no longer registered is refused when it becomes the current one.
             let Some((incoming, _)) = ahead_of(rx, env, position) else { return Ok(false) };
             if rx.segment().claim_at(position).has_left(incoming.len) {
                 self.pull_record(rx, incoming, CopyPortion::All)?;
@@ -202,7 +203,7 @@ impl DirectCopier {
         Ok(false)
     }
 
-    /// Opens a record to the peer, once, if its region is still registered and can be reached from outside.
+    /// Opens a record to the peer, once, if its region is still registered and system calls of other processes reach it.
     fn grant_record(&mut self, env: &RailContext<'_>, key: u64, position: u64, place: CheckedPlace) {
         let Some(region) = env.region_table().local_key(key).filter(|_| place.rights & right::DIRECT != 0)
         else {
@@ -214,7 +215,7 @@ impl DirectCopier {
         }
     }
 
-    /// Copies what this side can of the current record of `rx` to `place`, in region `key` if it is a write. `state` is that of the queue pair.
+    /// Copies this side's part of the current record of `rx` to `place`, in region `key` if it is a write. `state` is that of the queue pair.
     pub(crate) fn pull_current(
         &mut self,
         rx: &RingConsumer,
@@ -246,7 +247,7 @@ impl DirectCopier {
         let incoming = PullRecord { position, place, addr, len };
         self.pull_record(rx, incoming, portion)?;
         match rx.segment().claim_at(position).pull_outcome(len) {
-            // A dead peer's number may belong to another process by now; then what was read is no good either.
+            // The process number of a dead peer may have been reused, so bytes read under it are not valid.
             PullOutcome::Here if !self.pins.peer_process().is_alive() => Err(RecordRefusal::Dead),
             PullOutcome::Here => {
                 if shared {
@@ -265,7 +266,7 @@ impl DirectCopier {
         }
     }
 
-    /// The shared record at a position is done with: the peer may write its place no longer.
+    /// Ends the shared record at a position: the peer may no longer write to its destination.
     #[inline]
     pub(crate) fn end_shared(&mut self, position: u64) {
         self.pins.strike_grants(position.wrapping_add(1));
@@ -306,8 +307,9 @@ impl DirectCopier {
             }
         }
         let Some((push, to)) = best else { return };
+        // With several open records each side copies whole ones; only the last one is divided.
         let portion = if count > 1 { CopyPortion::All } else { CopyPortion::Share };
-        // Deregistered since; or the number may soon be another process's.
+        // Skipped if the region was deregistered since, or if the peer has died: its number may soon be reused.
         if let Some(place) = env.region_table().find_local(push.key, push.offset, push.len)
             && self.pins.peer_process().is_alive()
         {
@@ -321,8 +323,8 @@ impl DirectCopier {
         !self.pushes.is_empty()
     }
 
-    /// In error: forbids the peer further copies; whether it is still inside one from or to memory of this side. The owner of that memory is
-    /// notified of the error only after that, as with a NIC, so that it can use the memory for something else.
+    /// In error: forbids the peer further copies, and returns whether it is still inside one from or to memory of this side. The owner of that memory
+    /// is notified of the error only after that, as with a NIC, so that it can reuse the memory.
     pub(crate) fn end_copies(&mut self) -> bool {
         if !self.pins.close_all() {
             return false;
@@ -332,13 +334,13 @@ impl DirectCopier {
     }
 }
 
-/// Who copies first, of many shared records: by turns, so that with buffers used in turn each side keeps to its own and
-/// finds them in its cache. Whoever has nothing of its own left takes the other's.
+/// Whether the initiator copies shared record `number` first. The two sides alternate, so that with buffers used in turn each side keeps to its own
+/// and finds them in its cache. A side without records of its own copies those of the other.
 fn initiators_turn(number: u64) -> bool {
     number % 2 == 1
 }
 
-/// The shared record at a position behind the current one, with its key, if it is here and can be executed.
+/// Returns the shared record at a position behind the current one, with its key, if it has arrived and can be executed.
 fn ahead_of(rx: &RingConsumer, env: &RailContext<'_>, position: u64) -> Option<(PullRecord, u64)> {
     if !rx.ready_at(position) {
         return None;

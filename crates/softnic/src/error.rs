@@ -1,9 +1,9 @@
-//! Why a record was refused, as a number on the wire and as a status.
+//! The reasons for refusing a record, as numbers on the wire and as statuses.
 
 use trunkline_fabric::OpStatus;
 use trunkline_proto::reserve::OutOfMemory;
 
-/// Why a target refused a record. The numbers stand in docs/wire.md.
+/// Why a target refused a record. The numbers are defined in docs/wire.md.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum NakReason {
     /// Wrong key, outside the region, or a right that was not granted.
@@ -12,11 +12,11 @@ pub(crate) enum NakReason {
     TooLong,
     /// The region the initiator named as its source is not registered (any more).
     Source,
-    /// The record makes no sense.
+    /// The record is malformed.
     Garbled,
-    /// The memory that was to take the bytes is not registered any more.
+    /// The memory for the bytes is no longer registered.
     Target,
-    /// More reads at once than the target takes, or a reply nobody asked for.
+    /// More reads at once than the target executes, or an unsolicited reply.
     Protocol,
     /// This side has no memory to keep the record.
     Memory,
@@ -29,7 +29,7 @@ impl From<OutOfMemory> for NakReason {
 }
 
 impl NakReason {
-    /// As it is published.
+    /// Returns the published number.
     pub(crate) fn to_code(self) -> u64 {
         match self {
             Self::Access => 1,
@@ -42,7 +42,7 @@ impl NakReason {
         }
     }
 
-    /// What the initiator reports for a published code.
+    /// Returns the status that the initiator reports for a published code.
     pub(crate) fn status_of_code(code: u64) -> OpStatus {
         match code {
             1 => OpStatus::RemoteAccess,
@@ -57,11 +57,11 @@ impl NakReason {
     }
 }
 
-/// [`OpStatus::Other`]: a record that makes no sense.
+/// [`OpStatus::Other`]: a malformed record.
 pub(crate) const GARBLED: u32 = 1;
 /// [`OpStatus::Other`]: a record that the link's state does not allow.
 pub(crate) const PROTOCOL: u32 = 2;
-/// [`OpStatus::Other`]: the peer published what it cannot have done.
+/// [`OpStatus::Other`]: the peer published a position that it cannot have reached.
 pub(crate) const UNKNOWN: u32 = 3;
 /// [`OpStatus::Other`]: the peer deregistered the memory of a receive, or this side that of a read, too early.
 pub(crate) const TARGET: u32 = 4;

@@ -1,4 +1,4 @@
-//! The fabric: a list of software NICs. Made once by whoever starts an engine.
+//! The fabric: a list of software NICs. Created once by the program that starts an engine.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ pub struct SoftFabric {
 }
 
 impl SoftFabric {
-    /// Makes NICs as `config` says.
+    /// Creates the NICs of `config`.
     ///
     /// # Errors
     /// [`RailOpenError::System`] when sizes are not usable or the system gives no random numbers.
@@ -48,7 +48,7 @@ impl SoftFabric {
     }
 }
 
-/// A number that other processes' NICs do not have.
+/// Returns a number that other processes' NICs do not have.
 fn nic_guid(id: &[u8; 16], index: usize) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = *id;
     u64::from_le_bytes([a, b, c, d, e, f, g, h]).wrapping_add(index as u64)
@@ -81,7 +81,7 @@ impl Fabric for SoftFabric {
             queue_pairs: state.queue_pairs(),
             queue_pairs_max: found.caps.links_max,
             completion_queues: state.queues.load(Ordering::Relaxed),
-            // At most as many as the NIC has, which are counted in 32 bits.
+            // At most the NIC's limit, which has 32 bits.
             regions: state.table.len() as u32,
             regions_max: found.caps.regions_max,
         }

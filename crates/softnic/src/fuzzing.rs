@@ -1,5 +1,5 @@
-//! What the fuzz targets of this crate do with their input: descriptors of a ring, and link addresses. Whatever parses
-//! must print to what parses to the same.
+//! The checks that the fuzz targets of this crate run on their input: descriptors of a ring, and link addresses. Input that
+//! parses must encode to bytes that parse to the same value.
 
 mod matched;
 mod queue_pair;

@@ -1,7 +1,9 @@
-//! Tells a deregistering thread when no rail is inside a copy any more. A rail enters its guard before it looks a key
-//! up and leaves it after the copy; that costs two plain stores, because the rare side, [`RailGuards::wait_until_left`], makes every
-//! thread of the process pass a full barrier (`membarrier`) before it looks at the guards. Where the kernel has no such call, or refuses it
-//! later (a seccomp filter that was installed meanwhile), rails pass a barrier themselves each time they enter.
+//! Detects for a deregistering thread when no rail is inside a copy any more. A rail enters its guard before it finds a key
+//! and leaves it after the copy. That costs two plain stores, because the rare side, [`RailGuards::wait_until_left`], makes every
+//! thread of the process pass a full barrier (membarrier(2)) before it reads the guards.
+//!
+//! The kernel may lack that call, or refuse it later (a seccomp filter that was installed meanwhile). Rails then pass a barrier themselves
+//! each time they enter.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,25 +11,26 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{MembarrierCommand, membarrier, membarrier_query};
 
-/// How long a rail's store may take to be seen by another processor. Processors need microseconds, and a thread that is switched out or
-/// interrupted passes a barrier; waited for once, when the kernel begins to refuse barriers.
+/// Longest time until a rail's store becomes visible to another processor. Processors need microseconds, and a thread that is switched out or
+/// interrupted passes a barrier. It is waited for once, when the kernel begins to refuse barriers.
 const STORE_VISIBLE: Duration = Duration::from_millis(20);
 
 /// One rail's guard: odd while the rail is inside.
 #[repr(align(128))]
 pub(crate) struct RailGuard {
     turn: AtomicU64,
-    /// The rail passes a barrier whenever it enters, as no other thread makes it pass one.
+    /// The rail passes a barrier whenever it enters, because no other thread makes it pass one.
     fenced: AtomicBool,
 }
 
 impl RailGuard {
-    /// From here on, what the rail finds in a table stays usable until [`RailGuard::leave`].
+    /// Enters the guard: places that the rail finds in a table stay usable until [`RailGuard::leave`].
     #[inline]
     pub(crate) fn enter(&self) {
-        // Also right after a panic left it odd.
+        // `| 1`, because a panic inside the guard may have left it odd.
         let turn = (self.turn.load(Ordering::Relaxed) + 2) | 1;
         self.turn.store(turn, Ordering::Relaxed);
+        // This barrier, or that of `membarrier`, orders the store of the turn before the reads of keys.
         if self.fenced.load(Ordering::Relaxed) {
             fence(Ordering::SeqCst);
         } else {
@@ -35,15 +38,16 @@ impl RailGuard {
         }
     }
 
-    /// What was found may not be used any more.
+    /// Leaves the guard: places that were found may not be used any more.
     #[inline]
     pub(crate) fn leave(&self) {
         let turn = self.turn.load(Ordering::Relaxed);
+        // Release, so that a thread that sees the new turn also sees that the copies have ended.
         self.turn.store((turn | 1) + 1, Ordering::Release);
     }
 }
 
-/// Guards, and whether those to come are fenced, as those in it are then.
+/// The guards, and whether they and new ones are fenced.
 struct GuardList {
     guards: Vec<Arc<RailGuard>>,
     fenced: bool,
@@ -52,12 +56,12 @@ struct GuardList {
 /// The guards of all rails of a fabric.
 pub(crate) struct RailGuards {
     list: Mutex<GuardList>,
-    /// All guards are fenced, and stores of rails before that have been seen.
+    /// All guards are fenced, and earlier stores of rails have become visible.
     fenced: AtomicBool,
 }
 
 impl RailGuards {
-    /// Asks the kernel whether barriers for a whole process can be had.
+    /// Registers the process for `membarrier`, or marks all guards as fenced if the kernel does not support it.
     pub(crate) fn new() -> Self {
         let has_barriers = membarrier_query().contains_command(MembarrierCommand::PrivateExpedited)
             && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
@@ -65,7 +69,7 @@ impl RailGuards {
         Self { list, fenced: AtomicBool::new(!has_barriers) }
     }
 
-    /// A guard for a new rail.
+    /// Adds a guard for a new rail.
     pub(crate) fn add_guard(&self) -> Arc<RailGuard> {
         let mut list = self.lock_list();
         let guard = Arc::new(RailGuard { turn: AtomicU64::new(0), fenced: AtomicBool::new(list.fenced) });
@@ -73,7 +77,7 @@ impl RailGuards {
         guard
     }
 
-    /// Forgets the guard of a rail that is gone.
+    /// Removes the guard of a rail that is closed.
     pub(crate) fn remove(&self, guard: &Arc<RailGuard>) {
         self.lock_list().guards.retain(|one| !Arc::ptr_eq(one, guard));
     }
@@ -82,11 +86,12 @@ impl RailGuards {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The rails but `own` that may have seen what the caller just changed, and have not left their guards since.
+    /// Returns the rails but `own` that may have seen the state before the caller's change, and have not left their guards since.
     pub(crate) fn rails_inside(&self, own: &RailGuard) -> GuardSnapshot {
         if !self.fenced.load(Ordering::Acquire) && membarrier(MembarrierCommand::PrivateExpedited).is_err() {
             self.fence_all();
         }
+        // Pairs with the barrier of `enter` where rails pass it themselves.
         fence(Ordering::SeqCst);
         let list = self.lock_list();
         let turns = list.guards.iter().map(|guard| (Arc::clone(guard), guard.turn.load(Ordering::Acquire)));
@@ -95,8 +100,8 @@ impl RailGuards {
         )
     }
 
-    /// The kernel refuses barriers that it granted before: from now on rails pass them. A rail that entered without one has not been seen
-    /// inside, perhaps, until its store has become visible.
+    /// Makes rails pass barriers themselves, because the kernel refuses barriers that it granted before. A rail that entered without one may not
+    /// have been seen inside until its store becomes visible.
     #[cold]
     fn fence_all(&self) {
         let mut list = self.lock_list();
@@ -107,24 +112,26 @@ impl RailGuards {
         drop(list);
         fence(Ordering::SeqCst);
         std::thread::sleep(STORE_VISIBLE);
-        // Only now, as other threads that see it wait for nothing.
+        // Set only after the sleep, because other threads that read it do not sleep.
         self.fenced.store(true, Ordering::Release);
     }
 
-    /// Waits until every rail that could have seen what the caller just took out of a table has left its guard.
-    /// Returns whether that came true in time.
+    /// Waits until every rail that could have seen the table as it was before the caller's change has left its guard.
+    /// Returns whether that happened in time.
     pub(crate) fn wait_until_left(&self, limit: Duration) -> bool {
-        // Whoever calls is a rail's owner, and not inside.
+        // A guard of no rail, so that none is left out: a caller that owns a rail is not inside its guard.
         let nobody = RailGuard { turn: AtomicU64::new(0), fenced: AtomicBool::new(true) };
         let inside = self.rails_inside(&nobody);
         let mut started = None;
         let mut spins = 0_u32;
         while !inside.all_left() {
             spins = spins.wrapping_add(1);
+            // The clock is read rarely, because most copies end within a few spins.
             if spins.is_multiple_of(64) {
                 if started.get_or_insert_with(Instant::now).elapsed() > limit {
                     return false;
                 }
+                // The rail's thread may need this processor to leave its guard.
                 std::thread::yield_now();
             }
             std::hint::spin_loop();
@@ -133,12 +140,13 @@ impl RailGuards {
     }
 }
 
-/// Rails that were inside their guards, and in which turn.
+/// Rails that were inside their guards, and the turn of each.
 pub(crate) struct GuardSnapshot(Vec<(Arc<RailGuard>, u64)>);
 
 impl GuardSnapshot {
     /// Whether none of them is inside any more.
     pub(crate) fn all_left(&self) -> bool {
+        // The turn is compared and not its parity, because a rail that left and entered again has seen the change.
         self.0.iter().all(|(guard, turn)| guard.turn.load(Ordering::Acquire) != *turn)
     }
 }
@@ -147,7 +155,7 @@ impl GuardSnapshot {
 mod tests {
     use super::*;
 
-    /// From now on the kernel refuses this thread `membarrier`, as a sandbox does that is entered late.
+    /// Makes the kernel refuse `membarrier` to this thread, as a sandbox that is entered late does.
     fn refuse_barriers() {
         let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
         let mut program = [
@@ -168,7 +176,7 @@ mod tests {
             statement((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, libc::SECCOMP_RET_ALLOW),
         ];
         let filter = libc::sock_fprog { len: 4, filter: program.as_mut_ptr() };
-        // SAFETY: takes numbers, and changes the privileges that this thread may gain by executing programs.
+        // SAFETY: the call takes only numbers, and only keeps this thread from gaining privileges by execve(2).
         let code = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
         assert_eq!(code, 0);
         // SAFETY: a program of four statements that lives during the call.
@@ -216,7 +224,7 @@ mod tests {
         let inside = guards.rails_inside(&own);
         assert!(!inside.all_left() && !guards.wait_until_left(Duration::ZERO));
         other.leave();
-        // It sees what was changed before.
+        // A rail that enters later sees the change, so it is not waited for.
         other.enter();
         assert!(inside.all_left());
         own.leave();

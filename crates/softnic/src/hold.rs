@@ -1,5 +1,5 @@
-//! Delayed visibility: remote writes into relaxed regions wait here, in order, until a flush lands them. A mode for
-//! proving that a caller flushes; it allocates, and is never on the path of a NIC without it.
+//! Delayed visibility: remote writes into relaxed regions are held here, in order, until a flush lands them. A test mode that shows
+//! whether a caller flushes; it allocates, and is never on the path of a NIC without it.
 
 use std::collections::VecDeque;
 
@@ -8,10 +8,10 @@ use trunkline_proto::reserve::try_filled;
 
 use crate::register::{CheckedPlace, RegionTable};
 
-/// Most bytes held for one link; above it the oldest land by themselves, as in any real write buffer.
+/// Most bytes held for one link; above it the oldest land by themselves, as in a hardware write buffer.
 const MOST: usize = 1 << 30;
 
-/// Names the bytes' destination again when they land.
+/// The destination of held bytes, to be found again when they land.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HeldTarget {
     /// By the key the peer used.
@@ -21,7 +21,7 @@ pub(crate) enum HeldTarget {
 }
 
 impl HeldTarget {
-    /// Where `len` bytes land. Call inside a guard.
+    /// Returns the place where `len` bytes land. Call inside a guard.
     fn find_place(self, table: &RegionTable, len: u64) -> Option<CheckedPlace> {
         match self {
             Self::Remote { key, addr } => table.find_remote(key, addr, len, 0),
@@ -30,7 +30,7 @@ impl HeldTarget {
     }
 }
 
-/// The writes of one link that nobody sees yet.
+/// The writes of one link that are not visible yet.
 #[derive(Default)]
 pub(crate) struct HeldWrites {
     writes: VecDeque<(HeldTarget, Box<[u8]>)>,
@@ -38,7 +38,7 @@ pub(crate) struct HeldWrites {
 }
 
 impl HeldWrites {
-    /// Takes `len` bytes at `from`.
+    /// Holds a copy of `len` bytes at `from`.
     ///
     /// # Safety
     /// `from` is readable for `len` bytes, and the call is inside a guard.
@@ -50,15 +50,15 @@ impl HeldWrites {
         len: usize,
     ) {
         let Ok(mut bytes) = try_filled(0, len) else {
-            // Without memory to hold them nothing is held back.
+            // Without memory to hold them the bytes land at once, which is always allowed.
             self.land_all(table);
             if let Some(place) = target.find_place(table, len as u64) {
-                // SAFETY: the caller vouches for `from`; the place was looked up just now, inside the caller's guard.
+                // SAFETY: the caller promises that `from` is readable; the place was checked just now for `len` bytes, inside the caller's guard.
                 unsafe { table.copy_in(place, from, len, false) };
             }
             return;
         };
-        // SAFETY: the caller vouches for `from`; the copy has `len` bytes.
+        // SAFETY: the caller promises that `from` is readable for `len` bytes; `bytes` has `len` bytes.
         unsafe { copy_shared(from, bytes.as_mut_ptr(), len) };
         self.bytes += len;
         self.writes.push_back((target, bytes));
@@ -75,7 +75,7 @@ impl HeldWrites {
         self.bytes -= bytes.len();
         let len = bytes.len() as u64;
         if let Some(place) = target.find_place(table, len) {
-            // SAFETY: looked up just now, inside the caller's guard.
+            // SAFETY: checked just now for `bytes.len()` bytes, inside the caller's guard.
             unsafe { table.copy_in(place, bytes.as_ptr(), bytes.len(), false) };
         }
         true

@@ -1,4 +1,4 @@
-//! One operation on its way out: what to say and which bytes are still to go. Made by `post`, the responder and the
+//! One operation that is being sent: its kind and its unsent bytes. Created by `post`, the responder and the
 //! matcher; driven by the transmitter.
 
 use trunkline_fabric::{OpSource, RegionExtent, RemoteLocation};
@@ -9,7 +9,7 @@ use crate::record::INLINE;
 /// Most bytes that a job holds by itself: a head and an inline body.
 pub(crate) const PREFIX: usize = 2 * INLINE;
 
-/// What a job does at the target.
+/// The effect of a job at the target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum JobKind {
     /// A remote write.
@@ -18,9 +18,9 @@ pub(crate) enum JobKind {
     Send { imm: Option<u32> },
     /// A matched send that was granted.
     Matched { grant: u64 },
-    /// A matched send that is longer than what was granted.
+    /// The refusal of a matched send that is longer than its grant.
     Decline { grant: u64 },
-    /// An answer to a request.
+    /// A reply to a request.
     Reply { id: u64 },
     /// A read request.
     Read { from: RemoteLocation, len: u64 },
@@ -30,7 +30,7 @@ pub(crate) enum JobKind {
     Swap { at: RemoteLocation, expect: u64, swap: u64 },
     /// Nothing.
     Nop,
-    /// Waits for a completion queue; becomes [`JobKind::Nop`] when that has got so far.
+    /// Waits for a completion queue; becomes [`JobKind::Nop`] when that has produced the completion.
     Wait { cq: u64, index: u64 },
 }
 
@@ -43,45 +43,45 @@ pub(crate) enum JobBody {
     Exposed { key: u64, addr: u64 },
 }
 
-/// One operation on its way out.
+/// One operation that is being sent.
 pub(crate) struct TransmitJob {
-    /// What it does.
+    /// Its kind.
     pub(crate) kind: JobKind,
-    /// Bytes it holds itself, of which `prefix_len` count.
+    /// Bytes it holds itself; the first `prefix_len` are valid.
     pub(crate) prefix: [u8; PREFIX],
     /// See `prefix`.
     pub(crate) prefix_len: u16,
-    /// Bytes after those.
+    /// Bytes that follow those.
     pub(crate) body: JobBody,
-    /// All bytes.
+    /// Total number of bytes.
     pub(crate) total: u64,
-    /// Bytes on their way.
+    /// Bytes already sent.
     pub(crate) sent: u64,
     /// How its bytes travel, where there is a choice.
     pub(crate) method: SoftCopyMethod,
-    /// The first record is out.
+    /// The first record is sent.
     pub(crate) started: bool,
-    /// Its completion is waited for.
+    /// The sender waits for its completion.
     pub(crate) awaited: bool,
-    /// The flight it belongs to; of no meaning for a reply.
+    /// The number of its operation; undefined for a reply.
     pub(crate) flight: u64,
 }
 
-/// An answer to a request of the peer, until all of it is out. A job is made of it each time it goes on: there is room for as many as the
-/// peer may ask for before it asks, and a job is several times as large.
+/// A reply to a request of the peer, until all of it is sent. A job is created from it each time that it continues. The queue of replies is allocated for
+/// all requests that the peer may send, and a job is several times as large.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct OwedReply {
     /// The peer's number of the request.
     pub(crate) id: u64,
     /// Position of its record.
     pub(crate) at: u64,
-    /// The bytes of the answer.
+    /// The bytes of the reply.
     pub(crate) bytes: ReplyBytes,
-    /// Bytes on their way.
+    /// Bytes already sent.
     pub(crate) sent: u64,
 }
 
-/// The bytes that an answer carries.
+/// The source of a reply's bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ReplyBytes {
     /// Bytes of a region of this side, by the remote key that the peer used.
@@ -91,7 +91,7 @@ pub(crate) enum ReplyBytes {
 }
 
 impl OwedReply {
-    /// The job that goes on with it.
+    /// Creates the job that continues it.
     #[inline]
     pub(crate) fn to_job(self) -> TransmitJob {
         let mut job = TransmitJob::new(JobKind::Reply { id: self.id }, 0);
@@ -108,7 +108,7 @@ impl OwedReply {
 }
 
 impl TransmitJob {
-    /// A job without bytes.
+    /// Creates a job without bytes.
     #[inline]
     pub(crate) fn new(kind: JobKind, flight: u64) -> Self {
         Self {
@@ -125,7 +125,7 @@ impl TransmitJob {
         }
     }
 
-    /// Adds bytes that it holds itself; at most [`PREFIX`] in all.
+    /// Adds bytes that it holds itself; at most [`PREFIX`] in total.
     #[inline]
     pub(crate) fn add_inline(&mut self, bytes: &[u8]) {
         let at = usize::from(self.prefix_len);

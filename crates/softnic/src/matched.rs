@@ -1,5 +1,5 @@
-//! The matched send of one link: sends that wait for a grant, grants that wait for a send, and receives that were, or
-//! are to be, granted. Pairs in the order of posting for each key. Bounded by what may be posted.
+//! The matched operations of one link: sends that wait for a grant, grants that wait for a send, and receives that were, or
+//! will be, granted. Pairs in the order of posting for each key. Its size is bounded by the posted operations.
 
 use std::collections::VecDeque;
 
@@ -12,9 +12,9 @@ use crate::job::TransmitJob;
 /// A posted matched receive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MatchedReceive {
-    /// Of the operation.
+    /// The caller's number of the operation.
     pub(crate) wr_id: u64,
-    /// Where the bytes go.
+    /// The destination of the bytes.
     pub(crate) into: RegionExtent,
     /// Pairs it.
     pub(crate) key: u64,
@@ -24,28 +24,28 @@ pub(crate) struct MatchedReceive {
 
 /// A matched send without its receive.
 pub(crate) struct UnmatchedSend {
-    /// Of the operation.
+    /// The caller's number of the operation.
     pub(crate) wr_id: u64,
-    /// Whether it completes.
+    /// Whether it completes if it succeeds.
     pub(crate) signalled: bool,
     /// Pairs it.
     pub(crate) key: u64,
-    /// What to do when there is a grant.
+    /// The job to run once it has a grant.
     pub(crate) job: TransmitJob,
 }
 
-/// A receive of the peer.
+/// A receive that the peer has offered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveGrant {
     /// Pairs it.
     pub(crate) key: u64,
     /// Bytes of room.
     pub(crate) len: u64,
-    /// What the peer calls it.
+    /// The peer's number of it.
     pub(crate) id: u64,
 }
 
-/// Both halves of one link.
+/// Matched sends and receives of one link.
 pub(crate) struct LinkMatcher {
     /// Sends that wait, oldest first.
     pub(crate) sends: VecDeque<UnmatchedSend>,
@@ -56,17 +56,17 @@ pub(crate) struct LinkMatcher {
     receives: Vec<(u32, Option<MatchedReceive>)>,
     receives_max: usize,
     free: Vec<u32>,
-    /// Ids of receives whose grants are still to be sent, oldest first.
+    /// Ids of receives whose grants have not been sent, oldest first.
     pub(crate) ungranted: VecDeque<u64>,
-    /// Keys and ids of receives that were taken back and whose grants the peer still has, oldest first. Their slots become
-    /// free when it is told.
+    /// Keys and ids of receives that were cancelled and whose grants the peer still has, oldest first. A slot becomes
+    /// free when its revocation is sent.
     revoked: VecDeque<(u64, u64)>,
-    /// Some receive was taken back.
+    /// Whether a receive was ever cancelled.
     takes_back: bool,
 }
 
 impl LinkMatcher {
-    /// For `receives` of this side. Room is made when there are more than ever before.
+    /// Creates a matcher for `receives` of this side. It allocates when more are posted than ever before.
     pub(crate) fn new(receives: u32) -> Self {
         Self {
             sends: VecDeque::new(),
@@ -81,7 +81,7 @@ impl LinkMatcher {
         }
     }
 
-    /// The peer may have this many receives.
+    /// Sets how many receives the peer may have.
     pub(crate) fn set_grants(&mut self, max: u32) {
         self.grants_max = max as usize;
     }
@@ -104,7 +104,7 @@ impl LinkMatcher {
         if self.receives.len() >= self.receives_max {
             return None;
         }
-        // Room for it where it goes when it ends, too.
+        // Reserve room also in the lists that it enters when it ends, so that ending never allocates.
         let more = self.receives.len() + 1;
         self.free.try_reserve(more - self.free.len().min(more)).ok()?;
         self.revoked.try_reserve(more - self.revoked.len().min(more)).ok()?;
@@ -113,7 +113,7 @@ impl LinkMatcher {
         Some(slot)
     }
 
-    /// The receive with an id.
+    /// Returns the receive with an id.
     pub(crate) fn find_receive(&mut self, id: u64) -> Option<&mut MatchedReceive> {
         // The low half is the slot.
         let entry = self.receives.get_mut((id & 0xffff_ffff) as usize)?;
@@ -133,7 +133,7 @@ impl LinkMatcher {
         entry.1.take()
     }
 
-    /// Takes back the receive with that `wr_id`; false if there is none.
+    /// Cancels the receive with that `wr_id`; false if there is none.
     pub(crate) fn take_receive_back(&mut self, wr_id: u64) -> bool {
         let mut receives = self.receives.iter_mut().enumerate();
         let found = receives.find_map(|(slot, (generation, receive))| {
@@ -155,18 +155,18 @@ impl LinkMatcher {
         true
     }
 
-    /// Takes back the send with that `wr_id`, if it still waits.
+    /// Cancels the send with that `wr_id`, if it still waits.
     pub(crate) fn take_send_back(&mut self, wr_id: u64) -> Option<UnmatchedSend> {
         let at = self.sends.iter().position(|send| send.wr_id == wr_id)?;
         self.sends.remove(at)
     }
 
-    /// The oldest grant that the peer is to forget: its key and id.
+    /// Returns the key and id of the oldest grant to be revoked.
     pub(crate) fn oldest_revocation(&self) -> Option<(u64, u64)> {
         self.revoked.front().copied()
     }
 
-    /// The peer was told so.
+    /// Records that the oldest revocation was sent.
     pub(crate) fn was_revoked(&mut self) {
         if let Some((_, id)) = self.revoked.pop_front() {
             // Slots are counted in 32 bits.
@@ -174,32 +174,32 @@ impl LinkMatcher {
         }
     }
 
-    /// Whether there is something to tell the peer.
+    /// Whether a grant or a revocation is to be sent.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         !self.ungranted.is_empty() || !self.revoked.is_empty()
     }
 
-    /// Whether this was the id of a receive that may have been taken back, so that bytes for it go nowhere.
+    /// Whether this was the id of a receive that may have been cancelled, so that bytes for it are dropped.
     pub(crate) fn was_taken_back(&self, id: u64) -> bool {
         let slot = (id & 0xffff_ffff) as usize;
         let earlier = |&(now, _): &(u32, _)| (now.wrapping_sub((id >> 32) as u32) as i32) > 0;
         self.takes_back && self.receives.get(slot).is_some_and(earlier)
     }
 
-    /// The peer takes a grant back; nothing, if a send has it.
+    /// Removes a grant that the peer revokes; does nothing if a send has it.
     pub(crate) fn revoke_grant(&mut self, id: u64) {
         self.grants.retain(|grant| grant.id != id);
     }
 
-    /// Ends any receive; for flushing.
+    /// Removes any receive; for flushing.
     pub(crate) fn flush_receive(&mut self) -> Option<MatchedReceive> {
         let slot = self.receives.iter().position(|(_, receive)| receive.is_some())?;
         let id = u64::from(self.receives.get(slot)?.0) << 32 | slot as u64;
         self.finish_receive(id)
     }
 
-    /// A grant came: the oldest send with its key, now to go out; kept if there is none.
+    /// Returns the oldest send with the key of a received grant, to be sent now; keeps the grant if there is none.
     ///
     /// # Errors
     /// [`NakReason::Protocol`] if the peer has granted more receives than it has; [`NakReason::Memory`] if there is no memory to keep the grant.
@@ -218,7 +218,7 @@ impl LinkMatcher {
         Ok(None)
     }
 
-    /// A send is posted: the oldest grant with its key, if one waits.
+    /// Returns the oldest grant with the key of a posted send, if one waits.
     pub(crate) fn take_grant(&mut self, key: u64) -> Option<ReceiveGrant> {
         let found = self.grants.iter().position(|grant| grant.key == key)?;
         self.grants.remove(found)

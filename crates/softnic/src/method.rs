@@ -1,4 +1,4 @@
-//! The ways to copy that a queue pair has, of which [`LinkMethodChooser`] learns the fastest.
+//! The copy methods of a queue pair, of which [`LinkMethodChooser`] learns the fastest.
 
 use trunkline_proto::chooser::{self, MethodSet};
 
@@ -7,7 +7,7 @@ use trunkline_proto::chooser::{self, MethodSet};
 pub(crate) enum SoftCopyMethod {
     /// Through the ring, in segments.
     Staged,
-    /// Through the ring, in segments four times as long.
+    /// Through the ring, in segments of four times the length.
     StagedLong,
     /// By the target alone, out of the initiator's memory.
     Pulled,
@@ -19,22 +19,22 @@ impl MethodSet<4> for SoftCopyMethod {
     const ALL: [Self; 4] = [Self::Staged, Self::StagedLong, Self::Pulled, Self::Shared];
 }
 
-/// What one link has learned.
+/// The measurements of one link.
 pub(crate) type LinkMethodChooser = chooser::MethodChooser<SoftCopyMethod, 4>;
 
-/// Which methods besides [`SoftCopyMethod::Staged`] an operation can use.
+/// The methods apart from [`SoftCopyMethod::Staged`] that an operation can use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct AllowedMethods {
-    /// It is longer than a usual segment.
+    /// The operation is longer than a usual segment.
     pub(crate) long: bool,
-    /// The target reads this side's memory.
+    /// The target can read this side's memory.
     pub(crate) pulled: bool,
-    /// And this side may write the target's.
+    /// In addition, this side may write the target's memory.
     pub(crate) shared: bool,
 }
 
 impl AllowedMethods {
-    /// In the order of the methods.
+    /// Returns them in the order of the methods.
     pub(crate) const fn to_array(self) -> [bool; 4] {
         [true, self.long, self.pulled, self.shared]
     }

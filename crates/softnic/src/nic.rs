@@ -1,4 +1,4 @@
-//! What the rails of one fabric share: the NICs with their tables and counts. Called when things are made or looked up;
+//! The objects that the rails of one fabric share: the NICs with their tables and counts. Called when rails, links and regions are created or found;
 //! holds nothing of a single link.
 
 use std::collections::HashMap;
@@ -26,29 +26,29 @@ pub(crate) struct SoftNic {
     pub(crate) table: RegionTable,
     /// Memory that peers may be copying from or to.
     pub(crate) book: PinRegistry,
-    /// Regions whose owners are gone, and that a peer is inside a copy of.
+    /// Regions that their owners abandoned while a peer was inside a copy of them.
     pub(crate) abandoned: AbandonedKeys,
-    /// Queue pairs of each pipeline.
+    /// Number of queue pairs of each pipeline.
     placed: Mutex<Box<[u32]>>,
     numbers: AtomicU32,
     /// Completion queues.
     pub(crate) queues: AtomicU32,
-    /// Where other hosts' connections come in, as long as there is a link.
+    /// The listener for connections of other hosts, which exists while a link needs it.
     door: Mutex<Weak<LinkListener>>,
 }
 
-/// A place for a queue pair.
+/// A pipeline and a number for a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueuePairSlot {
     /// The pipeline.
     pub(crate) pipeline: u32,
-    /// Number of the queue pair, not used before.
+    /// Number of the queue pair, never used before.
     pub(crate) number: u32,
 }
 
 impl SoftNic {
-    /// Takes a place for a queue pair: on the pipeline that is asked for, otherwise on the one that has the fewest. Each
-    /// takes `most`.
+    /// Reserves a queue pair: on the requested pipeline, otherwise on the pipeline with the fewest. Each pipeline
+    /// has at most `most`.
     pub(crate) fn take_queue_pair(&self, asked: Option<u32>, most: u32) -> Result<QueuePairSlot, LinkError> {
         let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
         // At most PIPELINES_MAX.
@@ -62,6 +62,7 @@ impl SoftNic {
         let Some(used) = placed.get_mut(pipeline as usize) else {
             return Err(LinkError::NoSuchPipeline { asked: pipeline, pipelines });
         };
+        // Counted per pipeline, because a pipeline cannot use the queue pairs of another.
         if *used >= most {
             return Err(full);
         }
@@ -69,12 +70,12 @@ impl SoftNic {
         Ok(QueuePairSlot { pipeline, number: self.numbers.fetch_add(1, Ordering::Relaxed) })
     }
 
-    /// Queue pairs of all pipelines.
+    /// Returns the number of queue pairs of all pipelines.
     pub(crate) fn queue_pairs(&self) -> u32 {
         self.placed.lock().unwrap_or_else(PoisonError::into_inner).iter().sum()
     }
 
-    /// Where other hosts' connections come in, at an address of this host; open as long as somebody holds it.
+    /// Returns the listener for connections of other hosts, at an address of this host; it stays open while a caller holds it.
     pub(crate) fn open_listener(&self, at: IpAddr) -> io::Result<Arc<LinkListener>> {
         let mut place = self.door.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(door) = place.upgrade() {
@@ -85,12 +86,12 @@ impl SoftNic {
         Ok(door)
     }
 
-    /// The same, if it is open.
+    /// Returns that listener if it is open.
     pub(crate) fn open_door(&self) -> Option<Arc<LinkListener>> {
         self.door.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
-    /// Gives one back.
+    /// Releases a queue pair of a pipeline.
     pub(crate) fn give_queue_pair(&self, pipeline: u32) {
         let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(used) = placed.get_mut(pipeline as usize) {
@@ -101,30 +102,30 @@ impl SoftNic {
 
 /// All NICs of a fabric.
 pub(crate) struct SharedFabric {
-    /// As given.
+    /// The configuration it was created with.
     pub(crate) config: SoftConfig,
     /// Queue pairs that one pipeline takes.
     pub(crate) pipeline_qps: u32,
-    /// Names this fabric; tells links whether their two ends can share tables.
+    /// Names this fabric, so that a link can detect that both its ends share tables.
     pub(crate) id: [u8; 16],
     /// By number.
     pub(crate) nics: Box<[SoftNic]>,
-    /// One for each open rail.
+    /// The guards, one for each open rail.
     pub(crate) guards: RailGuards,
-    /// One for each open rail.
+    /// The completion counters, one for each open rail.
     pub(crate) cqs: CounterTable,
-    /// Names of the links that were made here.
+    /// Names of the links that this fabric has created.
     pub(crate) own_links: OwnLinks,
-    /// When it was made.
+    /// Time of its creation.
     pub(crate) started: Instant,
-    /// This process, as others see it.
+    /// This process, as peers see it.
     pub(crate) itself: HostProcess,
-    /// Those at the other ends of links, by number.
+    /// The processes at the other ends of links, by number.
     peers: Mutex<HashMap<u32, Weak<HostProcess>>>,
 }
 
 impl SharedFabric {
-    /// Makes the NICs.
+    /// Creates the NICs.
     ///
     /// # Errors
     /// [`RailOpenError::Memory`], [`RailOpenError::System`].
@@ -159,11 +160,11 @@ impl SharedFabric {
         })
     }
 
-    /// The process that the kernel has named: one for all links to it, because watching it takes a descriptor.
+    /// Returns the process that the kernel has named. All links to a process share one value, because watching it takes a descriptor.
     pub(crate) fn peer_process(&self, peer: PeerProcess) -> Arc<HostProcess> {
         let (pid, pidfd) = peer.into_parts();
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        // The number of a dead process may have been given again.
+        // The number of a dead process may have been reused, so a dead one is replaced.
         if let Some(known) = peers.get(&pid).and_then(Weak::upgrade)
             && known.is_watched()
             && !known.is_dead()
@@ -176,7 +177,7 @@ impl SharedFabric {
         process
     }
 
-    /// Nanoseconds since it was made.
+    /// Returns the nanoseconds since its creation.
     pub(crate) fn elapsed_nanos(&self) -> u64 {
         // 584 years fit.
         self.started.elapsed().as_nanos() as u64

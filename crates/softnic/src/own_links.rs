@@ -1,5 +1,5 @@
-//! Names of the links that one fabric has made and that still exist. Asked when an address says that the link it describes is in this
-//! process. A peer can repeat everything that it was told of this process; it cannot have this process send it.
+//! Names of the links that one fabric has created and that still exist. Read when an address claims that its link is in this
+//! process. A peer can repeat all data that it received from this process, but it cannot make this process send it.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,19 +15,19 @@ impl OwnLinks {
         Self::default()
     }
 
-    /// Notes a link, until the returned value is dropped with it.
+    /// Adds a link until the returned value, which the link owns, is dropped.
     pub(crate) fn add_link(&self, token: DialToken) -> OwnLink {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(token);
         OwnLink { all: self.clone(), token }
     }
 
-    /// Whether the link of that name was made here and still exists.
+    /// Whether the link of that name was created here and still exists.
     pub(crate) fn contains(&self, token: &DialToken) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(token)
     }
 }
 
-/// One link's note.
+/// The entry of one link.
 pub(crate) struct OwnLink {
     all: OwnLinks,
     token: DialToken,

@@ -1,15 +1,15 @@
-//! Memory of the process at the other end of a link, reached by system calls. Used by the two sides of a direct copy. It never asks whether a
+//! Memory of the process at the other end of a link, reached by system calls. Used by the two sides of a direct copy. It never checks whether a
 //! copy is allowed, and never reaches a process that has not shown the link's proof.
 //!
-//! The kernel names the process (`PassedFd::sender`); the proof shows that the link lives in it still. Without both a peer could name any
-//! process, this one included, and have it copied from and to with this process's rights.
+//! The kernel names the process (`PassedFd::sender`); the proof shows that the link is still in it. Without both, a peer could name any
+//! process, this one included, and have its memory copied with this process's rights.
 
 use std::io;
 use std::sync::Arc;
 
 use crate::process::HostProcess;
 
-/// The address at which a link's process keeps a word that no other process can know, and the word. The peer of the link receives both.
+/// The address at which a link's process keeps a word that no other process can know, and the word. The link's peer receives both.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct LinkProof {
     /// Address of the word in the link's process.
@@ -18,7 +18,7 @@ pub(crate) struct LinkProof {
     pub(crate) word: u64,
 }
 
-/// The word itself. Each link has one of its own, so that the word of one peer proves nothing to another.
+/// The word itself. Each link has its own, so that the word of one peer proves nothing to another.
 pub(crate) struct ProofWord(Box<u64>);
 
 impl ProofWord {
@@ -27,7 +27,7 @@ impl ProofWord {
         Self(Box::new(random | 1))
     }
 
-    /// The proof for the link's peer.
+    /// Returns the proof for the link's peer.
     pub(crate) fn to_proof(&self) -> LinkProof {
         LinkProof { addr: std::ptr::from_ref(&*self.0).expose_provenance() as u64, word: *self.0 }
     }
@@ -40,12 +40,12 @@ pub(crate) struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// The memory of `process`, in which the link of `proof` is to be.
+    /// Creates the memory of `process`, which should contain the link of `proof`.
     pub(crate) fn new(process: Arc<HostProcess>, proof: LinkProof) -> Self {
         Self { process, proof }
     }
 
-    /// The process.
+    /// Returns the process.
     pub(crate) fn peer_process(&self) -> &HostProcess {
         &self.process
     }
@@ -58,11 +58,11 @@ impl PeerMemory {
         read.is_ok() && self.proof.word != 0 && word == self.proof.word.to_ne_bytes()
     }
 
-    /// Reads `len` bytes at address `from` of the peer, and the proof with them: a process that has taken the peer's place, by its number or by
-    /// `execve`, gives nothing.
+    /// Reads `len` bytes at address `from` of the peer, and the proof with them in the same system call. A process that has taken the peer's place, by its
+    /// number or by `execve`, does not have the proof, so the call fails.
     ///
     /// # Errors
-    /// The kernel's error; [`io::ErrorKind::NotFound`] if the proof is not there (any more). Bytes may have been written all the same.
+    /// The kernel's error; [`io::ErrorKind::NotFound`] if the process does not have the proof (any more). Bytes may have been written even so.
     ///
     /// # Safety
     /// `to` is writable for `len` bytes.
@@ -72,7 +72,7 @@ impl PeerMemory {
             // SAFETY: `done < len`, so it stays inside the range.
             let at = unsafe { to.add(done) };
             let mut word = 0u64;
-            // SAFETY: the caller's promise for the rest of the range.
+            // SAFETY: `at` is writable for the `len - done` bytes that remain, by the caller's promise.
             done += unsafe {
                 self.process.read_with_word(
                     &mut word,
@@ -100,7 +100,7 @@ impl PeerMemory {
         if !self.is_proven() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `from` is readable for `len` bytes.
         unsafe { self.process.write_bytes(to, from, len) }
     }
 }

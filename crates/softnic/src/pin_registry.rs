@@ -1,5 +1,5 @@
-//! Which memory of this process peers may be copying from or to right now. A link notes a pin for every record that
-//! names memory directly; deregistering and ending a link close the pins and wait for the copies under way. Used by the
+//! The memory of this process that peers may be copying from or to at the moment. A link records a pin for every record that
+//! names memory directly; deregistering and ending a link close the pins and wait for running copies. Used by the
 //! two sides of a direct copy and by the registrar; copies nothing itself.
 
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use crate::peer_memory::PeerMemory;
 use crate::process::HostProcess;
 use crate::segment::RingSegment;
 
-/// How long a waiting thread sleeps between looks.
+/// Time that a waiting thread sleeps between two checks.
 const LOOK: Duration = Duration::from_micros(50);
 
 /// One record that names memory of this process.
@@ -23,12 +23,12 @@ struct RegionPin {
     position: u64,
 }
 
-/// Who may be inside a copy.
+/// The end of a link that may be inside a copy.
 #[derive(Clone, Copy)]
 enum CopyingPeer {
-    /// The peer reads what this side sends.
+    /// The peer reads bytes that this side sends.
     Target,
-    /// The peer writes what this side receives.
+    /// The peer writes bytes that this side receives.
     Initiator,
 }
 
@@ -41,7 +41,7 @@ struct DirectionPins {
 
 impl DirectionPins {
     fn new(copier: CopyingPeer, segment: Arc<RingSegment>) -> Result<Self, OutOfMemory> {
-        // As many as there can be records, so that noting one never allocates.
+        // The ring holds at most this many records, so adding a pin never allocates.
         let pins = Mutex::new(try_deque(segment.geometry().slot_count() as usize)?);
         Ok(Self { copier, segment, pins })
     }
@@ -50,7 +50,7 @@ impl DirectionPins {
         self.pins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets the pins before a position: those records are done with.
+    /// Removes the pins before a position: those records are executed.
     fn release_before(&self, before: u64) {
         let mut pins = self.lock_pins();
         while pins.front().is_some_and(|pin| before.wrapping_sub(pin.position).cast_signed() > 0) {
@@ -58,7 +58,7 @@ impl DirectionPins {
         }
     }
 
-    /// Closes the pins that are asked for and forgets those nobody copies from or to; whether one is left.
+    /// Closes the pins that `which` selects and removes those without a running copy; returns whether one is left.
     fn close_pins(&self, which: impl Fn(RegionPin) -> bool, peer: &HostProcess) -> bool {
         let mut busy = false;
         self.lock_pins().retain(|&pin| {
@@ -66,11 +66,13 @@ impl DirectionPins {
                 return true;
             }
             let claim = self.segment.claim_at(pin.position);
+            // Closed before it is checked, so that no copy begins in between.
             claim.close();
             let idle = match self.copier {
                 CopyingPeer::Target => claim.no_pull(),
                 CopyingPeer::Initiator => claim.no_push(),
             };
+            // A dead process copies nothing, whatever its last counts are.
             let keep = !idle && !peer.is_dead();
             busy |= keep;
             keep
@@ -84,12 +86,12 @@ pub(crate) struct LinkPins {
     peer: PeerMemory,
     offers: DirectionPins,
     grants: DirectionPins,
-    /// The link is gone.
+    /// Whether the link has ended.
     ended: AtomicBool,
 }
 
 impl LinkPins {
-    /// None yet. `out` is the segment this side writes records to, `own` the one it reads them from.
+    /// Creates a registry without pins. `out` is the segment this side writes records to, `own` the one it reads them from.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -103,23 +105,23 @@ impl LinkPins {
         Ok(Self { peer, offers, grants, ended: AtomicBool::new(false) })
     }
 
-    /// The process at the other end.
+    /// Returns the process at the other end.
     pub(crate) fn peer_process(&self) -> &HostProcess {
         self.peer.peer_process()
     }
 
-    /// Its memory.
+    /// Returns its memory.
     pub(crate) fn peer_memory(&self) -> &PeerMemory {
         &self.peer
     }
 
-    /// The record at a position, not yet published, names memory of region `key` to be read.
+    /// Adds a pin for the record at a position, not yet published, which names memory of region `key` to be read.
     pub(crate) fn add_offer(&self, key: u64, position: u64) {
         self.offers.segment.claim_at(position).reset_words();
         self.offers.lock_pins().push_back(RegionPin { key, position });
     }
 
-    /// The peer is done with all offers before a position.
+    /// Removes all offers before a position, which the peer has executed.
     pub(crate) fn strike_offers(&self, before: u64) {
         self.offers.release_before(before);
     }
@@ -131,17 +133,17 @@ impl LinkPins {
         self.grants.segment.claim_at(position).open_push(at);
     }
 
-    /// This side is done with all records before a position.
+    /// Removes all grants before a position, which this side has executed.
     pub(crate) fn strike_grants(&self, before: u64) {
         self.grants.release_before(before);
     }
 
-    /// Closes everything; whether the peer still writes to memory of this side.
+    /// Closes all grants; returns whether the peer is still writing to memory of this side.
     pub(crate) fn still_written(&self) -> bool {
         self.grants.close_pins(|_| true, self.peer_process())
     }
 
-    /// Closes everything; whether the peer is still inside a copy.
+    /// Closes everything; returns whether the peer is still inside a copy.
     pub(crate) fn close_all(&self) -> bool {
         let read = self.offers.close_pins(|_| true, self.peer_process());
         self.still_written() || read
@@ -159,7 +161,7 @@ pub(crate) struct PinRegistry {
 }
 
 impl PinRegistry {
-    /// Without any.
+    /// Creates an empty registry.
     pub(crate) fn new() -> Self {
         Self { links: Mutex::default() }
     }
@@ -173,19 +175,23 @@ impl PinRegistry {
         self.lock_links().push(Arc::clone(pins));
     }
 
-    /// A link ends: nobody begins a copy any more. Waits for a peer that is writing, because this side's owner may use
-    /// the memory for something else next; at most `limit`. What is still being copied then stays in the book, until another
-    /// link ends after it has been.
+    /// Ends a link: no further copy begins. Waits at most `limit` for a peer that is writing, because this side's owner may use
+    /// the memory for something else next. A copy that is still running then stays in the registry, until another
+    /// link ends after it has finished.
     pub(crate) fn end_link(&self, ended: &Arc<LinkPins>, limit: Duration) {
+        // A peer that only reads does not change memory that is reused, so it is not waited for.
         if ended.close_all() && ended.still_written() {
             let _ = wait_until_unpinned(limit, || ended.still_written().then(|| ended.peer_process().pid()));
         }
         ended.ended.store(true, Ordering::Relaxed);
+        // Links with running copies stay listed, so that `end_region` waits for them.
         self.lock_links().retain(|pins| !pins.ended.load(Ordering::Relaxed) || pins.close_all());
     }
 
-    /// Closes the pins of a region and waits for the copies under way; the process that is still inside one when the
-    /// time is up is the error.
+    /// Closes the pins of a region and waits for the running copies.
+    ///
+    /// # Errors
+    /// The number of the process that is still inside one when the time is up.
     pub(crate) fn end_region(&self, key: u64, limit: Duration) -> Result<(), u32> {
         wait_until_unpinned(limit, || {
             let mut inside = None;
@@ -199,7 +205,7 @@ impl PinRegistry {
     }
 }
 
-/// Asks until nobody is named; the last one named is the error.
+/// Waits until `who` returns no process; the error is the last process it returned.
 fn wait_until_unpinned(limit: Duration, who: impl Fn() -> Option<u32>) -> Result<(), u32> {
     let mut started = None;
     while let Some(pid) = who() {

@@ -1,4 +1,4 @@
-//! Progress of a link: what came in, what goes out, what is finished, and whether the peer is still there. Called by
+//! Progress of a link over a ring: executes received records, continues jobs, completes operations, and detects the peer's end. Called by
 //! the rail for each of its links, inside its guard; every call is bounded.
 
 use trunkline_fabric::{CompletionKind, OpStatus};
@@ -10,13 +10,13 @@ use crate::record::RingRecord;
 use crate::ring::side;
 use crate::tcp::{self, SocketEvents};
 
-/// Most records taken from one link in a call.
+/// Most records taken from one link in a call, so that one link cannot starve the others of its rail.
 const RECORDS: u32 = 64;
 /// Most payload bytes moved for one link in a call, each way; the last record may exceed it.
 const BYTES: u64 = 64 << 10;
-/// Records after which the peer is told how far this side is.
+/// Records after which this side publishes its position.
 const PUBLISH: u64 = 16;
-/// Polls without news after which the peer's state is looked at.
+/// Polls without progress after which the peer's state is read. It is in a cache line that the peer writes, so reading it costs a miss.
 const LOOK: u32 = 64;
 
 impl SoftQp {
@@ -40,6 +40,7 @@ impl SoftQp {
         if self.has_work() {
             sink.moved |= self.pump_jobs(env, BYTES);
         }
+        // Checked at once if completions are owed or the queue fills up, else rarely, because it reads cache lines that the peer writes.
         if self.signalled > 0 || self.flights.len() * 2 > self.depth {
             self.check_peer(env, sink);
         } else if came && self.state != QueuePairState::Drain {
@@ -57,7 +58,7 @@ impl SoftQp {
             && direct.has_pushes()
             && let Some(tx) = &self.tx
         {
-            // Not before news: the caller may have more to post then.
+            // Only in a poll without completions: otherwise the caller may have more to post first.
             direct.push_oldest(tx, env);
         }
     }
@@ -67,7 +68,7 @@ impl SoftQp {
         !self.pending.is_empty() || !self.replies.is_empty() || self.matcher.has_news()
     }
 
-    /// Executes what has arrived; whether anything had.
+    /// Executes the records that have arrived; returns whether there were any.
     #[inline]
     fn take_in(&mut self, env: &RailContext<'_>, sink: &mut CompletionSink<'_>) -> bool {
         let mut records = 0;
@@ -87,7 +88,7 @@ impl SoftQp {
             }
             self.rx.advance();
             records += 1;
-            // Anything but a small inline record: its sender waits for the room.
+            // All but small inline records are published at once, because their sender waits for the room.
             let large = (words[1] >> 16) & 0xff != 0;
             bytes = bytes.saturating_add(if large { RingRecord::payload_bytes(&words) } else { 128 });
             if large || RingRecord::awaits_ack(&words) || self.rx.unpublished_records() >= PUBLISH {
@@ -112,7 +113,7 @@ impl SoftQp {
             RecordRefusal::Nak(nak) => {
                 self.turn_down(nak, self.record_position());
                 let status = crate::error::NakReason::status_of_code(nak.to_code());
-                // What the peer did wrong is its failure; nonsense concerns this side too.
+                // A violation by the peer is the peer's failure, and flushes this side. A garbled record is reported here, too.
                 let own = if matches!(status, OpStatus::Other(_)) { status } else { OpStatus::Flushed };
                 self.fail_with(own, false, None);
             }
@@ -142,14 +143,15 @@ impl SoftQp {
         }
     }
 
-    /// Sees how far the peer is, and whether it is still there.
+    /// Completes the operations that the peer has executed, and fails the link if the peer refused a record or has ended.
     fn check_peer(&mut self, env: &RailContext<'_>, sink: &mut CompletionSink<'_>) {
         self.idle = 0;
         let Some(tx) = &mut self.tx else { return };
+        // A refusal first, because it limits which operations count as executed.
         if let Some((code, at)) = tx.peer_nak() {
             return self.fail_with(crate::error::NakReason::status_of_code(code), false, Some(at));
         }
-        // Looked at before the rest, so that everything the peer did before it ended is seen.
+        // Read before the rest, so that all records that the peer published before it ended are seen.
         let peer = tx.peer_state().max(self.rx.peer_state());
         if tx.refresh_acked().is_err() {
             return self.fail_with(OpStatus::Other(crate::error::UNKNOWN), false, None);
@@ -162,7 +164,7 @@ impl SoftQp {
                 self.fail_with(OpStatus::PeerDead, false, None);
             }
         } else if peer != side::OPEN && !self.rx.is_ready() && !sink.is_full() {
-            // A refusal is published before the state.
+            // A refusal is published before the state, so it is visible here.
             let nak = self.tx.as_ref().and_then(crate::ring::RingProducer::peer_nak);
             match nak {
                 Some((code, at)) => {
@@ -173,8 +175,8 @@ impl SoftQp {
         }
     }
 
-    /// Prepares a wait for the sockets of the rail. True if whatever happens next on this link begins with bytes that its socket
-    /// receives, or with a call of the owner. Acknowledgements that were to leave with later frames leave now.
+    /// Prepares a wait for the sockets of the rail. Returns true if any further progress of this link begins with bytes that its socket
+    /// receives, or with a call of the owner. Acknowledgements that would have left with later frames leave now.
     pub(crate) fn arm_stream(&mut self, events: &SocketEvents) -> bool {
         match self.state {
             // Not connected: nothing can arrive.
@@ -196,7 +198,7 @@ impl SoftQp {
         is_settled && stream.arm_socket(events)
     }
 
-    /// Ends the link after what has already arrived is executed.
+    /// Fails the link after the records that have already arrived are executed.
     pub(crate) fn start_drain(&mut self) {
         match self.state.transition_to(QueuePairState::Drain) {
             Some(state) => {

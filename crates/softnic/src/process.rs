@@ -1,5 +1,5 @@
-//! Another process of this host, and copies into and out of its memory by system calls. Used by [`PeerMemory`](crate::peer_memory::PeerMemory),
-//! which knows whether it is the right one; decides nothing about when a copy is allowed.
+//! Another process of this host, and copies into and out of its memory by system calls (process_vm_readv(2)). Used by
+//! [`PeerMemory`](crate::peer_memory::PeerMemory), which verifies that it is the right one; decides nothing about when a copy is allowed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 
-/// How long a process that was seen alive is taken for alive: the numbers of dead processes are not given again within
-/// that time, because all others have their turn first.
+/// Time for which a process that was seen alive counts as alive. The kernel does not reuse the number of a dead process within
+/// that time, because it first assigns all other numbers in turn.
 const SEEN: Duration = Duration::from_millis(10);
 
-/// A process, by number and, where the system can, by descriptor.
+/// A process, by number and, where the system supports it, by descriptor (pidfd_open(2)).
 pub(crate) struct HostProcess {
     pid: u32,
     fd: Option<OwnedFd>,
     made: Instant,
-    /// When it was last seen alive, in nanoseconds after it was made here.
+    /// Time when it was last seen alive, in nanoseconds after this value was created.
     seen: AtomicU64,
 }
 
-/// Which way bytes go.
+/// The direction of a copy.
 #[derive(Clone, Copy)]
 enum ProcessCopyDirection {
     Out,
@@ -30,15 +30,15 @@ enum ProcessCopyDirection {
 }
 
 impl HostProcess {
-    /// The process that the kernel has named. Its number may be another process's by now where the kernel gave no descriptor of the process
-    /// itself; the proof of a link tells.
+    /// Creates the process that the kernel has named. If the kernel gave no descriptor of the process itself, its number may belong to another
+    /// process by now; the proof of a link detects that.
     pub(crate) fn new(pid: u32, pidfd: Option<OwnedFd>) -> Self {
         let number = || i32::try_from(pid).ok().and_then(Pid::from_raw);
         let open = || rustix::process::pidfd_open(number()?, PidfdFlags::empty()).ok();
         Self { fd: pidfd.or_else(open), ..Self::without_pidfd(pid) }
     }
 
-    /// This process, whose death nobody here has to notice.
+    /// Returns this process, whose death need not be detected.
     pub(crate) fn this_process() -> Self {
         Self::without_pidfd(std::process::id())
     }
@@ -47,7 +47,7 @@ impl HostProcess {
         Self { pid, fd: None, made: Instant::now(), seen: AtomicU64::new(0) }
     }
 
-    /// Its number.
+    /// Returns its number.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
@@ -59,10 +59,11 @@ impl HostProcess {
         rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
-    /// Whether its number still names it; asks the system only now and then.
+    /// Whether its number still names it; makes a system call only if the last one is older than [`SEEN`].
     pub(crate) fn is_alive(&self) -> bool {
         // 584 years fit.
         let now = self.made.elapsed().as_nanos() as u64;
+        // The result of a recent check is reused, because this is called for each record.
         if u128::from(now - self.seen.load(Ordering::Relaxed).min(now)) < SEEN.as_nanos() {
             return true;
         }
@@ -73,7 +74,7 @@ impl HostProcess {
         true
     }
 
-    /// Whether [`HostProcess::is_dead`] can tell: only then may its memory be written.
+    /// Whether [`HostProcess::is_dead`] can detect its death: only then may its memory be written.
     pub(crate) fn is_watched(&self) -> bool {
         self.fd.is_some()
     }
@@ -83,7 +84,7 @@ impl HostProcess {
     /// # Safety
     /// `to` is writable for `len` bytes.
     pub(crate) unsafe fn read_bytes(&self, to: *mut u8, from: u64, len: usize) -> io::Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `to` is writable for `len` bytes.
         unsafe { self.copy_bytes(ProcessCopyDirection::Out, to, from, len) }
     }
 
@@ -92,7 +93,7 @@ impl HostProcess {
     /// # Safety
     /// `from` is readable for `len` bytes.
     pub(crate) unsafe fn write_bytes(&self, to: u64, from: *const u8, len: usize) -> io::Result<()> {
-        // SAFETY: the caller's promise; a write only reads the local range.
+        // SAFETY: the caller promises that `from` is readable for `len` bytes; a write only reads the local range.
         unsafe { self.copy_bytes(ProcessCopyDirection::In, from.cast_mut(), to, len) }
     }
 
@@ -108,7 +109,7 @@ impl HostProcess {
         let pid = libc::pid_t::try_from(self.pid).map_err(|_| io::ErrorKind::NotFound)?;
         let mut done = 0;
         while done < len {
-            // SAFETY: `done < len`.
+            // SAFETY: `done < len`, so this is inside the caller's range.
             let at = unsafe { here.add(done) };
             let local = libc::iovec { iov_base: at.cast(), iov_len: len - done };
             let at = (there as usize).wrapping_add(done);
@@ -132,8 +133,8 @@ impl HostProcess {
         Ok(())
     }
 
-    /// Whether memory of that process can be reached by system calls at all. What a driver has mapped (pinned memory of
-    /// an accelerator, for one) cannot, though the processor reads and writes it as any other. Looks at the first, the
+    /// Whether system calls can reach a range of that process at all. They cannot reach memory that a driver has mapped (for example pinned memory of
+    /// an accelerator), though the processor reads and writes it as any other. Checks only the first, the
     /// middle and the last byte: memory of one region has one origin.
     pub(crate) fn can_reach(&self, addr: usize, len: usize) -> bool {
         let mut byte = 0u8;

@@ -1,5 +1,5 @@
 //! A queue pair: one end of a link, with everything that is posted on it. Driven by the rail's `post` and `poll`; it
-//! does nothing by itself.
+//! never acts by itself.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::register::RegionTable;
 use crate::ring::{RingConsumer, RingProducer, side};
 use crate::tcp::{DialToken, LinkListener, LinkStream};
 
-/// How the two ends of a link move bytes; chosen at connect by who the peer is.
+/// How the two ends of a link move bytes; chosen at connect by the location of the peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum LinkWire {
     /// Both ends are in one fabric: large sources are named in place, and the target copies once.
@@ -36,13 +36,13 @@ pub(crate) enum LinkWire {
     Tcp,
 }
 
-/// What a queue pair works with besides itself.
+/// The objects outside a queue pair that it works with.
 pub(crate) struct RailContext<'a> {
     /// The fabric.
     pub(crate) shared: &'a SharedFabric,
     /// Number of the NIC the rail is on.
     pub(crate) nic: usize,
-    /// The rail's own guard, in which it is.
+    /// The rail's own guard, which it has entered.
     pub(crate) guard: &'a RailGuard,
 }
 
@@ -54,24 +54,24 @@ impl RailContext<'_> {
     }
 }
 
-/// Completions on their way to the caller of `poll`.
+/// Completions to be returned to the caller of `poll`.
 pub(crate) struct CompletionSink<'a> {
     /// The caller's array.
     pub(crate) out: &'a mut [Completion],
     /// How many are filled.
     pub(crate) count: usize,
-    /// Something has come or gone, which need not complete anything here.
+    /// Whether bytes were sent or received, which need not complete anything here.
     pub(crate) moved: bool,
 }
 
 impl CompletionSink<'_> {
-    /// Whether no more fit.
+    /// Whether it is full.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.count >= self.out.len()
     }
 
-    /// Adds one; the caller has looked at [`CompletionSink::is_full`].
+    /// Adds one; the caller has checked [`CompletionSink::is_full`].
     #[inline]
     pub(crate) fn push(&mut self, completion: Completion) {
         if let Some(place) = self.out.get_mut(self.count) {
@@ -81,18 +81,18 @@ impl CompletionSink<'_> {
     }
 }
 
-/// Whether an operation waits for an answer besides being executed.
+/// Whether an operation completes only with a reply, in addition to its execution.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum AnswerWait {
-    /// None is needed.
+    /// No reply is needed.
     None,
-    /// Not yet here.
+    /// The reply has not arrived.
     Awaited,
-    /// Here.
+    /// The reply has arrived.
     Had,
-    /// None is needed: the receive of a matched send is too short for it.
+    /// No reply is needed: the receive of a matched send is too short for it.
     TooLong {
-        /// Its completion was asked for.
+        /// Whether it was posted as signalled.
         owed: bool,
     },
 }
@@ -100,11 +100,11 @@ pub(crate) enum AnswerWait {
 /// A posted operation that has not completed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutstandingOp {
-    /// Of the operation.
+    /// The caller's number of the operation.
     pub(crate) wr_id: u64,
-    /// Position after its last record, once all are out.
+    /// Position after its last record, once all are written.
     pub(crate) end: u64,
-    /// All records are out.
+    /// All records are written.
     pub(crate) sent: bool,
     /// Completes even if it succeeds.
     pub(crate) signalled: bool,
@@ -120,39 +120,39 @@ impl OutstandingOp {
     }
 }
 
-/// A read or atomic that waits for its answer.
+/// A read or atomic that waits for its reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AwaitedAnswer {
     /// The flight.
     pub(crate) flight: u64,
-    /// Where the answer goes.
+    /// The destination of the reply.
     pub(crate) into: RegionExtent,
     /// Bytes placed.
     pub(crate) got: u64,
 }
 
-/// Why the queue pair went into error.
+/// Why the queue pair is in error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QpFailure {
-    /// Of the operation that failed; everything else is flushed.
+    /// Status of the operation that failed; everything else is flushed.
     pub(crate) status: OpStatus,
-    /// Whether a completion has told it.
+    /// Whether a completion has reported it.
     pub(crate) told: bool,
     /// Operations whose records end here or before were executed.
     pub(crate) good: u64,
-    /// Everything was given back.
+    /// All operations were returned.
     pub(crate) done: bool,
 }
 
-/// The names by which a new queue pair is known.
+/// The names of a new queue pair.
 pub(crate) struct QpNames {
-    /// Names it to a process that dials.
+    /// Names it to the process that dials it.
     pub(crate) token: DialToken,
-    /// Shows its peer that it reads this process.
+    /// Lets the peer verify that its direct reads reach this process.
     pub(crate) proof: ProofWord,
-    /// Its note among the links made here.
+    /// Its entry among the links made by this fabric.
     pub(crate) own: OwnLink,
-    /// Where it is dialled, if other hosts reach this NIC.
+    /// The listener at which it is dialled, if other hosts reach this NIC.
     pub(crate) door: Option<Arc<LinkListener>>,
 }
 
@@ -164,28 +164,28 @@ pub(crate) struct SoftQp {
     pub(crate) state: QueuePairState,
     pub(crate) rx: RingConsumer,
     pub(crate) tx: Option<RingProducer>,
-    /// Instead of the two rings, on the wire to another host.
+    /// Replaces the two rings on the wire to another host.
     pub(crate) stream: Option<Box<LinkStream>>,
-    /// Position of the next record that comes by it.
+    /// Position of the next record from the stream.
     pub(crate) arrived: u64,
-    /// Names this end to whoever dials.
+    /// Names this end to the process that dials it.
     pub(crate) token: DialToken,
-    /// Shows the peer that it reads this process.
+    /// Lets the peer verify that its direct reads reach this process.
     pub(crate) proof: ProofWord,
-    /// Keeps the token among those of links made here.
+    /// Keeps the token registered among those of links made by this fabric.
     _own: OwnLink,
-    /// Where that is, if other hosts reach this NIC.
+    /// The listener at which it is dialled, if other hosts reach this NIC.
     pub(crate) door: Option<Arc<LinkListener>>,
     pub(crate) wire: LinkWire,
-    /// For copies straight between the two processes, where those are allowed.
+    /// Copies directly between the two processes, where that is allowed.
     pub(crate) direct: Option<DirectCopier>,
-    /// What was learned about copying to this peer.
+    /// The measurements of copy methods towards this peer.
     pub(crate) chooser: LinkMethodChooser,
     pub(crate) start: u64,
     pub(crate) depth: u64,
-    /// Posted, oldest first.
+    /// Posted operations, oldest first.
     pub(crate) flights: GrowingQueue<OutstandingOp>,
-    /// Of those, not yet all out.
+    /// Those of them that are not completely written.
     pub(crate) pending: GrowingQueue<TransmitJob>,
     /// Flushes, which concern only this side.
     pub(crate) flushes: GrowingQueue<(u64, bool)>,
@@ -193,9 +193,9 @@ pub(crate) struct SoftQp {
     pub(crate) receives: ReceiveQueue,
     /// Sends that the peer has receives for.
     pub(crate) credit: SendCredit,
-    /// Reads and atomics whose answers are to come.
+    /// Reads and atomics whose replies have not arrived.
     pub(crate) wanted: GrowingQueue<AwaitedAnswer>,
-    /// Answers to the peer's.
+    /// Replies that this side owes the peer.
     pub(crate) replies: GrowingQueue<OwedReply>,
     pub(crate) matcher: LinkMatcher,
     /// Jobs of matched sends, by flight, while they wait for a grant.
@@ -206,25 +206,25 @@ pub(crate) struct SoftQp {
     pub(crate) owed: u32,
     /// Of those, signalled flights.
     pub(crate) signalled: u32,
-    /// Polls without news.
+    /// Polls without progress.
     pub(crate) idle: u32,
-    /// Since when the oldest send waits for a receive.
+    /// Time since when the oldest send waits for a receive.
     pub(crate) waiting: Option<std::time::Instant>,
-    /// Records still taken from a link that is to fail.
+    /// Records that are still executed before the link fails.
     pub(crate) draining: u64,
     pub(crate) failure: Option<QpFailure>,
-    /// In error: who may still be copying.
+    /// In error: the rails that may still be copying.
     readers: Option<GuardSnapshot>,
     /// Why and where this side refused a record of the peer.
     pub(crate) refused: Option<(u64, u64)>,
     /// The completion queue of its rail.
     pub(crate) cq: Arc<CompletionCounter>,
-    /// The one that the last wait in front was for.
+    /// The queue of the last wait at the front.
     pub(crate) awaited: AwaitedCounter,
 }
 
 impl SoftQp {
-    /// A queue pair in state Init.
+    /// Creates a queue pair in state Init.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -262,7 +262,7 @@ impl SoftQp {
             flushes: GrowingQueue::new(rail.depth, 0),
             receives: ReceiveQueue::new(rail, start),
             credit: SendCredit::new(start),
-            // There is no way to tell the peer to ask later, or this side to begin again: room for all is made now.
+            // The protocol can neither defer a peer's request nor restart one of this side, so room for all of them is allocated now.
             wanted: GrowingQueue::with_all_room(reads)?,
             replies: GrowingQueue::with_all_room(reads)?,
             matcher: LinkMatcher::new(rail.recv_depth),
@@ -281,7 +281,7 @@ impl SoftQp {
         })
     }
 
-    /// Gives back memory that an idle link does not need; whether nothing has come into the posted receives.
+    /// Frees memory that an idle link does not need. Returns whether nothing has arrived in the posted receives.
     pub(crate) fn trim_idle_memory(&mut self) -> bool {
         if let Some(tx) = &mut self.tx {
             tx.trim_idle_memory();
@@ -289,18 +289,18 @@ impl SoftQp {
         !self.receives.has_arriving()
     }
 
-    /// Operations outstanding, receives apart.
+    /// Returns the number of outstanding operations, without receives.
     #[inline]
     pub(crate) fn outstanding_ops(&self) -> u64 {
         self.flights.len() + self.flushes.len() + self.matcher.sends.len() as u64
     }
 
-    /// Whether there is posted work, receives apart, that would still give a completion.
+    /// Whether posted work, apart from receives, would still produce a completion.
     pub(crate) fn owes_news(&self) -> bool {
         self.signalled > 0 || !self.flushes.is_empty() || !self.matcher.sends.is_empty()
     }
 
-    /// Operations from the oldest one on of which something waits here.
+    /// Returns the number of operations, from the oldest one that has unsent parts, to the newest.
     #[inline]
     pub(crate) fn unsent_ops(&self) -> u32 {
         let next = self.flights.next();
@@ -316,26 +316,27 @@ impl SoftQp {
         pending.max(buffered) as u32
     }
 
-    /// Operations that can be posted now.
+    /// Returns the number of operations that can be posted now.
     #[inline]
     pub(crate) fn post_credits(&self) -> u32 {
         if self.state != QueuePairState::ReadyToSend {
             return 0;
         }
-        // The depth came from 32 bits.
+        // The depth was given in 32 bits.
         self.depth.saturating_sub(self.outstanding_ops()) as u32
     }
 
     /// Puts the queue pair into error: the first operation that was not executed gets `status`, all later ones are
-    /// flushed. `good` limits what counts as executed.
+    /// flushed. `good` limits the operations that count as executed.
     pub(crate) fn fail_with(&mut self, status: OpStatus, told: bool, good: Option<u64>) {
         if self.failure.is_some() {
             return;
         }
         self.state = QueuePairState::Error;
+        // Without an acknowledgement no record counts as executed.
         let mut executed = self.start;
         if let Some(tx) = &mut self.tx {
-            // What the peer published last still counts, unless it is nonsense.
+            // The last position that the peer published still counts. An invalid one is ignored, because the link fails anyway.
             let _ = tx.refresh_acked();
             executed = tx.acked_position();
             tx.publish_state(side::ERROR);
@@ -344,31 +345,34 @@ impl SoftQp {
             executed = stream.acked_position();
             stream.end_stream(self.refused);
         }
+        // After the refusal that `turn_down` may have published: the peer reads it once it sees this state.
         self.rx.publish_state(side::ERROR);
         self.failure = Some(QpFailure { status, told, good: good.unwrap_or(executed), done: false });
     }
 
-    /// Position of the record that is being executed.
+    /// Returns the position of the record that is being executed.
     #[inline]
     pub(crate) fn record_position(&self) -> u64 {
         if self.wire == LinkWire::Tcp { self.arrived } else { self.rx.next() }
     }
 
-    /// Refuses the record at a position; the link is to fail next.
+    /// Refuses the record at a position; the caller fails the link next.
     pub(crate) fn turn_down(&mut self, nak: NakReason, at: u64) {
         self.refused = Some((nak.to_code(), at));
         self.rx.publish_nak(nak.to_code(), at);
     }
 
-    /// Gives back the operations that were executed, oldest first, as far as the sink takes them.
+    /// Completes the operations that were executed, oldest first, as far as the sink has room.
     #[inline]
     pub(crate) fn retire_ops(&mut self, env: &RailContext<'_>, executed: u64, sink: &mut CompletionSink<'_>) {
         while let Some(flight) = self.flights.front() {
+            // Positions wrap, so they are compared by their signed difference.
             let out = flight.sent && executed.wrapping_sub(flight.end) as i64 >= 0;
             if !out || flight.answer == AnswerWait::Awaited {
                 return;
             }
             if flight.signalled {
+                // It stays at the front until a later poll has room, because its completion must not be lost.
                 if sink.is_full() {
                     return;
                 }
@@ -404,6 +408,7 @@ impl SoftQp {
             return;
         };
         while let Some(flight) = self.flights.front() {
+            // Reclaiming stops at a signalled operation, which must still complete.
             let out = flight.sent && executed.wrapping_sub(flight.end) as i64 >= 0;
             if !out || flight.signalled || flight.answer == AnswerWait::Awaited {
                 return;
@@ -412,7 +417,7 @@ impl SoftQp {
         }
     }
 
-    /// A completion on this link.
+    /// Creates a completion of this link.
     #[inline]
     pub(crate) fn make_completion(
         &self,
@@ -424,14 +429,14 @@ impl SoftQp {
         Completion { wr_id, link: self.id, done, status, imm: None, len }
     }
 
-    /// Adds a completion that tells of an error, and lets the waits for it know.
+    /// Adds a completion in error, and marks it in the counter for the links that wait for this queue.
     #[cold]
     pub(crate) fn push_failed(&self, sink: &mut CompletionSink<'_>, completion: Completion) {
         self.cq.mark_failed(sink.count);
         sink.push(completion);
     }
 
-    /// Whether it is in error and has told all there is to tell.
+    /// Whether it is in error and has returned all its completions.
     pub(crate) fn is_quiet(&self) -> bool {
         self.failure.is_some_and(|failure| failure.done) && self.flushes.is_empty()
     }
@@ -441,7 +446,7 @@ impl SoftQp {
         self.direct.as_mut().is_some_and(DirectCopier::end_copies)
     }
 
-    /// In error: whether another rail of this fabric may be copying what this side has sent. It sees the error before it begins.
+    /// In error: whether another rail of this fabric may be copying bytes that this side has sent. A rail that begins later sees the error first.
     fn still_read(&mut self, env: &RailContext<'_>) -> bool {
         if self.wire != LinkWire::Mem {
             return false;
@@ -450,7 +455,7 @@ impl SoftQp {
         !readers.all_left()
     }
 
-    /// In error: gives back everything posted, as far as the sink takes it.
+    /// In error: completes all posted operations as flushed, as far as the sink has room.
     pub(crate) fn flush_out(&mut self, env: &RailContext<'_>, sink: &mut CompletionSink<'_>) {
         let Some(mut failure) = self.failure else { return };
         if failure.done || self.still_copied() || self.still_read(env) {
@@ -458,6 +463,7 @@ impl SoftQp {
         }
         self.retire_ops(env, failure.good, sink);
         while !sink.is_full() {
+            // Each queue is returned in the order of posting, because owners rely on it.
             let (wr_id, done, owed) = if let Some(flight) = self.flights.pop() {
                 self.signalled -= u32::from(flight.signalled);
                 (flight.wr_id, CompletionKind::Posted, flight.is_owed())
@@ -479,7 +485,7 @@ impl SoftQp {
             self.push_failed(sink, self.make_completion(wr_id, done, status, 0));
         }
         if failure.done && !failure.told && failure.status != OpStatus::Flushed {
-            // Nothing was posted that could carry the news.
+            // No posted operation is left to report the failure, so a completion of its own does.
             if sink.is_full() {
                 failure.done = false;
             } else {

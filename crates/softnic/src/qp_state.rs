@@ -1,25 +1,25 @@
-//! The ladder of queue-pair states as a table. Called by the queue pair for every change of state; knows nothing of
-//! rings, memory or peers.
+//! The states of a queue pair and the allowed transitions, as a table (those of InfiniBand Architecture Specification, volume 1, section 10.3,
+//! reduced to the states in use). Called by the queue pair for every change of state; knows nothing of rings, memory or peers.
 
 /// State of a queue pair.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum QueuePairState {
-    /// Just made.
+    /// Just created.
     Reset,
-    /// Takes receives, nothing else.
+    /// Accepts receives, nothing else.
     Init,
-    /// Executes what the peer asks for.
+    /// Executes the requests of the peer.
     ReadyToReceive,
     /// Full service.
     ReadyToSend,
-    /// Sends nothing new; executes what has already arrived.
+    /// Sends nothing new; executes the records that have already arrived.
     Drain,
-    /// Everything posted comes back flushed.
+    /// All posted operations complete as flushed.
     Error,
 }
 
 impl QueuePairState {
-    /// The state after a move to `to`, or `None` where the ladder has no such rung.
+    /// Returns the state after a transition to `to`, or `None` if that transition is not allowed.
     pub(crate) fn transition_to(self, to: Self) -> Option<Self> {
         use QueuePairState::{Drain, Error, Init, ReadyToReceive, ReadyToSend, Reset};
         let allowed = matches!(
@@ -39,7 +39,7 @@ impl QueuePairState {
         matches!(self, Self::Init | Self::ReadyToReceive | Self::ReadyToSend)
     }
 
-    /// Whether what the peer asks for is executed.
+    /// Whether the peer's requests are executed.
     #[inline]
     pub(crate) fn executes_requests(self) -> bool {
         matches!(self, Self::ReadyToReceive | Self::ReadyToSend | Self::Drain)

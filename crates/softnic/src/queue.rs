@@ -1,18 +1,18 @@
-//! A bounded queue that has room for what was in it at once so far: it allocates when there is more than ever before,
-//! up to its bound, so that an idle link is small. Holds posted work.
+//! A bounded queue that allocates only when it holds more items than ever before, up to its bound, so that an idle link stays small.
+//! Queue pairs hold posted work in it; it never shrinks.
 
 use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
 
-/// Items that there is room for at first.
+/// Items that a queue has room for at first.
 const FIRST: u64 = 4;
 
 /// First in, first out, at most `capacity` items.
 pub(crate) struct GrowingQueue<T> {
-    /// A power of two of them.
+    /// A power of two of slots.
     items: Box<[Option<T>]>,
     head: u64,
     tail: u64,
-    /// Items that fit now, and at most.
+    /// Items that fit now.
     room: u64,
     capacity: u64,
 }
@@ -22,7 +22,7 @@ fn empty_places<T>(count: u64) -> Result<Box<[Option<T>]>, OutOfMemory> {
 }
 
 impl<T> GrowingQueue<T> {
-    /// An empty queue; `start` is the number of the first item.
+    /// Creates an empty queue; `start` is the number of the first item.
     pub(crate) fn new(capacity: u32, start: u64) -> Self {
         let capacity = u64::from(capacity);
         let items = std::iter::repeat_with(|| None);
@@ -30,7 +30,7 @@ impl<T> GrowingQueue<T> {
         Self { room: capacity.min(items.len() as u64), items, head: start, tail: start, capacity }
     }
 
-    /// An empty queue that has all its room from the beginning, for items whose room was promised to a caller.
+    /// Creates an empty queue with all its room, for items whose room was promised to a caller.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -40,13 +40,13 @@ impl<T> GrowingQueue<T> {
         Ok(Self { items, head: 0, tail: 0, room: capacity, capacity })
     }
 
-    /// Lowers the most that an empty queue holds; never raises it.
+    /// Lowers the capacity of an empty queue; never raises it.
     pub(crate) fn lower_capacity(&mut self, capacity: u32) {
         self.capacity = self.capacity.min(u64::from(capacity));
         self.room = self.room.min(self.capacity);
     }
 
-    /// Makes room for `more` items; false if there may not be so many, or there is no memory for them.
+    /// Makes room for `more` items; false if they exceed the capacity, or there is no memory for them.
     #[inline(always)]
     pub(crate) fn make_room(&mut self, more: u64) -> bool {
         while self.len() + more > self.room {
@@ -57,7 +57,7 @@ impl<T> GrowingQueue<T> {
         true
     }
 
-    /// Makes room for as many again; false if there may not be more, or there is no memory for them.
+    /// Doubles the room; false if the capacity is reached, or there is no memory.
     #[cold]
     #[inline(never)]
     fn grow(&mut self) -> bool {
@@ -77,13 +77,13 @@ impl<T> GrowingQueue<T> {
         true
     }
 
-    /// Number the next pushed item gets; numbers wrap.
+    /// Returns the number that the next pushed item gets; numbers wrap.
     #[inline]
     pub(crate) fn next(&self) -> u64 {
         self.tail
     }
 
-    /// Number of the oldest item, if there is one.
+    /// Returns the number of the oldest item, if there is one.
     #[inline]
     pub(crate) fn first_number(&self) -> u64 {
         self.head
@@ -94,7 +94,7 @@ impl<T> GrowingQueue<T> {
         number as usize & (self.items.len() - 1)
     }
 
-    /// Items in the queue.
+    /// Returns the number of items.
     #[inline]
     pub(crate) fn len(&self) -> u64 {
         self.tail.wrapping_sub(self.head)
@@ -112,7 +112,7 @@ impl<T> GrowingQueue<T> {
         self.len() >= self.capacity
     }
 
-    /// Adds an item; false if it is full, or there is no memory for one more.
+    /// Adds an item; false if the queue is full, or there is no memory for one more.
     #[inline(always)]
     pub(crate) fn push(&mut self, item: T) -> bool {
         if self.len() >= self.room && !self.grow() {
@@ -124,13 +124,13 @@ impl<T> GrowingQueue<T> {
         true
     }
 
-    /// The oldest item.
+    /// Returns the oldest item.
     #[inline]
     pub(crate) fn front(&self) -> Option<&T> {
         if self.is_empty() { None } else { self.items[self.index(self.head)].as_ref() }
     }
 
-    /// The oldest item, to change.
+    /// Returns the oldest item, to change it.
     #[inline]
     pub(crate) fn front_mut(&mut self) -> Option<&mut T> {
         if self.is_empty() {
@@ -140,7 +140,7 @@ impl<T> GrowingQueue<T> {
         self.items[index].as_mut()
     }
 
-    /// The item at a place behind the oldest, which has place 0.
+    /// Returns the item at a place behind the oldest, which has place 0.
     #[inline]
     pub(crate) fn item_at(&self, place: u64) -> Option<&T> {
         if place >= self.len() {
@@ -150,7 +150,7 @@ impl<T> GrowingQueue<T> {
         }
     }
 
-    /// The item with a number, if it is in the queue.
+    /// Returns the item with a number, if it is in the queue.
     #[inline]
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         if number.wrapping_sub(self.head) >= self.len() {
@@ -160,7 +160,7 @@ impl<T> GrowingQueue<T> {
         self.items[index].as_mut()
     }
 
-    /// Takes the oldest item.
+    /// Removes the oldest item and returns it.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {
         if self.is_empty() {
@@ -173,7 +173,7 @@ impl<T> GrowingQueue<T> {
 }
 
 impl<T> GrowingQueue<T> {
-    /// Takes the newest item; the next that is pushed gets its number.
+    /// Removes the newest item and returns it; the next pushed item gets its number.
     #[inline]
     pub(crate) fn pop_newest(&mut self) -> Option<T> {
         if self.is_empty() {

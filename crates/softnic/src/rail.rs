@@ -24,7 +24,7 @@ use crate::record::{INLINE, RecordVerb};
 use crate::register::{RegionTable, SoftRegistrar};
 use crate::tcp::{STRANGER_TIME, SocketEvents};
 
-/// How soon to poll again.
+/// Time until the next poll where no event can be waited for.
 const AGAIN: Duration = Duration::from_micros(50);
 
 /// An open software NIC.
@@ -38,13 +38,13 @@ pub struct SoftRail {
     pub(crate) links: Vec<Option<Box<SoftQp>>>,
     pub(crate) cursor: usize,
     pub(crate) owed: u32,
-    /// Links to other hosts.
+    /// Number of links to other hosts.
     pub(crate) streams: u32,
-    /// Something came or went since [`Rail::arm_wait`] was asked.
+    /// Bytes were sent or received since the last [`Rail::arm_wait`].
     pub(crate) stirred: bool,
     /// Reports the sockets of its links, once a caller waits for them.
     pub(crate) events: Option<SocketEvents>,
-    /// When a link ended that had not been dialled: who dials it is to hear so.
+    /// Time when a link ended that had not been dialled. Until [`STRANGER_TIME`] has passed, polls reject its late dialler.
     pub(crate) tends: Option<Instant>,
 }
 
@@ -71,7 +71,7 @@ impl SoftRail {
         }
     }
 
-    /// Posts an operation. Inlined, because callers know which it is.
+    /// Posts an operation. Inlined because callers pass a constant kind, which lets the compiler drop the other branches.
     #[inline(always)]
     fn post_inside(
         &mut self,
@@ -124,7 +124,7 @@ impl SoftRail {
         self.post_large(link, wr_id, Op::Send { head, body: OpSource::Inline(&[]), imm }, signalled)
     }
 
-    /// The short way of a small write or send when nothing is in front of it; false if it must go the long one.
+    /// Posts a small write or send directly when no other operation is queued before it; false if it must be posted as a job.
     #[inline(always)]
     fn post_small(
         &mut self,
@@ -161,7 +161,7 @@ impl SoftRail {
         Ok(())
     }
 
-    /// The long way, of everything else; not inlined, so that it costs the short ones nothing.
+    /// Posts every other operation as a job; not inlined, so that it costs the small ones nothing.
     #[inline(never)]
     fn post_large(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
         let env = RailContext { shared: &self.shared, nic: self.nic, guard: &self.guard };
@@ -180,7 +180,7 @@ impl SoftRail {
                 qp.post_matched_receive(matched::MatchedReceive { wr_id, into, key: key.0, got: 0 })?;
             }
             Op::Flush => qp.post_flush(wr_id, signalled)?,
-            // No memory of devices is registered here.
+            // No memory of devices is registered here, and all writes complete only once placed.
             Op::FlushAt { .. } | Op::PlacedWrite { .. } => {
                 return Err(PostError::Refused(OpStatus::Other(PROTOCOL)));
             }
@@ -262,7 +262,7 @@ fn carrying_job(
     Ok(job)
 }
 
-/// A job that asks for an answer to be placed `into`, which is checked.
+/// Creates a job whose reply is placed `into`, which is checked.
 #[inline]
 fn asking_job(table: &RegionTable, kind: JobKind, into: RegionExtent) -> Result<TransmitJob, PostError> {
     check_extent(table, into)?;
@@ -272,7 +272,7 @@ fn asking_job(table: &RegionTable, kind: JobKind, into: RegionExtent) -> Result<
 }
 
 impl SoftRail {
-    /// Sends what was posted on links to other hosts: one system call each.
+    /// Sends the queued frames of links to other hosts: one system call each.
     fn flush_streams(&mut self) {
         self.guard.enter();
         for qp in self.links.iter_mut().flatten() {
@@ -287,7 +287,7 @@ impl SoftRail {
 
     /// Prepares a wait for the sockets of all links; false while a link needs polls.
     fn arm_streams(&mut self) -> bool {
-        // Ring links report nothing, and the peer of a link that went away may be dialling.
+        // Ring links report no event, and the peer of a link that has ended may be dialling.
         if self.tends.is_some() || self.links.iter().flatten().any(|qp| qp.tx.is_some()) {
             return false;
         }
@@ -305,7 +305,7 @@ impl SoftRail {
                 door.accept_pending();
                 self.tends = self.tends.filter(|since| since.elapsed() < STRANGER_TIME);
             }
-            // Who dials a closed one hears so from the kernel.
+            // With the listener closed, the kernel itself refuses diallers.
             None => self.tends = None,
         }
     }
@@ -339,7 +339,7 @@ impl Rail for SoftRail {
 
     fn take_back(&mut self, link: LinkId, wr_id: u64) -> bool {
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return false };
-        // What has arrived may become visible now, and not later.
+        // The owner may read the memory once the receive is cancelled, so held writes land now and not later.
         qp.held.land_all(&self.shared.nics[self.nic].table);
         let owed = qp.take_back(wr_id);
         self.owed -= owed.unwrap_or(0);
@@ -371,7 +371,7 @@ impl Rail for SoftRail {
             if sink.is_full() {
                 break;
             }
-            // The next call begins after the last link that had its turn.
+            // The next call begins after the last link that was polled, so that a full sink does not always favour the first links.
             self.cursor = if self.cursor + 1 < links { self.cursor + 1 } else { 0 };
             if let Some(Some(qp)) = self.links.get_mut(self.cursor) {
                 let before = qp.owed;
@@ -395,7 +395,7 @@ impl Rail for SoftRail {
     }
 
     fn arm_wait(&mut self) -> WaitMethod {
-        // What peers write and read completes nothing here, and more of it is likely to come.
+        // Peers' reads and writes complete nothing here, and further ones are likely to follow.
         if std::mem::take(&mut self.stirred) {
             return WaitMethod::After(Duration(0));
         }
@@ -411,7 +411,7 @@ impl Drop for SoftRail {
     fn drop(&mut self) {
         use trunkline_fabric::LinkControl;
         for link in 0..self.links.len() {
-            // Link numbers came from `create`, which counts in 32 bits.
+            // Link numbers are counted in 32 bits by `create_link`.
             self.destroy_link(LinkId(link as u32));
         }
         self.shared.end_all_abandoned(self.nic);

@@ -1,5 +1,5 @@
 //! The responder: executes the peer's records against this side's memory, after checking everything they name. Called
-//! by `poll`, inside the rail's guard.
+//! by `poll`, inside the rail's guard; it never trusts a word of the peer.
 
 use trunkline_fabric::{CompletionKind, OpStatus};
 
@@ -13,23 +13,23 @@ use crate::record::{INLINE, RecordPayload, RecordVerb, RingRecord, WORDS};
 use crate::register::{CheckedPlace, right};
 use crate::ring::side;
 
-/// How far a record came.
+/// Progress of a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RecordProgress {
     /// All of it was executed.
     Done,
-    /// The initiator is still copying a part; the record is to be looked at again.
+    /// The initiator is still copying a part; the record must be executed again later.
     Waits,
 }
 
 /// Why a record was not executed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RecordRefusal {
-    /// Told to the peer; both ends go into error.
+    /// A reason that is sent to the peer; both ends are in error afterwards.
     Nak(NakReason),
-    /// The peer died.
+    /// The peer has died.
     Dead,
-    /// The receive that was to take the bytes failed with this.
+    /// The receive that the bytes were for failed with this status.
     Receive { wr_id: u64, status: OpStatus, nak: NakReason },
 }
 
@@ -46,7 +46,7 @@ fn add_written_bytes(written: u64, len: u64) -> Result<u64, NakReason> {
 }
 
 impl SoftQp {
-    /// Executes one record; at most one completion comes of it, and the sink has room for that.
+    /// Executes one record. It produces at most one completion, for which the sink has room.
     #[inline]
     pub(crate) fn execute_words(
         &mut self,
@@ -55,6 +55,7 @@ impl SoftQp {
         inline: *const u8,
         sink: &mut CompletionSink<'_>,
     ) -> Result<RecordProgress, RecordRefusal> {
+        // Small writes are the most frequent records, so they skip the general parser.
         if let Some((record, key, addr)) = RingRecord::small_write(words) {
             return self.execute_write(env, inline, &record, key, addr, sink);
         }
@@ -62,7 +63,7 @@ impl SoftQp {
         self.execute_record(env, &record, inline, sink)
     }
 
-    /// Executes a parsed record, whose bytes, if they came with it, are `here`.
+    /// Executes a parsed record. Bytes that arrived with it are at `here`.
     #[inline]
     pub(crate) fn execute_record(
         &mut self,
@@ -109,7 +110,8 @@ impl SoftQp {
     ) -> Result<RecordProgress, RecordRefusal> {
         let len = record.payload.len();
         let written = add_written_bytes(self.written, len)?;
-        // As on a real NIC, the key of a write of no bytes is not looked at.
+        // As on a hardware NIC, the key of a write of no bytes is not checked (InfiniBand Architecture Specification, volume 1, C9-88:
+        // a responder does not check the R_Key of a zero-length request).
         if len > 0 {
             let target = HeldTarget::Remote { key, addr };
             match env.region_table().find_remote(key, addr, len, right::WRITE) {
@@ -119,10 +121,12 @@ impl SoftQp {
                         return Ok(RecordProgress::Waits);
                     }
                 }
+                // A retired region accepts and drops writes, because its peers need not know of the retirement (`Caps::retires`).
                 None if env.region_table().goes_nowhere(key) => self.leave_out(&record.payload),
                 None => return Err(NakReason::Access.into()),
             }
         }
+        // Counted only once the record is done: a record that waits is executed again, and must not count twice.
         self.written = written;
         if record.last {
             if record.imm.is_some() {
@@ -146,12 +150,13 @@ impl SoftQp {
     ) -> Result<(), RecordRefusal> {
         let (receive, got) = match self.receives.take_arriving() {
             Some(arriving) => arriving,
-            // The peer knows how many receives there are.
+            // The peer knows the number of receives, so a send without one violates the protocol.
             None => (self.receives.take_receive().ok_or(NakReason::Protocol)?, 0),
         };
         let len = record.payload.len();
         let taken = self.take_bytes(env, here, &record.payload, receive, got, offset);
         if let Err(refusal) = taken {
+            // A refusal for another reason leaves the receive arriving, so that it is flushed with the link.
             if !matches!(refusal, RecordRefusal::Receive { .. }) {
                 self.receives.keep_arriving(receive, got);
             }
@@ -169,7 +174,7 @@ impl SoftQp {
         Ok(())
     }
 
-    /// Places bytes into a receive that has got `got` of them so far.
+    /// Places bytes into a receive that already has `got` of them.
     #[inline]
     fn take_bytes(
         &mut self,
@@ -181,6 +186,7 @@ impl SoftQp {
         offset: u64,
     ) -> Result<(), RecordRefusal> {
         let len = payload.len();
+        // The records of a send follow one another without gaps, so any other offset is a violation.
         if offset != got {
             return Err(NakReason::Protocol.into());
         }
@@ -210,9 +216,11 @@ impl SoftQp {
         offset: u64,
     ) -> Result<(), RecordRefusal> {
         let len = record.payload.len();
+        // Replies arrive in the order of the requests, so only the oldest request can match. An unsolicited reply is a violation.
         let Some(wanted) = self.wanted.front().copied() else { return Err(NakReason::Protocol.into()) };
         let got = wanted.got.saturating_add(len);
         let fits = wanted.flight == id && wanted.got == offset && got <= wanted.into.len;
+        // The last record must fill the request exactly, or the operation would complete with bytes missing.
         if !fits || (record.last && got != wanted.into.len) {
             return Err(NakReason::Protocol.into());
         }
@@ -242,6 +250,7 @@ impl SoftQp {
         sink: &mut CompletionSink<'_>,
     ) -> Result<(), RecordRefusal> {
         let Some(found) = self.matcher.find_receive(grant).copied() else {
+            // The peer may have sent before it received the revocation, so bytes for a cancelled receive are dropped.
             if self.matcher.was_taken_back(grant) {
                 self.leave_out(&record.payload);
                 return Ok(());
@@ -275,8 +284,10 @@ impl SoftQp {
         len: u64,
         id: u64,
     ) -> Result<(), RecordRefusal> {
+        // Earlier writes must be visible to the read, even if their visibility is delayed.
         self.held.land_all(env.region_table());
         if len > 0 {
+            // Checked here so that an invalid request is refused at its own record; checked again when the reply is sent.
             env.region_table().find_remote(key, addr, len, right::READ).ok_or(NakReason::Access)?;
         }
         let reply = self.owe_reply(id, ReplyBytes::Region { key, addr, len });
@@ -291,27 +302,30 @@ impl SoftQp {
         id: u64,
         new: impl Fn(u64) -> Option<u64>,
     ) -> Result<(), RecordRefusal> {
+        // As for a read: the atomic must see earlier writes.
         self.held.land_all(env.region_table());
+        // Checked before the word is changed, because an atomic without room for its reply could not be undone.
         if self.replies.is_full() {
             return Err(NakReason::Protocol.into());
         }
         let place = env.region_table().find_remote(key, addr, 8, right::ATOMIC).ok_or(NakReason::Access)?;
+        // Processors guarantee atomicity only for aligned words; InfiniBand requires alignment too (volume 1, section 9.4.5).
         if !place.at.addr().is_multiple_of(8) {
             return Err(NakReason::Access.into());
         }
-        // SAFETY: eight registered, aligned bytes, looked up inside the guard.
+        // SAFETY: `find_remote` checked that the eight bytes are registered, inside the guard, and they are aligned.
         let old = unsafe { env.region_table().update_word(place, new) };
         let reply = self.owe_reply(id, ReplyBytes::Word(old));
         self.replies.push(reply);
         Ok(())
     }
 
-    /// The answer to the request whose record is executed now.
+    /// Creates the reply to the request whose record is executed now.
     fn owe_reply(&self, id: u64, bytes: ReplyBytes) -> OwedReply {
         OwedReply { id, at: self.record_position(), bytes, sent: 0 }
     }
 
-    /// The send that came for a receive is longer than it.
+    /// Executes a decline: the send for a granted receive is longer than it.
     #[cold]
     fn execute_decline(&mut self, grant: u64, sink: &mut CompletionSink<'_>) -> Result<(), RecordRefusal> {
         if self.matcher.find_receive(grant).is_some_and(|receive| receive.got > 0) {
@@ -338,7 +352,7 @@ impl SoftQp {
         Ok(())
     }
 
-    /// The current record is done with, although its bytes were not copied, and never will be: its region was retired.
+    /// Ends the current record although its bytes were not copied and never will be: its region was retired.
     #[cold]
     fn leave_out(&mut self, payload: &RecordPayload) {
         if let (RecordPayload::Pulled { shared: true, .. }, Some(direct)) = (payload, &mut self.direct) {
@@ -346,8 +360,8 @@ impl SoftQp {
         }
     }
 
-    /// Where all that is left of a record's payload goes, if that is known and allowed. What is not is found again, and
-    /// refused, when the bytes are here.
+    /// Returns the destination of the rest of a record's payload, if that is known and allowed. A destination that is not is found again, and
+    /// refused, when the bytes have arrived.
     #[inline]
     pub(crate) fn landing_place(
         &mut self,
@@ -408,7 +422,7 @@ impl SoftQp {
     ) -> Result<RecordProgress, RecordRefusal> {
         if env.shared.config.delayed_visibility && place.rights & right::RELAXED != 0 {
             let from = self.find_payload(env, here, payload)?;
-            // SAFETY: `find` checked the bytes, inside the guard.
+            // SAFETY: `find_payload` checked that `payload.len()` bytes are readable, inside the guard.
             unsafe { self.held.push(env.region_table(), target, from, payload.len() as usize) };
             return Ok(RecordProgress::Done);
         }
@@ -436,13 +450,13 @@ impl SoftQp {
         let from = self.find_payload(env, here, payload)?;
         let len = payload.len() as usize;
         let apart = matches!(payload, RecordPayload::Inline { .. } | RecordPayload::Streamed { .. });
-        // SAFETY: bytes of a slot or an inbox, as many as the record says, or `find` checked the source; the caller looked the target up inside
+        // SAFETY: the source has `len` bytes: they lie in a slot or an inbox, or `find_payload` checked them. The caller checked the target, inside
         // the guard.
         unsafe { env.region_table().copy_in(place, from, len, apart && len <= INLINE) };
         Ok(())
     }
 
-    /// Where the bytes of a record are in this address space.
+    /// Returns the address of a record's bytes in this address space.
     #[inline(always)]
     fn find_payload(
         &self,
@@ -457,7 +471,7 @@ impl SoftQp {
                 Ok(at.as_ptr().cast_const())
             }
             RecordPayload::Placed { nic, key, offset, len } if self.wire == LinkWire::Mem => {
-                // Its owner has it back, or will have it once this rail has left its guard.
+                // The initiator failed the link: its owner has the memory back, or will have it once this rail has left its guard.
                 if self.rx.peer_state() == side::ERROR {
                     return Err(NakReason::Source.into());
                 }

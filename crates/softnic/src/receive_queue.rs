@@ -1,4 +1,4 @@
-//! The receives of the two ends of a link: those that were posted here, and how many of the peer's are left for sends of this side. The
+//! The receives of the two ends of a link: those posted here, and how many of the peer's are left for sends of this side. The
 //! queue pair calls it from `post` and `poll`; it moves no bytes and completes nothing.
 
 use trunkline_fabric::{RailConfig, RecvOrder, RegionExtent};
@@ -8,9 +8,9 @@ use crate::queue::GrowingQueue;
 /// A posted receive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PostedRecv {
-    /// Of the operation.
+    /// The caller's number of the operation.
     pub(crate) wr_id: u64,
-    /// Where the bytes go.
+    /// The destination of the bytes.
     pub(crate) into: RegionExtent,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct PostedRecv {
 /// it is ahead of the taken one by the length of the queue.
 pub(crate) struct ReceiveQueue {
     queue: GrowingQueue<PostedRecv>,
-    /// The newest receive takes the next send, and not the oldest.
+    /// The newest receive is filled by the next send, and not the oldest.
     newest_first: bool,
     /// Position after the last receive that was posted.
     posted: u64,
@@ -30,7 +30,7 @@ pub(crate) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// An empty queue, whose first receive has position `start`.
+    /// Creates an empty queue, whose first receive has position `start`.
     pub(crate) fn new(rail: &RailConfig, start: u64) -> Self {
         Self {
             queue: GrowingQueue::new(rail.recv_depth, 0),
@@ -40,7 +40,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Adds a receive; false if it is full, or there is no memory for one more.
+    /// Adds a receive; false if the queue is full, or there is no memory for one more.
     #[inline]
     pub(crate) fn post_receive(&mut self, receive: PostedRecv) -> bool {
         if !self.queue.push(receive) {
@@ -50,13 +50,13 @@ impl ReceiveQueue {
         true
     }
 
-    /// Position after the last receive that was posted.
+    /// Returns the position after the last receive that was posted.
     #[inline]
     pub(crate) fn posted_position(&self) -> u64 {
         self.posted
     }
 
-    /// Position after the last receive that sends have used up.
+    /// Returns the position after the last receive that sends have used up.
     #[inline]
     pub(crate) fn taken_position(&self) -> u64 {
         self.posted.wrapping_sub(self.queue.len())
@@ -101,10 +101,10 @@ impl ReceiveQueue {
     }
 }
 
-/// How many sends of this side the peer has receives for. The requester asks before it begins a send, and counts each one that it began;
-/// it never reads the peer's word itself.
+/// How many sends of this side the peer has receives for. The requester checks it before it begins a send, and counts each send that it began.
+/// It never reads the peer's word itself.
 ///
-/// Invariant: both positions begin at the peer's first one. As long as the requester asks first, no more sends are begun than the peer
+/// Invariant: both positions begin at the peer's first one. If the requester checks first, no more sends are begun than the peer
 /// has posted receives, unless the peer takes back a position that it published.
 pub(crate) struct SendCredit {
     /// Position after the last send that was begun.
@@ -114,18 +114,18 @@ pub(crate) struct SendCredit {
 }
 
 impl SendCredit {
-    /// No credit yet; the first send has position `start`.
+    /// Creates it without credit; the first send has position `start`.
     pub(crate) const fn new(start: u64) -> Self {
         Self { begun: start, peer_posted: start }
     }
 
-    /// Whether every receive that the peer was seen to have is used up.
+    /// Whether every known receive of the peer is used up.
     #[inline]
     pub(crate) fn is_spent(&self) -> bool {
         self.begun == self.peer_posted
     }
 
-    /// Notes how many receives the peer has posted.
+    /// Sets how many receives the peer has posted.
     #[inline]
     pub(crate) fn set_peer_posted(&mut self, posted: u64) {
         self.peer_posted = posted;

@@ -1,16 +1,16 @@
-//! One descriptor of a ring: sixteen little-endian words (docs/wire.md, "Software NIC"), of which the first eight say what
-//! it is. Written by the ring's producer and parsed by its consumer from a private copy, into types that cannot be wrong;
-//! whatever bytes come in, the parser returns a record or `None`.
+//! One descriptor of a ring: sixteen little-endian words (docs/wire.md, "Software NIC"), of which the first eight define
+//! it. Written by the ring's producer and parsed by its consumer from a private copy, into types that admit only valid
+//! values. For any input the parser returns a record or `None`.
 
 use crate::copy_claim::BYTES_MAX;
 
 /// Most payload bytes inside a descriptor.
 pub(crate) const INLINE: usize = 96;
-/// The same, as the length field has it.
+/// [`INLINE`] in the type of the length field.
 pub(crate) const INLINE_U32: u32 = 96;
-/// Words of a descriptor that say what it is.
+/// Words of a descriptor that define it.
 pub(crate) const WORDS: usize = 8;
-/// Where inline payload begins, in bytes. What of it lies in the first words is not looked at there.
+/// Offset of inline payload in bytes. Its part inside the first words is not parsed as words.
 pub(crate) const INLINE_AT: usize = 32;
 
 mod opcode {
@@ -39,18 +39,18 @@ const LAST: u64 = 1;
 const IMM: u64 = 2;
 const AWAITED: u64 = 4;
 
-/// What a record asks for.
+/// The request of a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RecordVerb {
     /// Write at an address of a region.
     Write { key: u64, addr: u64 },
     /// Bytes of a send, from `offset` of it.
     Send { offset: u64 },
-    /// Bytes that answer a read or an atomic, from `offset` of the answer.
+    /// Bytes of the reply to a read or an atomic, from `offset` of the reply.
     Reply { id: u64, offset: u64 },
     /// Bytes of a matched send for a grant, from `offset` of it.
     Matched { grant: u64, offset: u64 },
-    /// Asks for `len` bytes.
+    /// Requests `len` bytes.
     Read { key: u64, addr: u64, len: u64, id: u64 },
     /// Adds to a word.
     Add { key: u64, addr: u64, add: u64, id: u64 },
@@ -58,9 +58,9 @@ pub(crate) enum RecordVerb {
     Swap { key: u64, addr: u64, expect: u64, swap: u64, id: u64 },
     /// Offers memory of `len` bytes to the matched send with this key.
     Grant { key: u64, len: u64, id: u64 },
-    /// Takes the grant of that id back, unless a send has it.
+    /// Revokes the grant of that id, unless a send has it.
     Revoke { key: u64, id: u64 },
-    /// The send that has a grant is longer than it: neither is carried out.
+    /// The send that has a grant is longer than it: no bytes are transferred.
     Decline { grant: u64 },
 }
 
@@ -71,11 +71,11 @@ pub(crate) enum RecordPayload {
     Inline { len: u32 },
     /// In the payload ring.
     Staged { offset: u32, len: u32 },
-    /// In a region of the same fabric.
+    /// In a region of the same fabric, named by its local key.
     Placed { nic: u32, key: u64, offset: u64, len: u64 },
-    /// In the sender's memory; if shared, the sender copies a part.
+    /// In the sender's memory; if `shared`, the sender copies a part.
     Pulled { addr: u64, len: u64, shared: bool },
-    /// Behind the record, in a stream; or, if they have landed, already where they belong.
+    /// Behind the record, in a stream; if `landed`, already at their destination.
     Streamed { len: u64, landed: bool },
 }
 
@@ -93,27 +93,27 @@ impl RecordPayload {
 /// A parsed descriptor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct RingRecord {
-    /// What it asks for.
+    /// Its request.
     pub(crate) verb: RecordVerb,
     /// Its bytes.
     pub(crate) payload: RecordPayload,
     /// Ends the operation.
     pub(crate) last: bool,
-    /// The sender waits to hear that it was executed.
+    /// The sender waits for the acknowledgement of its execution.
     pub(crate) awaited: bool,
-    /// Delivered with the end.
+    /// Delivered when the operation ends.
     pub(crate) imm: Option<u32>,
 }
 
 impl RingRecord {
-    /// Parses the words after the stamp. `words[0]`, the stamp, is not looked at.
+    /// Parses the words after the stamp. `words[0]`, the stamp, is ignored.
     #[inline]
     pub(crate) fn parse(words: &[u64; WORDS]) -> Option<Self> {
         Self::parse_words::<false>(words)
     }
 
-    /// The record, its key and its address, if it is a write with its bytes inside, as most are: what [`RingRecord::parse`]
-    /// says of it, found sooner.
+    /// Returns the record, its key and its address, if it is a write with inline bytes, as most are. The result is that of
+    /// [`RingRecord::parse`], at less cost.
     #[inline(always)]
     pub(crate) fn small_write(words: &[u64; WORDS]) -> Option<(Self, u64, u64)> {
         let head = words[1];
@@ -179,7 +179,7 @@ impl RingRecord {
             opcode::SEND => RecordVerb::Send { offset: addr },
             opcode::REPLY => RecordVerb::Reply { id: key, offset: addr },
             opcode::MATCHED => RecordVerb::Matched { grant: key, offset: addr },
-            // What follows carries no payload: the words are the request.
+            // The remaining verbs carry no payload: the words are the request.
             _ if form != form::INLINE || inline != 0 => return None,
             opcode::READ => RecordVerb::Read { key, addr, len: words[4], id: words[5] },
             opcode::ADD => RecordVerb::Add { key, addr, add: words[4], id: words[5] },
@@ -193,7 +193,7 @@ impl RingRecord {
         Some(Self { verb, payload, last: flags & LAST != 0, awaited: flags & AWAITED != 0, imm })
     }
 
-    /// Whether the sender of a descriptor that parses waits to hear that it was executed.
+    /// Whether the sender of a descriptor that parses waits for the acknowledgement of its execution.
     #[inline]
     pub(crate) fn awaits_ack(words: &[u64; WORDS]) -> bool {
         words[1] >> 8 & AWAITED != 0
@@ -209,7 +209,7 @@ impl RingRecord {
         }
     }
 
-    /// Words 1 to 7 of the descriptor; inline payload goes over the last four.
+    /// Encodes words 1 to 7 of the descriptor; inline payload overwrites the last four.
     #[inline(always)]
     pub(crate) fn to_words(self) -> [u64; 7] {
         let mut a = 0;

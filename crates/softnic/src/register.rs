@@ -1,4 +1,4 @@
-//! The table of regions of one NIC, and the registrar that fills it. Rails look keys up here, inside their guard,
+//! The table of regions of one NIC, and the registrar that fills it. Rails find keys here, inside their guard,
 //! without a lock; registering and deregistering take one. A key is 64 random bits whose low bits choose the slot, and
 //! is compared in full.
 
@@ -29,15 +29,15 @@ pub(crate) mod right {
     pub(crate) const RELAXED: u32 = 8;
     /// Not a right: system calls of other processes can reach it.
     pub(crate) const DIRECT: u32 = 16;
-    /// Not a right: the bytes are mapped write-combined, and are reached by [`RegionTable::copy_in`](super::RegionTable::copy_in) and its like alone.
+    /// Not a right: the bytes are mapped write-combined, and are reached only by [`RegionTable::copy_in`](super::RegionTable::copy_in) and its siblings.
     pub(crate) const MAPPED: u32 = 32;
 }
 
-/// Keys of retired regions that a NIC keeps; of more, the oldest means nothing any more. Twice what the receives of 128
+/// Keys of retired regions that a NIC keeps. Beyond that the oldest becomes unknown. Twice the number that the receives of 128
 /// connections can name at once, 32 of 8 buffers each.
 const RETIRED_MAX: usize = 65_536;
 
-/// Bytes of a mapping that are copied at once.
+/// Bytes of a mapping that are copied at a time.
 pub(crate) const PIECE: usize = 4096;
 
 /// One region. The keys are published last and withdrawn first; the rest changes only while both are 0 and no guard
@@ -70,7 +70,7 @@ pub(crate) struct RegionTable {
     virtual_addresses: bool,
 }
 
-/// Remote keys of regions that took writes and were retired, oldest first. Looked at only when a key leads nowhere.
+/// Remote keys of regions that allowed writes and were retired, oldest first. Read only for a key that names no region.
 #[derive(Default)]
 struct RetiredKeys {
     order: VecDeque<u64>,
@@ -89,21 +89,21 @@ impl RetiredKeys {
     }
 }
 
-/// What only registering and deregistering look at.
+/// The part that only registering and deregistering use.
 struct LiveRegions {
-    /// By local key: the slot, and the memory, which stays mapped as long as it is here.
+    /// By local key: the slot, and the memory, which stays mapped while it is listed here.
     regions: HashMap<u64, (usize, MemoryRange)>,
     /// Slots in use, also those whose keys are already withdrawn.
     taken: Box<[bool]>,
 }
 
 impl RegionTable {
-    /// An empty table for `max` regions.
+    /// Creates an empty table for `max` regions.
     ///
     /// # Errors
     /// [`OutOfMemory`].
     pub(crate) fn new(max: u32, virtual_addresses: bool) -> Result<Self, OutOfMemory> {
-        // Twice as many slots, so that a random key finds a free one within a few draws.
+        // Twice the number of slots, so that a random key finds a free one within a few draws.
         let count = (max.max(1) as usize * 2).next_power_of_two();
         let slot = || RegionSlot {
             remote: AtomicU64::new(0),
@@ -127,10 +127,11 @@ impl RegionTable {
         &self.slots[(key as usize) & (self.slots.len() - 1)]
     }
 
-    /// Looks a remote key up for `len` bytes at remote address `addr`. Call inside a guard.
+    /// Finds `len` bytes at remote address `addr` by a remote key, with the rights `need`. Call inside a guard.
     #[inline]
     pub(crate) fn find_remote(&self, key: u64, addr: u64, len: u64, need: u32) -> Option<CheckedPlace> {
         let slot = self.slot_of(key);
+        // Acquire pairs with the release in `insert`, so that a slot whose key matches has valid bounds.
         let found = slot.remote.load(Ordering::Acquire);
         if found == 0 || found != key {
             return None;
@@ -143,10 +144,11 @@ impl RegionTable {
         place_in_slot(slot, offset, len, rights)
     }
 
-    /// Looks a local key up for `len` bytes at `offset`. Call inside a guard.
+    /// Finds `len` bytes at `offset` by a local key. Call inside a guard.
     #[inline]
     pub(crate) fn find_local(&self, key: u64, offset: u64, len: u64) -> Option<CheckedPlace> {
         let slot = self.slot_of(key);
+        // 0 marks a free slot, so it must never match.
         if key == 0 || slot.local.load(Ordering::Acquire) != key {
             return None;
         }
@@ -160,13 +162,14 @@ impl RegionTable {
         (local != 0 && slot.remote.load(Ordering::Acquire) == remote).then_some(local)
     }
 
-    /// Adds a region of these bytes; peers that go by virtual addresses call the first one `named`.
+    /// Adds a region of these bytes; peers that use virtual addresses address the first one as `named`.
     fn insert(&self, memory: &MemoryRange, named: usize, rights: u32) -> Result<RegionKeys, RegisterError> {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         if live.regions.len() >= self.max as usize {
             return Err(RegisterError::Exhausted(self.max));
         }
         let entry_bytes = size_of::<(u64, (usize, MemoryRange))>();
+        // Reserved before the keys are published, because after that no step may fail.
         live.regions
             .try_reserve(1)
             .map_err(|_| OutOfMemory { bytes: (live.regions.len() + 1) * entry_bytes })?;
@@ -175,7 +178,7 @@ impl RegionTable {
         let index = loop {
             words = random_words().map_err(|source| RegisterError::System { what: "getrandom", source })?;
             let index = (words[0] as usize) & (self.slots.len() - 1);
-            // A local key gets its low bits from the remote one; its others must not all be 0.
+            // A local key shares its low bits with the remote one; its other bits must not all be 0.
             if words[0] != 0 && words[1] > low && !live.taken[index] {
                 break index;
             }
@@ -184,6 +187,7 @@ impl RegionTable {
         let local = (second & !low) | (remote & low);
         let base = if self.virtual_addresses { named as u64 } else { 0 };
         let slot = &self.slots[index];
+        // The keys are stored last, so that a thread that finds one also sees the other fields.
         slot.start.store(memory.addr(), Ordering::Relaxed);
         slot.len.store(memory.len() as u64, Ordering::Relaxed);
         slot.base.store(base, Ordering::Relaxed);
@@ -195,7 +199,7 @@ impl RegionTable {
         Ok(RegionKeys { local: LocalKey(local), remote: RemoteKey(remote), remote_base: base })
     }
 
-    /// The bytes from a place on, if they are mapped write-combined. Call inside a guard.
+    /// Returns the bytes from a place on, if they are mapped write-combined. Call inside a guard.
     #[cold]
     fn find_mapping(&self, place: CheckedPlace, len: usize) -> Option<MappedMemory> {
         let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
@@ -209,7 +213,7 @@ impl RegionTable {
     /// Copies bytes to a place; aligned words of a few bytes whole, if `whole`. Call inside a guard.
     ///
     /// # Safety
-    /// `from` is readable for `len` bytes, and the place was looked up for as many.
+    /// `from` is readable for `len` bytes, and the place was checked for `len` bytes.
     #[inline]
     pub(crate) unsafe fn copy_in(&self, place: CheckedPlace, from: *const u8, len: usize, whole: bool) {
         if place.rights & right::MAPPED != 0 {
@@ -233,9 +237,10 @@ impl RegionTable {
         let mut buffer = [0; PIECE];
         for at in (0..len).step_by(PIECE) {
             let piece = &mut buffer[..PIECE.min(len - at)];
-            // SAFETY: inside the caller's bytes. Another process may write them meanwhile, so they are copied before they are looked at.
+            // SAFETY: `at + piece.len() <= len`, so it is inside the caller's bytes. Another process may write them meanwhile, so they are copied
+            // before they are used.
             unsafe { copy_shared(from.wrapping_add(at), piece.as_mut_ptr(), piece.len()) };
-            // It has as many bytes.
+            // Cannot fail: the mapping was found for `len` bytes.
             let _ = mapped.copy_to(at as u64, piece);
         }
     }
@@ -243,7 +248,7 @@ impl RegionTable {
     /// Copies bytes from a place. Call inside a guard.
     ///
     /// # Safety
-    /// `to` is writable for `len` bytes, and the place was looked up for as many.
+    /// `to` is writable for `len` bytes, and the place was checked for `len` bytes.
     #[inline]
     pub(crate) unsafe fn copy_out(&self, place: CheckedPlace, to: *mut u8, len: usize) {
         if place.rights & right::MAPPED != 0 {
@@ -262,17 +267,17 @@ impl RegionTable {
         let mut buffer = [0; PIECE];
         for at in (0..len).step_by(PIECE) {
             let piece = &mut buffer[..PIECE.min(len - at)];
-            // It has as many bytes.
+            // Cannot fail: the mapping was found for `len` bytes.
             let _ = mapped.copy_from(at as u64, piece);
-            // SAFETY: inside the caller's bytes.
+            // SAFETY: `at + piece.len() <= len`, so it is inside the caller's bytes.
             unsafe { copy_shared(piece.as_ptr(), to.wrapping_add(at), piece.len()) };
         }
     }
 
-    /// Changes the aligned word at a place as `f` says, if it returns a value; returns the old word. Call inside a guard.
+    /// Replaces the aligned word at a place by the result of `f`, if that returns one; returns the old word. Call inside a guard.
     ///
     /// # Safety
-    /// The place was looked up for 8 bytes, and is aligned.
+    /// The place was checked for 8 bytes, and is aligned.
     pub(crate) unsafe fn update_word(&self, place: CheckedPlace, f: impl Fn(u64) -> Option<u64>) -> u64 {
         if place.rights & right::MAPPED != 0 {
             let old = self.find_mapping(place, 8).and_then(|mapped| mapped.fetch_update(0, f).ok());
@@ -284,12 +289,12 @@ impl RegionTable {
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).unwrap_or_else(|same| same)
     }
 
-    /// Regions in it.
+    /// Returns the number of regions.
     pub(crate) fn len(&self) -> usize {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).regions.len()
     }
 
-    /// Whether what is written through a remote key goes nowhere: its region was retired.
+    /// Whether writes through a remote key are dropped: its region was retired.
     #[cold]
     pub(crate) fn goes_nowhere(&self, key: u64) -> bool {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner).keys.contains(&key)
@@ -301,17 +306,18 @@ impl RegionTable {
         let Some(&(index, _)) = live.regions.get(&key) else { return false };
         let slot = &self.slots[index];
         let remote = slot.remote.load(Ordering::Relaxed);
-        // Known before it leads nowhere. A call that is repeated finds it withdrawn.
+        // Listed as retired before the key becomes invalid, so that no write in between is refused. A repeated call finds it withdrawn.
         if retire && remote != 0 && slot.rights.load(Ordering::Relaxed) & right::WRITE != 0 {
             let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
             retired.add_key(remote);
         }
+        // Sequentially consistent and before the guards are read, so that a rail that still finds the key is seen inside its guard.
         slot.remote.store(0, Ordering::SeqCst);
         slot.local.store(0, Ordering::SeqCst);
         true
     }
 
-    /// Forgets a region that nobody uses any more.
+    /// Removes a region that is no longer in use.
     fn forget_region(&self, key: u64) {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((index, _)) = live.regions.remove(&key) {
@@ -323,6 +329,7 @@ impl RegionTable {
 #[inline]
 fn place_in_slot(slot: &RegionSlot, offset: u64, len: u64, rights: u32) -> Option<CheckedPlace> {
     let size = slot.len.load(Ordering::Relaxed);
+    // Both numbers may be a peer's, so the sum may overflow.
     if offset.checked_add(len)? > size {
         return None;
     }
@@ -375,6 +382,7 @@ impl SoftRegistrar {
         purpose: RegionPurpose,
     ) -> Result<RegionKeys, RegisterError> {
         let is_mapped = memory.kind() == MemoryKind::Mapped;
+        // Each registration retries a few abandoned ones, so that they do not fill the table.
         self.shared.end_abandoned(self.nic);
         let bit = |on: bool, bit: u32| if on { bit } else { 0 };
         let rights = bit(access.write, right::WRITE)
@@ -416,7 +424,7 @@ impl MemoryRegistrar for SoftRegistrar {
             why: cause.to_string(),
             remedy: "a NIC that is software reaches only dma-bufs that the CPU can map; unset TRUNKLINE_SOFT_DMABUF",
         })?;
-        // Bytes written to a device may be invisible until a flush, for any purpose.
+        // Bytes written to a device may be invisible until a flush, for any purpose. So it is registered as data, which needs flushes.
         let _ = purpose;
         self.insert(&mapped, memory.addr(), access, RegionPurpose::Data)
     }
@@ -433,14 +441,14 @@ impl MemoryRegistrar for SoftRegistrar {
 
     fn abandon(&self, key: LocalKey) {
         if let Err(DeregisterError::InUse { .. }) = self.deregister(key) {
-            // Of too many, those that find no place stay in the table.
+            // If the list is full, the region stays in the table until the NIC is closed.
             self.shared.nics[self.nic].abandoned.keep_key(key);
         }
     }
 }
 
 impl SharedFabric {
-    /// Withdraws the keys of a region, and forgets it when nobody is inside a copy of it any more.
+    /// Withdraws the keys of a region, and removes it once no rail and no peer is inside a copy of it.
     fn end_region(
         &self,
         nic: usize,
@@ -460,12 +468,12 @@ impl SharedFabric {
         Ok(())
     }
 
-    /// Tries again to end regions whose owners are gone, without waiting.
+    /// Tries again to end regions that their owners abandoned, without waiting.
     fn end_abandoned(&self, nic: usize) {
         self.nics[nic].abandoned.try_some(|key| self.end_region(nic, key, false, Duration::ZERO));
     }
 
-    /// The same with all of them, as a rail goes.
+    /// Tries again to end all abandoned regions, when a rail is closed.
     pub(crate) fn end_all_abandoned(&self, nic: usize) {
         self.nics[nic].abandoned.try_all(|key| self.end_region(nic, key, false, Duration::ZERO));
     }

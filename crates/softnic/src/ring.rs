@@ -16,14 +16,14 @@ use crate::segment::{RingSegment, SLOT, reader, writer};
 /// Alignment of staged payload.
 const LINE: u64 = 64;
 
-/// Payload bytes after which the writer looks whether the ring is empty, so that it can begin again at its start: what is
-/// used one after another then stays in these few pages.
+/// Payload bytes after which the writer checks whether the ring is empty, so that it can restart at its beginning. Successive
+/// messages then stay in these few pages, which stay in the cache.
 const TOGETHER: u64 = 32 << 10;
 
-/// The same where the ring was found not to be empty: a long message does not look for each of its pieces.
+/// The same after a check that found the ring in use, so that a long message does not check for each of its pieces.
 const BUSY: u64 = 4 * TOGETHER;
 
-/// Records whose slots are worth giving back: two pages of them.
+/// Records whose slots are worth releasing: two pages of them.
 const MANY: u64 = 64;
 
 /// The position whose stamp is 0.
@@ -39,30 +39,30 @@ pub(crate) mod side {
     pub(crate) const ERROR: u64 = 2;
 }
 
-/// The peer published something that it cannot have done.
+/// The peer published a position that it cannot have reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct InvalidPosition;
 
 /// The writing end.
 pub(crate) struct RingProducer {
     segment: Arc<RingSegment>,
-    /// Pins of records that name memory of this side, and whether there are any.
+    /// Pins of records that name memory of this side, and whether the next record does.
     pins: Option<Arc<LinkPins>>,
     pinned: bool,
     head: u64,
     acked: u64,
     staged: u64,
     freed: u64,
-    /// Payload bytes to be staged before the next look whether the ring is empty.
+    /// Payload bytes to be staged before the next check whether the ring is empty.
     unlooked: u64,
-    /// How far into its ring payload came, as seen at those looks, and the head, since or when the ring was emptied last.
+    /// Farthest offset of payload in its ring, as seen at those checks, and the head position when the ring's pages were released last.
     farthest: u64,
     emptied: u64,
     ends: Box<[u64]>,
 }
 
 impl RingProducer {
-    /// A producer for the peer's segment, whose next record has position `start`.
+    /// Creates a producer for the peer's segment, whose next record has position `start`.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -75,7 +75,7 @@ impl RingProducer {
             pinned: false,
             head: start,
             acked: start,
-            // Like the positions, near the wrap when tests say so.
+            // Like the positions, near the wrap if a test sets that.
             staged: start & !(LINE - 1),
             freed: start & !(LINE - 1),
             unlooked: TOGETHER,
@@ -102,18 +102,21 @@ impl RingProducer {
         position as usize & (self.ends.len() - 1)
     }
 
-    /// Reads how far the peer is; whether that changed.
+    /// Reads the peer's position; returns whether it changed.
     #[inline]
     pub(crate) fn refresh_acked(&mut self) -> Result<bool, InvalidPosition> {
         let consumed = u64::from_le(self.segment.shared_word(reader::CONSUMED).load(Ordering::Acquire));
         if consumed == self.acked {
             return Ok(false);
         }
+        // The peer can write any value, so a position outside the published records is rejected.
         if consumed.wrapping_sub(self.acked) > self.head.wrapping_sub(self.acked) {
             return Err(InvalidPosition);
         }
+        // Records are executed in order, so the payload up to the end of the last executed one is free.
         self.freed = self.ends[self.index(consumed.wrapping_sub(1))];
         self.acked = consumed;
+        // Releasing pins takes a lock, so it is skipped while no record names memory of this side.
         if self.pinned
             && let Some(pins) = &self.pins
         {
@@ -123,18 +126,18 @@ impl RingProducer {
         Ok(true)
     }
 
-    /// The segment, to be shared with the pins of its records.
+    /// Returns the segment, to be shared with the pins of its records.
     #[inline]
     pub(crate) fn segment(&self) -> &Arc<RingSegment> {
         &self.segment
     }
 
-    /// From now on, records may name memory of this side.
+    /// Allows records to name memory of this side.
     pub(crate) fn set_pins(&mut self, pins: Arc<LinkPins>) {
         self.pins = Some(pins);
     }
 
-    /// The next record names memory of this side.
+    /// Marks the next record as one that names memory of this side.
     #[inline]
     pub(crate) fn pin_next(&mut self) {
         self.pinned = true;
@@ -146,7 +149,8 @@ impl RingProducer {
         u64::from_le(self.segment.shared_word(reader::REACHES).load(Ordering::Relaxed)) == 1
     }
 
-    /// Whether a record can be written; looks at the peer's word only if it seems not.
+    /// Whether a record can be written. Reads the peer's word only if the last known position leaves no room, because that word is in a
+    /// cache line that the peer writes.
     #[inline(always)]
     pub(crate) fn has_room(&mut self) -> bool {
         let slots = self.ends.len() as u64;
@@ -162,7 +166,9 @@ impl RingProducer {
         }
         let size = u64::from(self.segment.geometry().payload_bytes());
         let offset = self.staged & (size - 1);
+        // At most half of the ring, so that one piece can be written while the peer copies another.
         let len = u64::from(want).min(size - offset).min(size / 2);
+        // Whole lines, so that two pieces never share a cache line.
         let padded = len.next_multiple_of(LINE);
         let fits = |one: &Self| one.staged.wrapping_sub(one.freed) + padded <= size;
         let room = fits(self) || (self.refresh_acked() == Ok(true) && fits(self));
@@ -173,25 +179,26 @@ impl RingProducer {
         Some((offset as u32, len as u32))
     }
 
-    /// Goes back to the start of the payload ring if everything in it was executed. A record says where its payload is, so
+    /// Restarts at the beginning of the payload ring if everything in it was executed. Each record contains the offset of its payload, so
     /// the reader need not know.
     #[inline(never)]
     fn begin_again(&mut self) {
-        // What is nonsense is found out by who asks how far the peer is.
+        // An invalid position is ignored: the next caller that reads the peer's position gets the error.
         let _ = self.refresh_acked();
         let size = u64::from(self.segment.geometry().payload_bytes());
         self.farthest = self.farthest.max(self.staged & (size - 1));
+        // Records that were not executed still need their payload, so their bytes must not be overwritten.
         if self.acked != self.head {
             self.unlooked = BUSY;
             return;
         }
         self.unlooked = TOGETHER;
-        // A power of two, so that positions may wrap.
+        // Round up to the ring's size, which is a power of two, so that positions may wrap.
         self.staged = self.staged.wrapping_add(size - 1) & !(size - 1);
         self.freed = self.staged;
     }
 
-    /// Gives the pages of the ring back, if all that was in it was executed and there are enough of them.
+    /// Releases the pages of the ring, if all records in it were executed and there are enough of them.
     pub(crate) fn trim_idle_memory(&mut self) {
         let _ = self.refresh_acked();
         let slots = self.ends.len() as u64;
@@ -199,8 +206,9 @@ impl RingProducer {
         let farthest = self.farthest.max(self.staged & (payload - 1));
         let many = farthest > TOGETHER || self.head.wrapping_sub(self.emptied) > MANY;
         let full = self.acked != self.head;
-        // There, zero is a stamp.
+        // Released slots read as zero. In this lap zero is a valid stamp, so they would count as records.
         let zero = ZERO_AT.wrapping_sub(self.head) < slots;
+        // A pinned record has its claim words in its slot, so the pages must stay.
         if !many || full || zero || self.pinned {
             return;
         }
@@ -208,7 +216,7 @@ impl RingProducer {
         (self.farthest, self.emptied) = (0, self.head);
     }
 
-    /// Has `copy` put `len` bytes into room that [`RingProducer::stage_payload`] found.
+    /// Calls `copy` to put `len` bytes into the room that [`RingProducer::stage_payload`] found.
     #[inline]
     pub(crate) fn fill_by(&mut self, offset: u32, len: u32, copy: impl FnOnce(*mut u8)) {
         if let Some(to) = self.segment.payload_range(offset, len) {
@@ -236,21 +244,23 @@ impl RingProducer {
         let stamp = self.segment.stamp_at(self.head);
         let next = self.head.wrapping_add(1);
         let words = record.to_words();
+        // Inline payload begins at word 4, so only the words before it are written.
         let count = if len == 0 { 7 } else { 3 };
         for (index, word) in words.iter().enumerate().take(count) {
-            // SAFETY: words 1 to 7 of the slot.
+            // SAFETY: `count` is at most 7, so this is one of words 1 to 7 of the slot, which is 16 words long.
             let at = unsafe { slot.cast::<u64>().add(index + 1) };
             // SAFETY: aligned and inside the mapping; the consumer reads it as an atomic word.
             unsafe { AtomicU64::from_ptr(at) }.store(word.to_le(), Ordering::Relaxed);
         }
         if len > 0 {
-            // SAFETY: the inline area is inside the slot.
+            // SAFETY: the inline area is inside the slot (`INLINE_AT + INLINE <= SLOT`).
             let to = unsafe { slot.add(INLINE_AT) };
             // SAFETY: at most INLINE bytes fit there, which the peer may change meanwhile; the caller vouches for the source.
             unsafe { copy_shared(from, to, len) };
         }
         let index = self.index(self.head);
         self.ends[index] = self.staged;
+        // The stamp is written last with release, so that a consumer that sees it sees the whole record.
         stamp.store(next.to_le(), Ordering::Release);
         self.head = next;
     }
@@ -261,7 +271,7 @@ impl RingProducer {
         u64::from_le(self.segment.shared_word(reader::POSTED).load(Ordering::Acquire))
     }
 
-    /// Why and where the peer refused a record, if it did.
+    /// Returns why and where the peer refused a record, if it did.
     #[inline]
     pub(crate) fn peer_nak(&self) -> Option<(u64, u64)> {
         let code = u64::from_le(self.segment.shared_word(reader::NAK).load(Ordering::Acquire));
@@ -269,13 +279,13 @@ impl RingProducer {
             .then(|| (code, u64::from_le(self.segment.shared_word(reader::NAK_AT).load(Ordering::Relaxed))))
     }
 
-    /// The state of the peer's reading side.
+    /// Returns the state of the peer's reading side.
     #[inline]
     pub(crate) fn peer_state(&self) -> u64 {
         u64::from_le(self.segment.shared_word(reader::STATE).load(Ordering::Acquire))
     }
 
-    /// Tells the peer that this side needs the memory file no more.
+    /// Publishes that this side has mapped the segment, so that the peer may close the memory file.
     pub(crate) fn publish_mapped(&self) {
         self.segment.shared_word(writer::MAPPED).store(1u64.to_le(), Ordering::Release);
     }
@@ -296,11 +306,11 @@ pub(crate) struct RingConsumer {
 }
 
 impl RingConsumer {
-    /// The reader of its own new segment, which is all zero, and of its memory file; the first record has position
+    /// Creates the reader of its own new segment, which is all zero, and of its memory file; the first record has position
     /// `start`.
     pub(crate) fn new(segment: RingSegment, file: Option<OwnedFd>, start: u64) -> Self {
-        // Zero is the stamp of one position; where that is in the first lap, its slot gets the stamp of its neighbour.
-        // The others are left alone: memory that nobody has written takes none.
+        // Zero is the stamp of one position. If that position is in the first lap, its zeroed slot would count as written, so it gets the
+        // stamp of the position after it. The other slots are not touched: untouched pages of a memory file take no memory.
         if ZERO_AT.wrapping_sub(start) < u64::from(segment.geometry().slot_count()) {
             segment.stamp_at(ZERO_AT).store(ZERO_AT.to_le(), Ordering::Relaxed);
         }
@@ -308,7 +318,7 @@ impl RingConsumer {
         Self { segment: Arc::new(segment), file, next: start, published: start }
     }
 
-    /// The memory file, as long as the writer may need it.
+    /// Returns the memory file while the writer may need it.
     pub(crate) fn memory_file(&self) -> Option<&OwnedFd> {
         self.file.as_ref()
     }
@@ -320,7 +330,7 @@ impl RingConsumer {
         }
     }
 
-    /// The segment, to hand to the peer.
+    /// Returns the segment, to share with the peer.
     pub(crate) fn segment(&self) -> &Arc<RingSegment> {
         &self.segment
     }
@@ -337,33 +347,33 @@ impl RingConsumer {
         self.ready_at(self.next)
     }
 
-    /// Whether the record at a position, this one or one of the next, is here.
+    /// Whether the record at a position, this one or one of the next, has arrived.
     #[inline]
     pub(crate) fn ready_at(&self, position: u64) -> bool {
         u64::from_le(self.segment.stamp_at(position).load(Ordering::Acquire)) == position.wrapping_add(1)
     }
 
-    /// Copies what the waiting record says, once.
+    /// Copies the words of the waiting record once, so that later writes of the peer cannot change them after they were checked.
     #[inline]
     pub(crate) fn read_record(&self) -> [u64; WORDS] {
         self.take_at(self.next)
     }
 
-    /// Where the inline payload of the waiting record is: [`INLINE`] bytes, which the peer may still change.
+    /// Returns the inline payload of the waiting record: [`INLINE`] bytes, which the peer may still change.
     #[inline]
     pub(crate) fn inline_payload(&self) -> *const u8 {
         const { assert!(INLINE_AT + INLINE <= SLOT) };
-        // SAFETY: inside the slot.
+        // SAFETY: `INLINE_AT < SLOT`, so this is inside the slot.
         unsafe { self.segment.slot_at(self.next).add(INLINE_AT) }.as_ptr()
     }
 
-    /// Copies what the record at a position that is here says.
+    /// Copies the words of the record at a position that has arrived.
     #[inline]
     pub(crate) fn take_at(&self, position: u64) -> [u64; WORDS] {
         let slot = self.segment.slot_at(position).as_ptr().cast::<u64>();
         let mut words = [0; WORDS];
         for (index, word) in words.iter_mut().enumerate() {
-            // SAFETY: inside the slot.
+            // SAFETY: `index < WORDS`, which is less than the 16 words of a slot.
             let at = unsafe { slot.add(index) };
             // SAFETY: aligned, mapped, and accessed as an atomic word.
             *word = u64::from_le(unsafe { AtomicU64::from_ptr(at) }.load(Ordering::Relaxed));
@@ -371,7 +381,7 @@ impl RingConsumer {
         words
     }
 
-    /// The waiting record is done with.
+    /// Moves on to the next record.
     #[inline]
     pub(crate) fn advance(&mut self) {
         self.next = self.next.wrapping_add(1);
@@ -383,14 +393,14 @@ impl RingConsumer {
         self.next.wrapping_sub(self.published)
     }
 
-    /// Tells the producer how far this side is.
+    /// Publishes this side's position to the producer.
     #[inline]
     pub(crate) fn publish_consumed(&mut self) {
         self.segment.shared_word(reader::CONSUMED).store(self.next.to_le(), Ordering::Release);
         self.published = self.next;
     }
 
-    /// Tells the producer how many receives were posted so far.
+    /// Publishes the number of receives posted so far to the producer.
     #[inline]
     pub(crate) fn publish_posted(&self, posted: u64) {
         self.segment.shared_word(reader::POSTED).store(posted.to_le(), Ordering::Release);
@@ -398,8 +408,10 @@ impl RingConsumer {
 
     /// Refuses the record at a position; nothing after it will be executed.
     pub(crate) fn publish_nak(&mut self, code: u64, at: u64) {
+        // The position first, because the peer reads it once it sees the code.
         self.segment.shared_word(reader::NAK_AT).store(at.to_le(), Ordering::Relaxed);
         self.segment.shared_word(reader::NAK).store(code.to_le(), Ordering::Release);
+        // Records before the refused one count as executed, so that they complete as successful at the peer.
         self.publish_consumed();
     }
 
@@ -408,7 +420,7 @@ impl RingConsumer {
         self.segment.shared_word(reader::STATE).store(state.to_le(), Ordering::Release);
     }
 
-    /// Tells the producer that this side can read its memory.
+    /// Publishes that this side can read the producer's memory.
     pub(crate) fn publish_reach(&self) {
         self.segment.shared_word(reader::REACHES).store(1u64.to_le(), Ordering::Release);
     }
@@ -431,7 +443,7 @@ mod tests {
     use crate::record::{RecordPayload, RecordVerb, RingRecord};
     use crate::segment::{RingSegment, SegmentGeometry};
 
-    /// Both ends of a ring, its memory file, and the pieces that are under way.
+    /// Both ends of a ring, its memory file, and the pieces that have not been taken.
     struct Ring {
         tx: RingProducer,
         rx: RingConsumer,
@@ -450,12 +462,12 @@ mod tests {
             Self { tx, rx, file, sent: VecDeque::new() }
         }
 
-        /// Bytes of memory that it takes.
+        /// Returns the bytes of memory that it occupies.
         fn taken(&self) -> i64 {
             rustix::fs::fstat(&self.file).unwrap().st_blocks * 512
         }
 
-        /// Stages a piece of at most `want` bytes, all of one value; where it ends, if there was room.
+        /// Stages a piece of at most `want` bytes, all of one value; returns its end, if there was room.
         fn send(&mut self, want: u32, value: u8) -> Option<u64> {
             if !self.tx.has_room() {
                 return None;
@@ -471,12 +483,12 @@ mod tests {
             Some(u64::from(offset) + u64::from(len))
         }
 
-        /// Takes the oldest piece, which must hold what was sent.
+        /// Takes the oldest piece, which must hold the bytes that were sent.
         fn take(&mut self) {
             let Some((offset, bytes)) = self.sent.pop_front() else { return };
             assert!(self.rx.is_ready());
             let at = self.rx.segment().payload_range(offset, bytes.len() as u32).unwrap();
-            // SAFETY: inside the segment, and nobody writes meanwhile.
+            // SAFETY: `payload_range` checked that the bytes are inside the segment, and this test, its only writer, does not write meanwhile.
             let found = unsafe { std::slice::from_raw_parts(at.as_ptr(), bytes.len()) };
             assert_eq!(found, bytes, "overwritten at {offset}");
             self.rx.advance();
@@ -512,7 +524,7 @@ mod tests {
             for round in 0..4 {
                 assert!((0..10).all(|value| ring.send(16 << 10, value).is_some()));
                 let busy = ring.taken();
-                // What is in it stays.
+                // The pages of records that were not taken stay.
                 ring.tx.trim_idle_memory();
                 (0..5).for_each(|_| ring.take());
                 ring.tx.trim_idle_memory();

@@ -1,5 +1,5 @@
-//! One direction of a link in shared memory: a sealed memory file that its reader made and its writer maps. Used by the
-//! two ends of a ring; knows where things lie (docs/wire.md, "Software NIC") and nothing of what they mean.
+//! One direction of a link in shared memory: a sealed memory file (memfd_create(2)) that its reader created and its writer maps. Used by the
+//! two ends of a ring; knows the layout (docs/wire.md, "Software NIC") but not the meaning of its contents.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,11 +13,11 @@ use crate::copy_claim::CopyClaim;
 
 /// Bytes of one descriptor.
 pub(crate) const SLOT: usize = 128;
-/// Where the reader publishes; see [`reader`].
+/// Offset of the words that the reader publishes; see [`reader`]. A cache line of its own, as is that of the writer.
 const READER_LINE: usize = 128;
-/// Where the writer publishes; see [`writer`].
+/// Offset of the words that the writer publishes; see [`writer`].
 const WRITER_LINE: usize = 256;
-/// First descriptor.
+/// Offset of the first descriptor.
 const SLOTS_AT: usize = 4096;
 /// Alignment of the payload ring.
 const PAGE: usize = 4096;
@@ -56,22 +56,22 @@ pub(crate) struct SegmentGeometry {
 }
 
 impl SegmentGeometry {
-    /// The smallest there is.
+    /// The smallest valid sizes.
     pub(crate) const SMALLEST: Self = Self { slots: 16, payload: 4096 };
 
-    /// Checks sizes, also those that a peer names.
+    /// Validates sizes, including those that a peer names.
     pub(crate) fn new(slots: u32, payload: u32) -> Option<Self> {
         let slots_fit = slots.is_power_of_two() && (16..=1 << 16).contains(&slots);
         let payload_fits = payload.is_power_of_two() && (4096..=1 << 26).contains(&payload);
         (slots_fit && payload_fits).then_some(Self { slots, payload })
     }
 
-    /// Descriptors.
+    /// Returns the number of descriptors.
     pub(crate) fn slot_count(self) -> u32 {
         self.slots
     }
 
-    /// Bytes of payload.
+    /// Returns the bytes of payload.
     pub(crate) fn payload_bytes(self) -> u32 {
         self.payload
     }
@@ -97,7 +97,7 @@ unsafe impl Send for RingSegment {}
 unsafe impl Sync for RingSegment {}
 
 impl RingSegment {
-    /// Makes a segment to read from, all zero, and its memory file, to hand to the writer.
+    /// Creates a segment to read from, all zero, and its memory file, to pass to the writer.
     pub(crate) fn create_shared(geometry: SegmentGeometry) -> io::Result<(Self, OwnedFd)> {
         let fd = trunkline_mem::create_memory_file("trunkline")?;
         rustix::fs::ftruncate(&fd, geometry.total_bytes() as u64)?;
@@ -105,7 +105,7 @@ impl RingSegment {
         Ok((Self::map_file(&fd, geometry)?, fd))
     }
 
-    /// Makes a segment that has no writer.
+    /// Creates a segment that has no writer.
     pub(crate) fn create_unshared(geometry: SegmentGeometry) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE;
@@ -116,10 +116,12 @@ impl RingSegment {
         Ok(Self { base, geometry })
     }
 
-    /// Maps a peer's segment to write to. The seals make it impossible for the peer to cut it short afterwards.
+    /// Maps a peer's segment to write to. The seals (fcntl(2), `F_SEAL_SHRINK`) make it impossible for the peer to shorten it afterwards, which
+    /// would turn accesses into SIGBUS.
     pub(crate) fn map_peer(fd: OwnedFd, geometry: SegmentGeometry) -> io::Result<Option<Self>> {
         let Ok(seals) = rustix::fs::fcntl_get_seals(&fd) else { return Ok(None) };
         let size = rustix::fs::fstat(&fd)?.st_size;
+        // Without both seals the peer could resize the file while it is mapped.
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW)
             || usize::try_from(size) != Ok(geometry.total_bytes())
         {
@@ -144,12 +146,12 @@ impl RingSegment {
         Ok(Self { base, geometry })
     }
 
-    /// Its sizes.
+    /// Returns its sizes.
     pub(crate) fn geometry(&self) -> SegmentGeometry {
         self.geometry
     }
 
-    /// A published word, by one of the constants of [`reader`] and [`writer`].
+    /// Returns a published word, by one of the constants of [`reader`] and [`writer`].
     #[inline]
     pub(crate) fn shared_word(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset < SLOTS_AT && offset.is_multiple_of(8));
@@ -159,7 +161,7 @@ impl RingSegment {
         unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
     }
 
-    /// The descriptor at a position; positions wrap around the ring.
+    /// Returns the descriptor at a position; positions wrap around the ring.
     #[inline]
     pub(crate) fn slot_at(&self, position: u64) -> NonNull<u8> {
         let index = (position & u64::from(self.geometry.slots - 1)) as usize;
@@ -167,14 +169,14 @@ impl RingSegment {
         unsafe { self.base.add(SLOTS_AT + index * SLOT) }
     }
 
-    /// The stamp of the descriptor at a position.
+    /// Returns the stamp of the descriptor at a position.
     #[inline]
     pub(crate) fn stamp_at(&self, position: u64) -> &AtomicU64 {
         // SAFETY: the slot's first word is aligned, mapped while `self` lives, and only accessed as an atomic word.
         unsafe { AtomicU64::from_ptr(self.slot_at(position).as_ptr().cast()) }
     }
 
-    /// The claim of the descriptor at a position: its last four words.
+    /// Returns the claim of the descriptor at a position: its last four words.
     #[inline]
     pub(crate) fn claim_at(&self, position: u64) -> CopyClaim<'_> {
         let word = |index: usize| {
@@ -186,7 +188,7 @@ impl RingSegment {
         CopyClaim { grant: word(12), pulled: word(13), pushed: word(14), taken: word(15) }
     }
 
-    /// Gives the pages of both rings back to the system: they are zero from then on.
+    /// Releases the pages of both rings to the system: they are zero from then on.
     pub(crate) fn empty_rings(&self) {
         // SAFETY: behind the published words, inside the mapping.
         let start = unsafe { self.base.add(SLOTS_AT) };
@@ -196,7 +198,7 @@ impl RingSegment {
         let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, Advice::LinuxRemove) };
     }
 
-    /// `len` bytes of the payload ring at `offset`, if they lie inside it.
+    /// Returns `len` bytes of the payload ring at `offset`, if they lie inside it.
     #[inline]
     pub(crate) fn payload_range(&self, offset: u32, len: u32) -> Option<NonNull<u8>> {
         let end = offset.checked_add(len)?;

@@ -1,5 +1,5 @@
-//! The requester and the writing half of the responder: books what is posted, and turns jobs into records and staged bytes. Called by
-//! `post` for the first part of an operation and by `poll` for what did not fit; never waits.
+//! The requester and the writing half of the responder: records posted operations, and turns jobs into records and staged bytes. Called by
+//! `post` for the first part of an operation and by `poll` for the rest; never waits.
 
 use trunkline_fabric::{LocalKey, OpStatus, PostError, RegionExtent};
 use trunkline_proto::chooser;
@@ -20,29 +20,29 @@ use crate::register::{CheckedPlace, right};
 use crate::ring::RingProducer;
 use crate::tcp::{self, LinkStream};
 
-/// Most bytes that `post` itself moves; `poll` does the rest.
+/// Most bytes that `post` itself moves, which bounds its duration; `poll` moves the rest.
 const POST_BYTES: u64 = 512 << 10;
 /// Most bytes that one record names in place, so that a poll of the target stays short.
 const PLACE: u64 = crate::copy_claim::BYTES_MAX;
 /// Bytes of a record that both sides copy: enough that a system call is a small part of it.
 const SHARE: u64 = 256 << 10;
-/// How much longer than usual the long segments are.
+/// Factor by which long segments exceed usual ones.
 const LONG: u32 = 4;
 
-/// How far a job came.
+/// Progress of a job.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum TransmitStep {
-    /// All of it is out.
+    /// All of it is sent.
     Done,
     /// The ring is full.
     Full,
     /// The budget of this call is used up.
     Spent,
-    /// Its source is gone.
+    /// Its source is no longer registered.
     Bad,
 }
 
-/// What the transmitter needs to know of a link besides its ring.
+/// The parameters of a link that the transmitter needs in addition to its ring.
 #[derive(Clone, Copy)]
 pub(crate) struct TransmitConfig {
     /// The wire.
@@ -51,7 +51,7 @@ pub(crate) struct TransmitConfig {
     pub(crate) segment: u32,
 }
 
-/// Emits as much of a job as fits. Call inside a guard if the job has a body.
+/// Emits the part of a job that fits. Call inside a guard if the job has a body.
 #[inline]
 pub(crate) fn transmit_records(
     tx: &mut RingProducer,
@@ -71,13 +71,16 @@ pub(crate) fn transmit_records(
             return TransmitStep::Done;
         }
         let left = job.total - job.sent;
+        // The last bytes are sent inline if they fit: they need no room in the payload ring, and lie in the slot that the target reads anyway.
         if left <= INLINE as u64 {
             return if finish_inline(tx, env, job) { TransmitStep::Done } else { TransmitStep::Bad };
         }
+        // Only payload is charged to the budget, because a request or an inline record costs no more than its slot.
         if *budget == 0 {
             return TransmitStep::Spent;
         }
         let prefix = u64::from(job.prefix_len);
+        // The prefix lies in the job and not in a region, so the target cannot read it directly: it is sent in inline records.
         if job.sent < prefix {
             let from = job.sent as usize;
             let len = INLINE.min((prefix - job.sent) as usize);
@@ -88,14 +91,16 @@ pub(crate) fn transmit_records(
             advance_job(job, len as u64);
             continue;
         }
+        // Bytes of a write-combined region are staged instead, because only the copy functions of the region table may read them.
         let step = match (manner.wire, job.body) {
             (LinkWire::Mem, JobBody::Local { key, offset }) if !is_mapped(env, key) => {
                 let len = left.min(PLACE);
                 let offset = offset + (job.sent - prefix);
-                // This side's keys mean something to the peer: both are in one fabric.
+                // The peer can resolve this side's keys, because both are in one fabric.
                 let payload = RecordPayload::Placed { nic: env.nic as u32, key, offset, len };
                 tx.push(&payload_record(job, payload, len == left));
                 advance_job(job, len);
+                // Charged as one page, because the copy itself is the target's work.
                 *budget = budget.saturating_sub(4096);
                 if len == left { TransmitStep::Done } else { continue }
             }
@@ -122,7 +127,7 @@ pub(crate) fn transmit_records(
     }
 }
 
-/// Names the next bytes of a job, in this side's memory at a local key and offset, for the target to copy; how many.
+/// Emits a record that names the next bytes of a job, in this side's memory, for the target to copy; returns how many.
 fn name_source(
     tx: &mut RingProducer,
     direct: &mut Option<DirectCopier>,
@@ -135,6 +140,7 @@ fn name_source(
     let share = job.method == SoftCopyMethod::Shared;
     let len = left.min(if share { SHARE } else { PLACE });
     let addr = source(env, job, len)?.at.expose_provenance() as u64;
+    // The pin is added before the record is published, because the peer may read the memory as soon as it sees the record.
     let shared = direct.as_mut()?.offer_record(tx.head_position(), key, offset, len, share);
     tx.pin_next();
     tx.push(&payload_record(job, RecordPayload::Pulled { addr, len, shared }, len == left));
@@ -156,14 +162,14 @@ fn stage_segment(
     let (offset, len) = tx.stage_payload(want).ok_or(TransmitStep::Full)?;
     let from = source(env, job, u64::from(len)).ok_or(TransmitStep::Bad)?;
     let last = u64::from(len) == left;
-    // SAFETY: `source` found the bytes registered, and the caller holds the guard; there is room for as many.
+    // SAFETY: `source` found the bytes registered, and the caller holds the guard; `stage_payload` found `len` bytes of room.
     tx.fill_by(offset, len, |to| unsafe { env.region_table().copy_out(from, to, len as usize) });
     tx.push(&payload_record(job, RecordPayload::Staged { offset, len }, last));
     advance_job(job, u64::from(len));
     Ok(u64::from(len))
 }
 
-/// Emits the last record of a job, with all that is left inside it.
+/// Emits the last record of a job, with all its remaining bytes inside.
 #[inline]
 fn finish_inline(tx: &mut RingProducer, env: &RailContext<'_>, job: &mut TransmitJob) -> bool {
     let left = (job.total - job.sent) as usize;
@@ -181,6 +187,7 @@ fn finish_inline(tx: &mut RingProducer, env: &RailContext<'_>, job: &mut Transmi
         if held > 0 {
             gathered[..held].copy_from_slice(&job.prefix[from..prefix]);
         }
+        // `source` counts from `job.sent`, which must therefore be past the prefix.
         job.sent += held as u64;
         let Some(place) = source(env, job, (left - held) as u64) else { return false };
         let to = gathered[held..].as_mut_ptr();
@@ -200,7 +207,7 @@ fn is_mapped(env: &RailContext<'_>, key: u64) -> bool {
     env.region_table().find_local(key, 0, 0).is_some_and(|place| place.rights & right::MAPPED != 0)
 }
 
-/// The next `len` bytes of a job's body.
+/// Returns the place of the next `len` bytes of a job's body.
 #[inline]
 pub(crate) fn source(env: &RailContext<'_>, job: &TransmitJob, len: u64) -> Option<CheckedPlace> {
     let done = job.sent - u64::from(job.prefix_len);
@@ -218,9 +225,10 @@ pub(crate) fn advance_job(job: &mut TransmitJob, len: u64) {
     job.started = true;
 }
 
-/// The record for the next bytes of a job.
+/// Creates the record for the next bytes of a job.
 #[inline]
 pub(crate) fn payload_record(job: &TransmitJob, payload: RecordPayload, last: bool) -> RingRecord {
+    // Only the last record carries the immediate: the target completes the write with it once all bytes are placed.
     let (verb, imm) = match job.kind {
         JobKind::Write { to, imm } => (
             RecordVerb::Write { key: to.key.0, addr: to.addr.wrapping_add(job.sent) },
@@ -229,7 +237,7 @@ pub(crate) fn payload_record(job: &TransmitJob, payload: RecordPayload, last: bo
         JobKind::Send { imm } => (RecordVerb::Send { offset: job.sent }, if last { imm } else { None }),
         JobKind::Matched { grant } => (RecordVerb::Matched { grant, offset: job.sent }, None),
         JobKind::Reply { id } => (RecordVerb::Reply { id, offset: job.sent }, None),
-        // Requests have no bytes, see `request`.
+        // Requests have no bytes, see `request_record`.
         JobKind::Read { .. }
         | JobKind::Add { .. }
         | JobKind::Swap { .. }
@@ -240,9 +248,10 @@ pub(crate) fn payload_record(job: &TransmitJob, payload: RecordPayload, last: bo
     RingRecord { verb, payload, last, awaited: last && job.awaited, imm }
 }
 
-/// The only record of a job that carries no bytes.
+/// Creates the only record of a job that carries no bytes.
 #[inline]
 pub(crate) fn request_record(job: &TransmitJob) -> Option<RingRecord> {
+    // The reply returns this number, by which it finds its operation.
     let id = job.flight;
     let verb = match job.kind {
         JobKind::Read { from, len } => RecordVerb::Read { key: from.key.0, addr: from.addr, len, id },
@@ -258,7 +267,7 @@ pub(crate) fn request_record(job: &TransmitJob) -> Option<RingRecord> {
         | JobKind::Nop
         | JobKind::Wait { .. } => return None,
     };
-    // Requests are answered, which says enough.
+    // A request needs no acknowledgement, because its reply confirms it.
     let awaited = job.awaited && matches!(job.kind, JobKind::Decline { .. });
     Some(RingRecord { verb, payload: RecordPayload::Inline { len: 0 }, last: true, awaited, imm: None })
 }
@@ -271,7 +280,7 @@ pub(crate) struct TransmitParts<'a> {
     credit: &'a mut SendCredit,
 }
 
-/// Where jobs go.
+/// The destination of jobs.
 enum TransmitTarget<'a> {
     /// Into the peer's ring.
     Ring(&'a mut RingProducer, &'a mut Option<DirectCopier>, TransmitConfig),
@@ -309,7 +318,7 @@ pub(crate) struct JobQueues<'a> {
 }
 
 impl TransmitParts<'_> {
-    /// Emits what it can of a job that may begin or has begun, and books the result.
+    /// Emits as much as possible of a job that may begin or has begun, and records the result.
     #[inline]
     pub(crate) fn drive_job(
         &mut self,
@@ -323,13 +332,16 @@ impl TransmitParts<'_> {
             _ => self.out.transmit_job(env, job, budget),
         };
         if job.started && !before {
+            // Counted when the first record is written and not when the send is posted: only then does it use up a receive of the peer.
             if matches!(job.kind, JobKind::Send { .. }) {
                 self.credit.count_sends(1);
             }
+            // Replies arrive in the order of the requests, so this queue is filled in the order in which requests are sent.
             if let Some(into) = answer_place(job) {
                 self.wanted.push(AwaitedAnswer { flight: job.flight, into, got: 0 });
             }
         }
+        // The end is known only now, because the number of records depends on the room that each of them found.
         if step == TransmitStep::Done
             && !matches!(job.kind, JobKind::Reply { .. })
             && let Some(flight) = self.flights.get_mut(job.flight)
@@ -378,20 +390,22 @@ impl SoftQp {
         if self.flushes.push((wr_id, signalled)) { Ok(()) } else { Err(PostError::Busy) }
     }
 
-    /// Makes room for one more operation, or says why there is none.
+    /// Makes room for one more operation, or returns the reason why there is none.
     #[inline(always)]
     fn prepare_post(&mut self) -> Result<(), PostError> {
         if self.state != QueuePairState::ReadyToSend {
+            // An unconnected link returns `Busy` and not an error, because the same post succeeds later.
             let before = matches!(self.state, QueuePairState::Init | QueuePairState::ReadyToReceive);
             return Err(if before { PostError::Busy } else { PostError::Refused(OpStatus::Flushed) });
         }
         if self.outstanding_ops() >= self.depth {
+            // Unsignalled operations have no completion, so `poll` may not have freed their slots yet.
             self.reclaim_ops();
             if self.outstanding_ops() >= self.depth {
                 return Err(PostError::Busy);
             }
         }
-        // Matched sends become operations like the others when their grants come, and then need room, too.
+        // Matched sends become operations like the others when their grants arrive, and then need room, too.
         let more = 1 + self.matcher.sends.len() as u64;
         if !self.flights.make_room(more) || !self.pending.make_room(more) {
             return Err(PostError::Busy);
@@ -399,8 +413,8 @@ impl SoftQp {
         Ok(())
     }
 
-    /// Writes the record of a small write or send, of at most [`INLINE`] bytes, if nothing is in front of it and there is room; false if it
-    /// must be posted as a job.
+    /// Writes the record of a small write or send, of at most [`INLINE`] bytes, if no operation is queued before it and there is room. Returns
+    /// false if it must be posted as a job.
     #[inline(always)]
     pub(crate) fn post_small(
         &mut self,
@@ -412,6 +426,7 @@ impl SoftQp {
     ) -> Result<bool, PostError> {
         self.prepare_post()?;
         let sends = matches!(verb, RecordVerb::Send { .. });
+        // A small operation must not overtake queued ones, and a send needs a posted receive of the peer.
         if !self.pending.is_empty() || (sends && !self.may_send()) {
             return Ok(false);
         }
@@ -449,7 +464,7 @@ impl SoftQp {
         Ok(())
     }
 
-    /// Takes back a matched operation: how many completions less it owes now, or none if there is no such.
+    /// Cancels a matched operation. Returns by how many completions less the queue pair owes then, or `None` if there is no such operation.
     #[inline]
     pub(crate) fn take_back(&mut self, wr_id: u64) -> Option<u32> {
         let owed = match self.matcher.take_send_back(wr_id) {
@@ -461,7 +476,7 @@ impl SoftQp {
         Some(owed)
     }
 
-    /// A matched send has its grant: from now on it is an operation like the others.
+    /// Turns a matched send that has its grant into an ordinary operation.
     pub(crate) fn release_matched(
         &mut self,
         env: &RailContext<'_>,
@@ -479,16 +494,17 @@ impl SoftQp {
         self.pending.push(job);
     }
 
-    /// A matched send is longer than the receive it met: both end so, and the link goes on.
+    /// Declines a matched send that is longer than its receive: both complete with an error, and the link stays usable.
     #[cold]
     fn decline_send(&mut self, send: &UnmatchedSend, grant: ReceiveGrant) {
         let mut job = TransmitJob::new(JobKind::Decline { grant: grant.id }, 0);
+        // It completes even if it was not signalled, because a failure always has a completion.
         job.flight = self.take_off(send.wr_id, true, AnswerWait::TooLong { owed: send.signalled });
         job.awaited = true;
         self.pending.push(job);
     }
 
-    /// Books an operation; returns its flight.
+    /// Records an operation as outstanding; returns its number.
     #[inline]
     fn take_off(&mut self, wr_id: u64, signalled: bool, answer: AnswerWait) -> u64 {
         let flight = self.flights.next();
@@ -508,6 +524,7 @@ impl SoftQp {
         cq: u64,
         index: u64,
     ) -> Result<(), PostError> {
+        // Checked first, so that an unknown queue is refused even if the link's own queue is full.
         self.awaited.check_wait(&env.shared.cqs, env.nic, cq)?;
         self.prepare_post()?;
         let mut job = TransmitJob::new(JobKind::Wait { cq, index }, 0);
@@ -517,7 +534,7 @@ impl SoftQp {
         Ok(())
     }
 
-    /// Posts an operation whose job was made.
+    /// Posts an operation by its job.
     #[inline]
     pub(crate) fn post_job(
         &mut self,
@@ -530,6 +547,7 @@ impl SoftQp {
         job.flight = self.take_off(wr_id, signalled, AnswerWait::expected_for(job.kind));
         job.awaited = signalled;
         job.method = self.choose_method(env, &job, signalled);
+        // Begun at once if no operation is queued before it; the budget bounds the time of the post.
         if self.pending.is_empty() && self.may_begin(job.kind) {
             let mut budget = POST_BYTES;
             if let Some((mut parts, _)) = self.transmit_parts(env) {
@@ -550,23 +568,26 @@ impl SoftQp {
         let (Some(direct), Some(tx)) = (&self.direct, &self.tx) else {
             return AllowedMethods { long, pulled: false, shared: false };
         };
+        // Read for each operation: the peer publishes it when it connects, which may be later than this side's connect.
         let pulled = tx.peer_reaches();
         AllowedMethods { long, pulled, shared: direct.can_push(kind, bytes) && pulled }
     }
 
-    /// How the bytes of a new job travel.
+    /// Chooses the copy method for the bytes of a new job.
     #[inline]
     fn choose_method(&mut self, env: &RailContext<'_>, job: &TransmitJob, signalled: bool) -> SoftCopyMethod {
         if job.total < chooser::LEAST || self.wire != LinkWire::Shm {
             return SoftCopyMethod::Staged;
         }
         let JobBody::Local { key, offset } = job.body else { return SoftCopyMethod::Staged };
+        // If system calls of the peer cannot reach the memory, a pull would fail, so it is staged.
         if env.region_table().find_local(key, offset, 0).is_none_or(|place| place.rights & right::DIRECT == 0)
         {
             return SoftCopyMethod::Staged;
         }
         let allowed = self.allowed_methods(env, job.kind, job.total);
         match env.shared.config.copy {
+            // Only signalled operations are timed, because the others have no completion to measure by.
             CopyMode::Auto if signalled => {
                 let now = Instant(env.shared.elapsed_nanos());
                 self.chooser.choose_method(job.flight, job.total, allowed.to_array(), now)
@@ -591,6 +612,7 @@ impl SoftQp {
     /// Whether the peer has a receive for one more send.
     #[inline]
     fn may_send(&mut self) -> bool {
+        // The peer's count is in a cache line that the peer writes, so it is read only when the known credit is used up.
         if self.credit.is_spent() {
             let posted = match (&self.tx, &self.stream) {
                 (Some(tx), _) => tx.peer_posted(),
@@ -602,7 +624,7 @@ impl SoftQp {
         !self.credit.is_spent()
     }
 
-    /// The parts that a job changes while it goes out, apart from the queues that hold it.
+    /// Returns the parts that sending a job changes, and, apart from them, the queues that hold jobs.
     #[inline]
     fn transmit_parts<'a>(&'a mut self, env: &RailContext<'_>) -> Option<(TransmitParts<'a>, JobQueues<'a>)> {
         let manner = TransmitConfig { wire: self.wire, segment: env.shared.config.segment };
@@ -617,7 +639,7 @@ impl SoftQp {
         Some((parts, JobQueues { pending: &mut self.pending, replies: &mut self.replies }))
     }
 
-    /// Continues answers, grants and pending operations, in that order, by so many bytes at most; whether any went.
+    /// Continues replies, grants and posted operations, in that order, by at most `budget` bytes; returns whether any progressed.
     #[inline]
     pub(crate) fn pump_jobs(&mut self, env: &RailContext<'_>, budget: u64) -> bool {
         let mut left = budget;
@@ -626,6 +648,8 @@ impl SoftQp {
     }
 
     fn pump_some(&mut self, env: &RailContext<'_>, budget: &mut u64) {
+        // Replies first, because the peer waits for them and they free the room for its further requests. Then grants, because sends of
+        // the peer wait for them.
         self.pump_replies(env, budget);
         self.pump_grants();
         while self.failure.is_none() {
@@ -649,14 +673,15 @@ impl SoftQp {
                 Some(TransmitStep::Done) => {
                     self.pending.pop();
                 }
+                // The source was deregistered while the operation was outstanding: a local error, because the peer has done nothing wrong.
                 Some(TransmitStep::Bad) => return self.fail_with(OpStatus::LocalProtection, false, None),
                 _ => return,
             }
         }
     }
 
-    /// Whether the wait in front of all that is pending is over; then it is a job that does nothing. If it cannot
-    /// succeed any more, the link ends, once everything before it has ended in its own way.
+    /// Ends the wait at the front of the pending operations if its completion has happened; it then becomes a job that does nothing. If it cannot
+    /// succeed any more, the link fails, once every operation before it has ended.
     // Not inlined, so that it costs other operations nothing.
     #[inline(never)]
     fn end_wait(&mut self, env: &RailContext<'_>, id: u64, index: u64) -> bool {
@@ -664,6 +689,7 @@ impl SoftQp {
         let oldest = self.flights.first_number();
         match (outlook, self.pending.front_mut()) {
             (WaitOutlook::Reached, Some(job)) => job.kind = JobKind::Nop,
+            // A lost wait fails the link only as its oldest operation, so that all operations before it keep their own result.
             (WaitOutlook::Lost, Some(job)) if job.flight == oldest => {
                 self.fail_with(OpStatus::Flushed, false, None);
             }
@@ -683,6 +709,7 @@ impl SoftQp {
                 TransmitStep::Done => {
                     self.replies.pop();
                 }
+                // The region of an accepted read was deregistered since: refuse the request's record, as if it had just arrived.
                 TransmitStep::Bad => {
                     let at = reply.at;
                     self.turn_down(crate::error::NakReason::Access, at);
@@ -694,6 +721,7 @@ impl SoftQp {
     }
 
     fn pump_grants(&mut self) {
+        // Revocations first, so that the peer pairs no further send with a cancelled receive.
         while let Some((key, id)) = self.matcher.oldest_revocation() {
             if !self.push_bare(RecordVerb::Revoke { key, id }) {
                 return;
@@ -713,7 +741,7 @@ impl SoftQp {
         }
     }
 
-    /// Sends a record that nobody waits for; false if there is no room.
+    /// Sends a record that needs no acknowledgement; false if there is no room.
     fn push_bare(&mut self, verb: RecordVerb) -> bool {
         let payload = RecordPayload::Inline { len: 0 };
         let record = RingRecord { verb, payload, last: true, awaited: false, imm: None };
@@ -736,7 +764,7 @@ impl SoftQp {
     }
 }
 
-/// Where the answer to a request goes, which its job keeps in the body.
+/// Returns the destination of a request's reply, which its job keeps in the body.
 #[inline]
 fn answer_place(job: &TransmitJob) -> Option<RegionExtent> {
     let JobBody::Local { key, offset } = job.body else { return None };
@@ -749,7 +777,7 @@ fn answer_place(job: &TransmitJob) -> Option<RegionExtent> {
 }
 
 impl AnswerWait {
-    /// What an operation of a kind has to wait for.
+    /// Returns the reply that an operation of a kind has to wait for.
     #[inline]
     pub(crate) fn expected_for(kind: JobKind) -> Self {
         match kind {

@@ -38,7 +38,7 @@ impl ComingSends {
 }
 
 impl MatchedModel {
-    /// The peer has posted a send. Returns it if it is too long for its receive.
+    /// Adds a send that the peer has posted. Returns it if it is too long for its receive.
     pub(super) fn add_send(&mut self, key: u64, wr_id: u64, bytes: Vec<u8>) -> Option<u64> {
         let send = ComingSend { key, wr_id, bytes };
         match self.receives.iter().position(|(of, _)| *of == key) {
@@ -50,7 +50,7 @@ impl MatchedModel {
         }
     }
 
-    /// This end has posted a receive. Returns the peer's send if that is too long for it.
+    /// Adds a receive that this end has posted. Returns the peer's send if that is too long for it.
     pub(super) fn add_receive(&mut self, key: u64, posted: FuzzReceive) -> Option<u64> {
         match self.coming.0.iter().position(|send| send.key == key) {
             Some(at) => self.coming.0.remove(at).and_then(|send| self.match_send(send, posted)),
@@ -70,29 +70,29 @@ impl MatchedModel {
         None
     }
 
-    /// A receive has completed: where it was, and the bytes that must have arrived.
+    /// Returns a receive that has completed: its place, and the bytes that must have arrived.
     pub(super) fn take_filled(&mut self, wr_id: u64) -> Option<(FuzzReceive, Vec<u8>)> {
         self.filled.remove(&wr_id)
     }
 
-    /// An operation of this end must fail alone.
+    /// Whether an operation of this end must fail alone. Forgets it.
     pub(super) fn has_too_long(&mut self, wr_id: u64) -> bool {
         self.too_long.remove(&wr_id) || self.too_short.remove(&wr_id)
     }
 
-    /// A receive is taken back; whether it waited.
+    /// Cancels a receive; returns whether it was unpaired.
     pub(super) fn forget_receive(&mut self, wr_id: u64) -> bool {
         let before = self.receives.len();
         self.receives.retain(|(_, posted)| posted.wr_id != wr_id);
         self.receives.len() < before
     }
 
-    /// A receive is taken back although its send is known, as no byte of that has arrived. Returns whether there is such a receive.
+    /// Cancels a receive that is already paired, because no byte of its send has arrived. Returns whether there is such a receive.
     pub(super) fn forget_met_receive(&mut self, wr_id: u64) -> bool {
         self.filled.remove(&wr_id).is_some() || self.too_short.remove(&wr_id)
     }
 
-    /// A send of the peer is taken back; whether it waited.
+    /// Cancels a send of the peer; returns whether it was unpaired.
     pub(super) fn forget_send(&mut self, wr_id: u64) -> bool {
         let before = self.coming.0.len();
         self.coming.0.retain(|send| send.wr_id != wr_id);

@@ -1,6 +1,8 @@
 //! A link of two rails in one process, over each wire, driven by a list of actions. Over shared memory an action may write any word of
-//! the segments, as a hostile peer can; over TCP it may alter bytes on the way, as a hostile network can. Without such a word each end must act exactly as a model of two memories; with
-//! one, memory that no key names and memory outside of posted operations stays as it is, and each posted operation completes at most once.
+//! the segments, as a hostile peer can; over TCP it may alter bytes in transit, as a hostile network can.
+//!
+//! Without such a word each end must behave exactly as a model of two memories. With one, memory that no key names and memory outside of posted
+//! operations stays unchanged, and each posted operation completes at most once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -26,15 +28,15 @@ const LEN: usize = 8192;
 /// Where slots of the descriptor ring begin, and bytes of one.
 const SLOTS_AT: u64 = 4096;
 const SLOT: u64 = 128;
-/// Places in the memory that operations fill: of receives, of reads behind them, and bytes of each. There are twice as many as operations.
+/// Places in the memory that operations fill: of receives, of reads behind them, and bytes of each. There are twice as many places as operations.
 const PLACES: u64 = 16;
 const RECEIVE_MAX: u64 = 256;
 const READS_AT: u64 = PLACES * RECEIVE_MAX;
 const READ_MAX: u64 = 128;
 const UNUSED_AT: u64 = READS_AT + PLACES * READ_MAX;
-/// Bytes that go with an operation.
+/// Most bytes that are copied into an operation.
 const INLINE: u64 = 96;
-/// Polls of an honest link that has nothing on its way but bytes that the kernel still carries.
+/// Most polls of an honest link that only waits for bytes inside the kernel.
 const POLLS_MAX: usize = 200_000;
 /// A byte that no operation writes.
 const CANARY: u8 = 0xc5;
@@ -47,7 +49,7 @@ pub(super) fn run_actions(bytes: &[u8]) {
     world.check_end();
 }
 
-/// A receive that was posted: where, and of which length.
+/// A receive that was posted: its place and length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FuzzReceive {
     pub(super) wr_id: u64,
@@ -59,7 +61,7 @@ pub(super) struct FuzzReceive {
 #[derive(Debug)]
 enum ExpectedEffect {
     Nothing,
-    /// Bytes that it has read, and where to.
+    /// Bytes that it has read, and their destination.
     Read(u64, Vec<u8>),
 }
 
@@ -67,29 +69,29 @@ enum ExpectedEffect {
 struct FuzzEnd {
     rail: SoftRail,
     link: Option<LinkId>,
-    /// Peers reach it by a key that they were told.
+    /// Memory whose key the peer has.
     open: (MemoryRange, RegionKeys),
-    /// Registered, and its key is told to no peer.
+    /// Registered memory whose key no peer has.
     secret: (MemoryRange, RegionKeys),
-    /// Receives, reads and answers of atomics go here.
+    /// Destination of receives, reads and replies to atomics.
     into: (MemoryRange, RegionKeys),
     /// Bytes to be sent from.
     from: (MemoryRange, RegionKeys),
-    /// Its segment, which the peer can write.
+    /// The file of its segment, which the peer can write.
     segment: Option<File>,
-    /// The bytes of `open` once all is executed.
+    /// The expected bytes of `open` once all operations are executed.
     model: Vec<u8>,
     /// The next place of `into` for a receive, and for the bytes of a read.
     next: [u64; 2],
     receives: VecDeque<FuzzReceive>,
-    /// Sends of the peer that have not met a receive.
+    /// Sends of the peer that are not paired with a receive.
     coming: VecDeque<Vec<u8>>,
     /// Signalled operations that have not completed, oldest first.
     posted: VecDeque<(u64, ExpectedEffect)>,
     /// Per receive, the bytes that must fill it.
     filled: BTreeMap<u64, (FuzzReceive, Vec<u8>)>,
     matched: MatchedModel,
-    /// A completion said that the link has failed.
+    /// Whether a completion has reported that the link failed.
     told: bool,
 }
 
@@ -98,9 +100,9 @@ struct QueuePairWorld {
     /// The relays between them over TCP, in front of each end.
     relays: Vec<WireRelay>,
     next_id: u64,
-    /// A word of a segment was overwritten, or a byte on the way.
+    /// Whether a word of a segment or a byte in transit was overwritten.
     hostile: bool,
-    /// Either end is over, or was sent more than it has room for.
+    /// Whether either end has ended, or received more than it has room for.
     ended: bool,
 }
 
@@ -196,7 +198,7 @@ impl QueuePairWorld {
         }
     }
 
-    /// A send waits for its receive, and its bytes stay where they are.
+    /// Whether a send waits for its receive, so that its bytes are not delivered.
     fn is_unmet(&self) -> bool {
         self.ends.iter().any(|end| !end.coming.is_empty())
     }
@@ -205,7 +207,7 @@ impl QueuePairWorld {
         let len = if self.is_unmet() { len.min(INLINE) } else { len };
         let bytes = self.ends[at].filled_bytes(len as usize, fill);
         let from = OpSource::Region(RegionExtent { key: self.ends[at].from.1.local, offset: 0, len });
-        // Bytes of a region may not change before it completes, so short ones go with the operation.
+        // The bytes of a region may not change before the operation completes, so short ones are copied into it.
         let (head, body) = if len <= INLINE { (&bytes[..], OpSource::Inline(&[])) } else { (&[][..], from) };
         if len > INLINE {
             self.settle();
@@ -230,7 +232,7 @@ impl QueuePairWorld {
         }
     }
 
-    /// The oldest send meets the oldest receive.
+    /// Pairs the oldest send with the oldest receive.
     fn pair_receives(&mut self, at: usize) {
         let end = &mut self.ends[at];
         while !end.receives.is_empty() && !end.coming.is_empty() {
@@ -242,8 +244,8 @@ impl QueuePairWorld {
         }
     }
 
-    /// Whether an operation that changes bytes may be posted: a read before it may fetch its bytes as late as it completes, and the model knows
-    /// those from before.
+    /// Whether an operation that changes bytes may be posted. An earlier read may fetch its bytes at any time before it completes, but the model
+    /// took them when it was posted.
     fn may_change(&mut self, at: usize) -> bool {
         let reads =
             |end: &FuzzEnd| end.posted.iter().any(|(_, effect)| matches!(effect, ExpectedEffect::Read(..)));
@@ -317,7 +319,7 @@ impl QueuePairWorld {
         }
     }
 
-    /// An operation on memory that the other end has not offered, or past its end: an error, and the link is over.
+    /// Posts an operation on memory that the other end has not offered, or past its end: it fails and ends the link.
     fn post_outside(&mut self, at: usize, one: u8, two: u8) {
         let keys = self.ends[1 - at].open.1;
         let (key, addr) = match one % 3 {
@@ -333,7 +335,7 @@ impl QueuePairWorld {
         }
     }
 
-    /// Whether it was taken.
+    /// Posts an operation; returns whether it was accepted.
     fn post_op(&mut self, at: usize, op: Op<'_>, effect: ExpectedEffect) -> bool {
         let end = &mut self.ends[at];
         let Some(link) = end.link else { return false };
@@ -367,7 +369,7 @@ impl QueuePairWorld {
         let is_calm = !self.hostile && !self.ended;
         let end = &mut self.ends[at];
         assert_eq!(Some(one.link), end.link, "a completion of a link that is gone");
-        // The link itself has failed: a completion that no operation asked for, at most one.
+        // The link itself has failed: a completion that belongs to no operation, at most one.
         if (one.done, one.wr_id) == (CompletionKind::Written, 0) {
             assert!(!is_calm && one.status != OpStatus::Ok && !end.told, "{one:?}");
             end.told = true;
@@ -425,7 +427,7 @@ impl QueuePairWorld {
         }
     }
 
-    /// The peer of an end writes a word of its segment.
+    /// Writes a word of an end's segment, as its peer could.
     fn overwrite_word(&mut self, at: usize, offset: u64, word: u64) {
         if let Some(segment) = &self.ends[at].segment
             && segment.metadata().is_ok_and(|of| offset + 8 <= of.len())
@@ -435,7 +437,7 @@ impl QueuePairWorld {
         }
     }
 
-    /// The peer of an end publishes a record of its own making at a position.
+    /// Publishes a forged record in an end's segment at a position, as its peer could.
     fn forge_record(&mut self, at: usize, position: u8, form: u8) {
         let keys = &self.ends[at];
         let position = u64::from(position % 32);
@@ -450,7 +452,7 @@ impl QueuePairWorld {
         self.overwrite_word(at, SLOTS_AT + position % 16 * SLOT, position + 1);
     }
 
-    /// A byte that an end sends is another one when it arrives.
+    /// Alters a byte that an end sends.
     fn alter_byte(&mut self, at: usize, after: usize, bits: u8) {
         for (number, relay) in self.relays.iter_mut().enumerate() {
             // The relay in front of an end carries the connections that the other one dials.
@@ -485,10 +487,10 @@ impl QueuePairWorld {
         }
     }
 
-    /// Takes one of the posted operations back: a matched one that has not met its other half, or a receive whose send is held up. A send
+    /// Cancels one of the posted operations: a matched one that is not paired, or a receive whose send is held up. A send
     /// is held up at the peer by an earlier plain send without a receive. It completes later, and its bytes are dropped.
     fn take_back(&mut self, at: usize, which: usize) {
-        // All that can meet has.
+        // Afterwards all operations that can be paired are.
         self.settle();
         let end = &mut self.ends[at];
         let Some(link) = end.link else { return };
@@ -499,7 +501,7 @@ impl QueuePairWorld {
         let [first, second] = &mut self.ends;
         let (one, other) = if at == 0 { (first, second) } else { (second, first) };
         let is_unmet = one.matched.forget_receive(wr_id) | other.matched.forget_send(wr_id);
-        // A receive that has met its send and is still posted after `settle` waits for no other reason.
+        // A receive that is paired and still posted after `settle` waits for no other reason.
         let is_held_up = !one.coming.is_empty() && one.matched.forget_met_receive(wr_id);
         assert!(
             self.hostile || self.ended || is_taken == (is_unmet || is_held_up),
@@ -508,7 +510,7 @@ impl QueuePairWorld {
         if is_taken {
             one.posted.retain(|(posted, _)| *posted != wr_id);
         }
-        // The other end hears of it.
+        // Time for the other end to notice.
         (0..512).for_each(|number| self.poll(number % 2));
     }
 
@@ -518,7 +520,7 @@ impl QueuePairWorld {
         self.ended = true;
         if destroyed {
             end.rail.destroy_link(link);
-            // Its completions are gone.
+            // The link's completions are discarded.
             (end.link, end.posted) = (None, VecDeque::new());
         } else {
             end.rail.fail_link(link);
@@ -603,7 +605,7 @@ impl FuzzEnd {
         assert!(written.is_ok());
     }
 
-    /// A place of `into` that no other operation under way was given; receives have places of their own.
+    /// Returns a place of `into` that no other outstanding operation uses; receives have places of their own.
     fn next_extent(&mut self, len: u64, of: usize) -> RegionExtent {
         let (from, bytes) = [(0, RECEIVE_MAX), (READS_AT, READ_MAX)][of];
         let offset = from + self.next[of] % PLACES * bytes;
@@ -625,7 +627,7 @@ impl FuzzEnd {
         bytes
     }
 
-    /// Bytes that no operation names are as they were.
+    /// Checks that bytes that no operation names are unchanged.
     fn check_untouched(&self) {
         let mut secret = vec![0; LEN];
         let read = self.secret.0.read(0, &mut secret);

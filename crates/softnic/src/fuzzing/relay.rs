@@ -1,10 +1,10 @@
-//! Carries the TCP connection of a link, and alters bytes on the way when it is told to: the network between two ends. Driven by the polls of the
+//! Carries the TCP connection of a link, and alters bytes in transit when requested: the network between two ends. Driven by the polls of the
 //! list of actions; owns no thread.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 
-/// Where a link address has the port at which its link is dialled.
+/// Offset of the port at which a link is dialled, in its link address.
 const PORT: std::ops::Range<usize> = 100..102;
 /// Bytes that are carried at a time.
 const CARRIED: usize = 4096;
@@ -12,9 +12,9 @@ const CARRIED: usize = 4096;
 /// A change of one of the next bytes in a direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ByteAlteration {
-    /// So many bytes pass before it.
+    /// Bytes that pass before it.
     pub(super) after: usize,
-    /// It is changed by these bits.
+    /// The bits that are inverted.
     pub(super) bits: u8,
 }
 
@@ -22,15 +22,15 @@ pub(super) struct ByteAlteration {
 pub(super) struct WireRelay {
     listener: TcpListener,
     port: SocketAddr,
-    /// The end that dials, and the one that is dialled.
+    /// The connection of the end that dials, and that of the other end.
     sides: Option<[TcpStream; 2]>,
-    /// Bytes under way from each.
+    /// Bytes in transit from each.
     under_way: [Vec<u8>; 2],
     alterations: [Option<ByteAlteration>; 2],
 }
 
 impl WireRelay {
-    /// Puts itself in front of the end that an address names, and into that address.
+    /// Creates a relay in front of the end that an address names, and replaces the port in that address.
     pub(super) fn new(address: &mut [u8]) -> Option<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
         listener.set_nonblocking(true).ok()?;
@@ -40,7 +40,7 @@ impl WireRelay {
         Some(Self { listener, port: end, sides: None, under_way: Default::default(), alterations: [None; 2] })
     }
 
-    /// Changes a byte that is sent from a side, now or on a connection to come.
+    /// Alters a byte that is sent from a side, on the current connection or the next one.
     pub(super) fn alter_byte(&mut self, from: usize, alteration: ByteAlteration) {
         self.alterations[from] = Some(alteration);
     }

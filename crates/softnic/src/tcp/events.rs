@@ -1,5 +1,5 @@
-//! Which sockets of a rail have bytes to read, as one descriptor that a thread can wait for: the rail's owner asks for it when
-//! polling finds nothing. It never reads a socket, and nothing but [`Rail::arm_wait`](trunkline_fabric::Rail::arm_wait) uses it.
+//! One descriptor that reports which sockets of a rail have bytes to read. The rail's owner waits for it when
+//! polling finds nothing. It never reads a socket, and only [`Rail::arm_wait`](trunkline_fabric::Rail::arm_wait) uses it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,9 +37,9 @@ impl SocketEvents {
         }
     }
 
-    /// Reports a socket no longer: one of a failed link stays readable although nothing reads it.
+    /// Stops reporting a socket: that of a failed link stays readable although no thread reads it.
     pub(super) fn unwatch_socket(&self, socket: &impl AsFd) {
-        // The caller asks for an unwatched socket.
+        // Ignored: it fails only for a socket that is not watched, which is the wanted state.
         let _ = epoll::delete(&self.descriptor, socket);
     }
 }

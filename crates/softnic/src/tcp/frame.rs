@@ -1,5 +1,5 @@
-//! The head of a frame: 64 bytes, eight little-endian words. Six are those of a ring's descriptor, the other two tell
-//! how far the speaker is. Parsed into types that cannot be wrong.
+//! The head of a frame: 64 bytes, eight little-endian words. Six are those of a ring's descriptor, the other two are
+//! the sender's positions. Parsed into types that admit only valid values.
 
 use crate::record::{RingRecord, WORDS};
 
@@ -8,22 +8,22 @@ pub(crate) const BYTES: usize = 64;
 /// Words of a record in a head.
 const RECORD_WORDS: usize = 6;
 
-/// First byte of a head that is no record.
+/// First byte of a head without a record.
 const ACK: u64 = 0xa0;
 const NAK: u64 = 0xa1;
 
-/// What a frame says.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum FrameBody {
     /// Work, with its payload behind the head.
     Record(RingRecord),
-    /// Nothing but how far the speaker is.
+    /// Only the sender's positions.
     Ack,
-    /// The speaker refused the record at a position; nothing follows.
+    /// The sender refused the record at a position; nothing follows.
     Nak {
         /// Why.
         code: u64,
-        /// The record.
+        /// Position of the record.
         at: u64,
     },
 }
@@ -31,11 +31,11 @@ pub(crate) enum FrameBody {
 /// A head.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct TcpFrame {
-    /// What it says.
+    /// Its content.
     pub(crate) body: FrameBody,
-    /// Position up to which the speaker has executed.
+    /// Position up to which the sender has executed.
     pub(crate) executed: u64,
-    /// Receives the speaker has posted.
+    /// Receives the sender has posted.
     pub(crate) posted: u64,
 }
 

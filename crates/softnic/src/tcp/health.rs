@@ -1,75 +1,77 @@
-//! Whether the network still answers for a connection, from what this host's kernel has counted. A peer that is stopped
-//! is not silent: its kernel acknowledges for it, or answers that there is no room. Called when the owner of a link asks,
-//! never for a message.
+//! Whether the network still acknowledges for a connection, from the counters of this host's kernel (`TCP_INFO` in
+//! tcp(7)). A stopped peer is not silent: its kernel acknowledges for it, or reports a closed window. The owner of a
+//! link calls it through [`check_link`](trunkline_fabric::LinkControl::check_link), never per message.
 
 use std::time::{Duration, Instant};
 
-/// Questions to an idle peer that must stay unanswered: on a bad cable some do.
+/// Keep-alive probes (RFC 9293, section 3.8.4) to an idle peer that must stay unanswered: a bad cable loses single ones.
 pub(super) const QUESTIONS: u8 = 4;
-/// The same of questions for room, which come ever less often.
+/// Zero-window probes (RFC 9293, section 3.8.6.1) that must stay unanswered. Fewer, because their interval doubles each time.
 const ROOM_QUESTIONS: u8 = 3;
-/// Times that data must have been sent again.
+/// Times that data must have been retransmitted.
 const RETRANSMITS: u8 = 2;
-/// What is unanswered must stay so for this long: the last question may have just gone out.
+/// Silence must last this much longer, because the last probe may have been sent just before.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// What the kernel has counted.
+/// The kernel's counters of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct TcpHealth {
-    /// Where the connection is.
+    /// State of the connection.
     pub(super) phase: TcpPhase,
-    /// Times the oldest data was sent again, since it or any before it was acknowledged.
+    /// Times the oldest data was retransmitted since it, or any data before it, was acknowledged.
     pub(super) retransmits: u8,
-    /// Unanswered questions for room, or whether anybody is there.
+    /// Unanswered zero-window or keep-alive probes.
     pub(super) probes: u8,
-    /// Times the pause between two attempts was doubled: 0 unless data waits.
+    /// Times the retransmission interval was doubled: 0 unless data waits.
     pub(super) backoff: u8,
-    /// Since the last acknowledgement.
+    /// Time since the last acknowledgement.
     pub(super) quiet: Duration,
 }
 
 impl TcpHealth {
-    /// Whether data was sent again, or questions were asked, so often without an answer that the peer seems gone.
+    /// Whether enough retransmissions or probes stayed unanswered for the peer to count as unreachable.
     fn is_unanswered(&self) -> bool {
+        // While data waits, the kernel sends zero-window probes, otherwise keep-alive probes.
         let questions = if self.backoff > 0 { ROOM_QUESTIONS } else { QUESTIONS };
         self.retransmits >= RETRANSMITS || self.probes >= questions
     }
 }
 
-/// Where a connection is.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TcpPhase {
-    /// Asked for.
+    /// Connecting: the SYN was sent.
     Dialled,
-    /// There, in one direction at least.
+    /// Established, in one direction at least.
     Open,
-    /// The kernel has given it up.
+    /// The kernel has closed it.
     Gone,
 }
 
-/// Looks at one connection now and then.
+/// Judges one connection from samples that its owner takes periodically.
 #[derive(Debug)]
 pub(super) struct TcpWatch {
     limit: Duration,
-    /// Since when it seems dead.
+    /// Time since when it is suspected dead.
     suspected: Option<Instant>,
 }
 
 impl TcpWatch {
-    /// For a connection that may go unanswered for this long.
+    /// Creates a watch for a connection that may stay unanswered for `limit`.
     pub(super) fn new(limit: Duration) -> Self {
         Self { limit, suspected: None }
     }
 
-    /// Between two questions to an idle peer, and before the first one: the kernel counts whole seconds.
+    /// Returns the interval of keep-alive probes, and the idle time before the first one, in whole seconds as the kernel counts them. Its
+    /// maximum is 32767 s (`MAX_TCP_KEEPIDLE`, tcp(7)).
     pub(super) fn probe_interval(&self) -> Duration {
         Duration::from_secs((self.limit.as_secs() / u64::from(QUESTIONS + 1)).clamp(1, 32767))
     }
 
-    /// Whether the connection carries nothing more.
+    /// Whether the connection is dead. An open connection counts as dead only if a later call, after the grace time, confirms the suspicion.
     pub(super) fn is_dead(&mut self, health: &TcpHealth, now: Instant) -> bool {
         let silent = match health.phase {
-            // Whether it comes about is told elsewhere.
+            // Not judged here: the kernel gives up the dial after its own number of SYNs, and `has_greeted` reports that.
             TcpPhase::Dialled => false,
             TcpPhase::Gone => return true,
             TcpPhase::Open => health.quiet > self.limit && health.is_unanswered(),
@@ -78,7 +80,7 @@ impl TcpWatch {
             self.suspected = None;
             return false;
         }
-        // An answer since then was one to something else.
+        // An acknowledgement since the suspicion began voids it, so a new one begins now.
         let since = self.suspected.filter(|since| now.duration_since(*since) < health.quiet).unwrap_or(now);
         self.suspected = Some(since);
         now.duration_since(since) >= GRACE.max(self.limit / 8)
@@ -96,7 +98,7 @@ mod tests {
         TcpHealth { phase: TcpPhase::Open, retransmits, probes, backoff, quiet }
     }
 
-    /// Whether two looks, half a second apart and with nothing heard between them, find it dead.
+    /// Whether two samples, half a second apart and without an acknowledgement between them, find it dead.
     fn is_dead(health: TcpHealth) -> bool {
         let mut watch = TcpWatch::new(LIMIT);
         let now = Instant::now();
@@ -130,7 +132,7 @@ mod tests {
         let now = Instant::now();
         let second = Duration::from_secs(1);
         assert!(!watch.is_dead(&health(2, 0, 2, 3500), now));
-        // Looked at so late that there was an answer, and silence again.
+        // Sampled so late that there was an acknowledgement in between, and silence again.
         assert!(!watch.is_dead(&health(3, 0, 3, 3500), now + 4 * second));
         assert!(!watch.is_dead(&health(3, 0, 3, 10), now + 5 * second));
         assert!(!watch.is_dead(&health(3, 0, 3, 3500), now + 9 * second));

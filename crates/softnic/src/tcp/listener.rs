@@ -1,6 +1,6 @@
-//! Where a NIC's connections come in: one listening socket, and sockets that have not said yet for which link they are.
-//! Whoever dials says the token of the link it wants, 128 random bits that only the control stream tells; all others
-//! are turned away.
+//! The listener of a NIC: one listening socket, and accepted sockets whose link is not yet known. Rails call it while
+//! they poll; it owns no thread and never blocks. A dialler first sends the token of the link it wants, 128 random bits
+//! that only the control stream carries. All other connections are closed.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,27 +16,28 @@ use trunkline_proto::control::WorkBudget;
 
 use super::socket::{MovedBytes, TcpSocket};
 
-/// Names a link to whoever dials.
+/// Names a link to the process that dials it.
 pub(crate) type DialToken = [u8; 16];
 
-/// Bytes that whoever dials says first.
+/// Bytes that a dialler sends first.
 pub(crate) const HELLO: usize = 32;
 const MAGIC: [u8; 8] = *b"TLSOFTCP";
 const VERSION: u16 = 1;
 
-/// Sockets whose link is not known yet. One more ends the oldest, which was read before: silence keeps no link out.
+/// Most sockets whose link is not known yet. Beyond that the oldest is closed. It has been read before, so silent peers cannot keep a link
+/// out.
 const STRANGERS_MAX: usize = 256;
-/// Sockets that are accepted at a time, and those of them that have said nothing and are read again at a time.
+/// Sockets accepted per call, and pending sockets that are read again per call.
 const ACCEPTS_MAX: usize = 64;
 const READS_MAX: usize = 32;
-/// How often that is done where many of them wait: each takes a system call.
+/// Interval of those calls while many sockets are pending, because each read is a system call.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
-/// How long a stranger may take to say for which link it is, and that link to be asked for.
+/// Time within which a pending socket must send its token, and within which the link of that token must be expected.
 pub(crate) const STRANGER_TIME: Duration = Duration::from_secs(10);
-/// Connections that wait for a process that does not accept; the kernel may allow fewer.
+/// Backlog of listen(2), for a process that does not accept at the moment; the kernel may allow fewer (`somaxconn`).
 const BACKLOG: i32 = 4096;
 
-/// What whoever dials says first.
+/// Encodes the first bytes of a dialler.
 pub(crate) fn hello_bytes(token: &DialToken) -> [u8; HELLO] {
     let mut hello = [0; HELLO];
     hello[..8].copy_from_slice(&MAGIC);
@@ -45,7 +46,7 @@ pub(crate) fn hello_bytes(token: &DialToken) -> [u8; HELLO] {
     hello
 }
 
-/// The link that a hello is for.
+/// Returns the token in a hello; `None` if it is invalid.
 pub(crate) fn parse_hello(hello: &[u8; HELLO]) -> Option<DialToken> {
     let known = hello[..8] == MAGIC && hello[8..10] == VERSION.to_le_bytes() && hello[10..16] == [0; 6];
     let mut token = [0; 16];
@@ -53,36 +54,36 @@ pub(crate) fn parse_hello(hello: &[u8; HELLO]) -> Option<DialToken> {
     known.then_some(token)
 }
 
-/// A NIC's listening socket.
+/// The listening socket of a NIC, with its pending and expected connections.
 pub(crate) struct LinkListener {
     listener: OwnedFd,
     address: SocketAddr,
     hall: Mutex<AcceptQueue>,
 }
 
-/// Who came in.
+/// Accepted sockets, and the links that wait for one.
 struct AcceptQueue {
-    /// The oldest first.
+    /// Sockets without a link, oldest first.
     strangers: Vec<PendingSocket>,
-    /// Whose turn it is to be read.
+    /// Index of the socket that is read next.
     turn: usize,
-    /// The work that may be done for processes that have proved nothing.
+    /// The work that may be done for unauthenticated peers.
     budget: WorkBudget,
-    /// The budget's time begins here.
+    /// Start of the budget's time.
     opened: Instant,
-    /// When strangers were let in and read last.
+    /// Time of the last accept and read.
     looked: Instant,
-    /// Links that are to be dialled.
+    /// Links that are expected to be dialled.
     links: HashMap<DialToken, ExpectedLink>,
 }
 
-/// What is known of a link that is to be dialled.
+/// State of a link that is expected to be dialled.
 enum ExpectedLink {
-    /// It waits.
+    /// Not dialled yet.
     Empty,
-    /// Its socket came.
+    /// Its socket has arrived.
     Taken(TcpSocket),
-    /// It was ended before that: who dials hears so at once. Forgotten some time later.
+    /// The link ended before it was dialled. A late dialler is rejected at once. Forgotten after [`STRANGER_TIME`].
     Ended(Instant),
 }
 
@@ -93,13 +94,13 @@ struct PendingSocket {
     count: usize,
 }
 
-/// How far a stranger is.
+/// How much of a hello was read.
 enum HelloRead {
-    /// Not everything, and it may still.
+    /// A part; the rest may still arrive.
     Less,
-    /// For which link it is.
+    /// All of it, with the token of its link.
     All(DialToken),
-    /// What it says is no hello, or it is gone.
+    /// An invalid hello, or the connection has ended.
     Nonsense,
 }
 
@@ -117,47 +118,49 @@ impl PendingSocket {
 }
 
 impl LinkListener {
-    /// Listens at a free port of an address.
+    /// Listens on a free port of an address.
     pub(crate) fn listen_at(at: IpAddr) -> io::Result<Self> {
         let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_socket_reuseaddr(&listener, true)?;
+        // Port 0 lets the kernel choose a free one, because the link address carries the number to the peer.
         rustix::net::bind(&listener, &SocketAddr::new(at, 0))?;
         rustix::net::listen(&listener, BACKLOG)?;
         let address = SocketAddr::try_from(rustix::net::getsockname(&listener)?)?;
         Ok(Self { listener, address, hall: Mutex::new(AcceptQueue::new(Instant::now())) })
     }
 
-    /// Where it can be reached.
+    /// Returns the address at which it is reachable.
     pub(crate) fn local_address(&self) -> SocketAddr {
         self.address
     }
 
-    /// A link waits for its socket.
+    /// Registers a link that waits for its socket.
     pub(crate) fn expect_link(&self, token: DialToken) {
         self.hall.lock().unwrap_or_else(PoisonError::into_inner).links.insert(token, ExpectedLink::Empty);
     }
 
-    /// A link has ended and waits no longer. Whoever dials it within the next seconds is turned away, provided that
-    /// somebody calls [`LinkListener::accept_pending`] or [`LinkListener::fetch_socket`].
+    /// Removes a link that has ended. A process that dials it within the next seconds is rejected, provided that
+    /// [`LinkListener::accept_pending`] or [`LinkListener::fetch_socket`] is called.
     pub(crate) fn forget_link(&self, token: DialToken) {
         let mut hall = self.hall.lock().unwrap_or_else(PoisonError::into_inner);
         hall.links.insert(token, ExpectedLink::Ended(Instant::now()));
+        // The dialler may already be pending; it is rejected now and not only by a later poll.
         let _ = self.accept_and_read(&mut hall);
     }
 
-    /// Lets in who waits.
+    /// Accepts pending connections, if it is due and no other thread does so.
     pub(crate) fn accept_pending(&self) {
         if let Ok(mut hall) = self.hall.try_lock()
             && hall.is_due()
         {
-            // Whoever waits at the door has a link here that asks for it.
+            // An error is dropped: a link that still waits for a socket gets it from its own call of `fetch_socket`.
             let _ = self.accept_and_read(&mut hall);
         }
     }
 
-    /// Lets in who waits, and hears whose links they are for.
+    /// Accepts pending connections, and reads the tokens of their links.
     fn accept_and_read(&self, hall: &mut AcceptQueue) -> Result<(), Errno> {
         let mut accepted = 0;
         let let_in = self.let_in(hall, &mut accepted);
@@ -165,8 +168,11 @@ impl LinkListener {
         let_in
     }
 
-    /// Lets in who waits, and returns the socket of a link that is expected, once it is there. Somebody else may be at
-    /// it: then it is not there yet. An error if somebody waits who cannot be let in.
+    /// Accepts pending connections, and returns the socket of an expected link once it has arrived. Returns `None` while another thread
+    /// holds the listener.
+    ///
+    /// # Errors
+    /// A connection is pending and cannot be accepted.
     pub(crate) fn fetch_socket(&self, token: &DialToken) -> io::Result<Option<TcpSocket>> {
         let Ok(mut hall) = self.hall.try_lock() else { return Ok(None) };
         let let_in = if hall.is_due() { self.accept_and_read(&mut hall) } else { Ok(()) };
@@ -196,7 +202,7 @@ impl LinkListener {
                     });
                 }
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
-                // Without descriptors the kernel keeps them waiting, and says so even if nobody waits.
+                // Without free descriptors accept fails whether or not a connection is pending. Only a pending one makes it an error.
                 Err(full @ (Errno::MFILE | Errno::NFILE)) if self.is_rung() => return Err(full),
                 Err(_) => return Ok(()),
             }
@@ -204,7 +210,7 @@ impl LinkListener {
         Ok(())
     }
 
-    /// Whether somebody waits.
+    /// Whether a connection is pending.
     fn is_rung(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::new(&self.listener, PollFlags::IN)];
@@ -224,7 +230,7 @@ impl AcceptQueue {
         }
     }
 
-    /// Whether it is time to look at strangers: often where few of them wait.
+    /// Whether pending sockets should be read now: in every call while there are few, else once per [`LOOK_EVERY`].
     fn is_due(&mut self) -> bool {
         let is_due = self.strangers.len() <= READS_MAX || self.looked.elapsed() >= LOOK_EVERY;
         if is_due && self.strangers.len() > READS_MAX {
@@ -233,14 +239,14 @@ impl AcceptQueue {
         is_due
     }
 
-    /// Whether another stranger may be let in now.
+    /// Whether the budget allows one more accepted socket.
     fn may_work(&mut self) -> bool {
         let now = trunkline_proto::time::Instant(self.opened.elapsed().as_nanos() as u64);
         self.budget.check_room(now)
     }
 
-    /// Takes strangers to the links they are for. Who comes too early stays a stranger. Reads those that were accepted last, and some of the others by
-    /// turns.
+    /// Hands sockets to the links whose tokens they sent. A socket whose link is not yet expected stays pending. Reads the sockets that were accepted
+    /// last, and some of the others in rotation.
     fn read_hellos(&mut self, accepted: usize) {
         let now = Instant::now();
         let is_over = |since: Instant| now.saturating_duration_since(since) >= STRANGER_TIME;
@@ -248,6 +254,7 @@ impl AcceptQueue {
         let count = self.strangers.len();
         let new = count - accepted.min(count);
         let first = self.turn.checked_rem(count).unwrap_or(0);
+        // New sockets are read at once, because a hello usually follows directly; older ones in rotation, because each read is a system call.
         let is_read = |number: usize| number >= new || (number + count - first) % count < READS_MAX;
         self.turn = (first + READS_MAX).checked_rem(count).unwrap_or(0);
         let mut at = 0;
@@ -261,8 +268,9 @@ impl AcceptQueue {
             match stranger.read_hello() {
                 HelloRead::All(token) if self.links.contains_key(&token) => {
                     let stranger = self.strangers.remove(at);
+                    // The token proves that the peer has the control stream, so its work is not charged.
                     self.budget.refund_units(1);
-                    // A second one for the same link has heard the token from somewhere; the first one stays.
+                    // A second dialler with the same token has learned it elsewhere, so the first socket stays.
                     if let Some(place) = self.links.get_mut(&token)
                         && matches!(place, ExpectedLink::Empty)
                     {

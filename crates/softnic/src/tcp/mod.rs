@@ -1,9 +1,9 @@
-//! The wire to another host: frames over one TCP connection a link. The queue pair drives it as it drives a ring, and
-//! what a frame asks for is executed by the same code; only how bytes get here and there is different.
+//! The wire to another host: frames over one TCP connection per link. The queue pair drives it as it drives a ring, and
+//! the same code executes the requests of frames; only the transport of bytes differs.
 //!
-//! A frame is a head of 64 bytes and its payload ([docs/wire.md](../../../../docs/wire.md), "Frames over TCP"). What is
-//! ready goes out in one system call, large payload straight from its memory; large payload that comes in is read
-//! straight to where it belongs. Nothing here blocks, starts a thread, or looks at names of hosts.
+//! A frame is a head of 64 bytes and its payload ([docs/wire.md](../../../../docs/wire.md), "Frames over TCP"). Ready
+//! frames are sent with one system call, large payload straight from its memory. Received large payload is read
+//! straight to its destination. Nothing here blocks, starts a thread, or resolves host names.
 
 mod events;
 mod frame;

@@ -1,5 +1,5 @@
-//! Takes in what has come and keeps the link going: heads and small payload through a buffer, large payload straight to
-//! where it belongs. Called by `poll`, inside the rail's guard; every call is bounded.
+//! Executes received frames and drives the link: heads and small payload pass through a buffer, large payload is read straight to
+//! its destination. Called by `poll`, inside the rail's guard; every call is bounded.
 
 use super::frame::{BYTES as HEAD, FrameBody, TcpFrame};
 use super::stream::LinkStream;
@@ -11,16 +11,16 @@ use crate::record::{RecordPayload, RecordVerb, RingRecord};
 use crate::register::{CheckedPlace, right};
 use trunkline_fabric::OpStatus;
 
-/// Most frames taken from one link in a call.
+/// Most frames taken from one link in a call, so that one link cannot starve the others of its rail.
 const FRAMES: u32 = 64;
 /// Most payload bytes moved for one link in a call, each way; the last system call may exceed it.
 const BYTES: u64 = 256 << 10;
 
-/// Payload of more than this is received straight to where it belongs, if it has not come with its head. What is shorter goes through the
-/// buffer, so that no word of it is ever seen half written: of what the system copies there it does not say in which pieces.
+/// Payload of more bytes than this is received straight to its destination, unless it arrived with its head. Shorter payload passes through the
+/// buffer, so that no reader sees a half-written word: readv(2) does not define in which pieces the kernel copies.
 const DIRECT: u64 = 4 << 10;
 
-/// Polls without news after which the peer is told how far this side is, although it did not ask.
+/// Polls without a new record after which this side sends its position unrequested.
 const LOOK: u32 = 64;
 
 /// The part of a record that covers the next `len` of its bytes.
@@ -29,7 +29,7 @@ fn record_part(record: &RingRecord, len: u64, landed: bool) -> RingRecord {
     RingRecord { payload: RecordPayload::Streamed { len, landed }, last, ..*record }
 }
 
-/// What is left of a record after `len` of its bytes; `None` if nothing is.
+/// Returns the part of a record after `len` of its bytes; `None` if none remains.
 fn record_rest(record: &RingRecord, len: u64) -> Option<RingRecord> {
     let left = record.payload.len() - len;
     let verb = match record.verb {
@@ -48,17 +48,17 @@ fn record_rest(record: &RingRecord, len: u64) -> Option<RingRecord> {
     })
 }
 
-/// Where the rest of a long payload can be received to.
+/// Returns the destination to which the rest of a long payload can be received directly.
 fn direct_place(qp: &mut SoftQp, env: &RailContext<'_>, record: &RingRecord) -> Option<CheckedPlace> {
     if record.payload.len() <= DIRECT {
         return None;
     }
-    // Mapped bytes are written by copies alone.
+    // The kernel cannot write to write-combined mappings, so their bytes are copied from a buffer.
     qp.landing_place(env, record).filter(|place| place.rights & right::MAPPED == 0)
 }
 
 impl LinkStream {
-    /// Takes in frames until the socket has no more, the sink is full, or the turn is over. `qp`, whose stream this is, executes them.
+    /// Executes frames until the socket has no more, the sink is full, or the turn is over. `qp`, whose stream this is, executes them.
     fn take_frames(
         &mut self,
         qp: &mut SoftQp,
@@ -67,6 +67,7 @@ impl LinkStream {
     ) -> Result<(), RecordRefusal> {
         let mut frames = 0;
         let mut bytes = 0;
+        // Bytes may have arrived since the last turn, so the socket is read again.
         self.inc.quiet = false;
         while !sink.is_full() && frames < FRAMES && bytes < BYTES {
             if let Some(record) = self.inc.current {
@@ -88,7 +89,7 @@ impl LinkStream {
         Ok(())
     }
 
-    /// Takes in a head; its payload, if there is any, is the next to come.
+    /// Processes a head; its payload, if any, follows in the stream.
     fn take_head(
         &mut self,
         qp: &mut SoftQp,
@@ -117,7 +118,7 @@ impl LinkStream {
         Ok(())
     }
 
-    /// Takes what has come of a record's payload; how many bytes.
+    /// Takes the received bytes of a record's payload; returns how many.
     fn take_payload(
         &mut self,
         qp: &mut SoftQp,
@@ -131,7 +132,7 @@ impl LinkStream {
             }
             if let Some(place) = direct_place(qp, env, record) {
                 let most = record.payload.len().min(BYTES);
-                // SAFETY: `direct_place` found so many bytes registered and allowed, inside the guard.
+                // SAFETY: `direct_place` found at least `most` bytes at `place` registered and writable, and the guard keeps them so.
                 let landed = unsafe { self.read_to(place.at, most as usize) } as u64;
                 if landed > 0 {
                     qp.execute_record(env, &record_part(record, landed, true), std::ptr::null(), sink)?;
@@ -155,8 +156,8 @@ impl LinkStream {
         Ok(len)
     }
 
-    /// Returns how many received bytes of a payload are executed now. Of a write, these are whole words of memory alone, as another
-    /// thread may read them meanwhile. Of a long one all: a part of a word that is kept back would have what follows come through
+    /// Returns how many received bytes of a payload are executed now. A write is executed in whole words of memory, because another
+    /// thread may read them meanwhile. A long write is executed entirely: keeping back a part of a word would force the following bytes through
     /// the buffer, too.
     fn executable_bytes(&self, env: &RailContext<'_>, record: &RingRecord) -> u64 {
         let come = self.inbox().len() as u64;
@@ -165,13 +166,13 @@ impl LinkStream {
         if come >= left || left > DIRECT {
             return come.min(left);
         }
-        // What is nowhere is refused by whoever executes it.
+        // An address outside all regions is not an error here: the responder refuses it when it executes the record.
         let Some(place) = env.region_table().find_remote(key, addr, left, right::WRITE) else { return come };
         let begin = place.at.addr() as u64;
         ((begin + come) & !7).saturating_sub(begin)
     }
 
-    /// Notes that `len` bytes of a record were executed; after the last one, the record is.
+    /// Records that `len` bytes of a record were executed; after the last one, the record is.
     fn end_part(&mut self, qp: &mut SoftQp, record: &RingRecord, len: u64) {
         self.inc.current = record_rest(record, len);
         if self.inc.current.is_none() {
@@ -180,10 +181,10 @@ impl LinkStream {
         }
     }
 
-    /// Sends the waiting bytes, and with them the position of this side, if the peer should have it and no other frame contains it. `taken` is
+    /// Sends the buffered bytes. Adds an acknowledgement if the peer needs this side's position and no other frame contains it. `taken` is
     /// the position after the last receive that was used up.
     fn send_ack(&mut self, taken: u64) {
-        // A peer's Nop waits for what came before it, although that did not ask to be acknowledged.
+        // A peer's Nop completes only after the records before it are acknowledged, although those did not request it.
         let late = self.inc.idle >= LOOK && self.has_news();
         if self.out.body == 0 && (late || self.owes_ack(taken)) {
             self.push(FrameBody::Ack, 0);
@@ -216,7 +217,7 @@ pub(crate) fn progress_stream(qp: &mut SoftQp, env: &RailContext<'_>, sink: &mut
 
 /// Executes the frames that the stream of a queue pair has received.
 fn take_stream(qp: &mut SoftQp, env: &RailContext<'_>, sink: &mut CompletionSink<'_>) {
-    // Apart from the rest of the queue pair, which executes what is in it.
+    // Taken out for the call, because the queue pair executes the frames and would otherwise be borrowed twice.
     let Some(mut stream) = qp.stream.take() else { return };
     let before = qp.arrived;
     let taken = if stream.is_up() { stream.take_frames(qp, env, sink) } else { Ok(()) };
@@ -228,7 +229,7 @@ fn take_stream(qp: &mut SoftQp, env: &RailContext<'_>, sink: &mut CompletionSink
     }
 }
 
-/// Sees how far the peer is, and whether it is still there.
+/// Completes the operations that the peer has executed, and fails the link if the peer refused a record or has ended.
 fn complete_stream(qp: &mut SoftQp, env: &RailContext<'_>, sink: &mut CompletionSink<'_>) {
     let Some(stream) = &qp.stream else { return };
     let executed = stream.acked_position();

@@ -1,4 +1,4 @@
-//! Turns jobs into frames: small payload is copied behind its head, large payload goes to the socket straight from its
+//! Turns jobs into frames: small payload is copied behind its head, large payload is handed to the socket straight from its
 //! memory, in the same call as the heads before it.
 
 use super::frame::FrameBody;
@@ -10,15 +10,15 @@ use crate::record::RecordPayload;
 use crate::register::{CheckedPlace, right};
 use crate::send::{TransmitStep, advance_job, payload_record, request_record, source};
 
-/// Most payload bytes of a frame: after so many, other frames get their turn.
+/// Most payload bytes of a frame, after which frames of other jobs can be sent.
 const FRAME: u64 = 1 << 20;
-/// Payload up to this size is copied into the buffer: that is cheaper than to send it apart, and its memory is free.
+/// Payload up to this size is copied into the buffer: that is cheaper than a separate element of sendmsg(2), and frees its source at once.
 const SMALL: u64 = 4096;
 
-/// Payload that is copied at once where the socket is not to read its memory: bytes that the socket does not take are copied again.
+/// Payload copied per call if the socket may not read its memory. Kept small, because bytes that the socket does not accept are copied again.
 const COPIED: usize = 16 << 10;
 
-/// Emits as much of a job as fits. Call inside a guard if the job has a body.
+/// Emits the part of a job that fits. Call inside a guard if the job has a body.
 #[inline]
 pub(crate) fn transmit_frames(
     stream: &mut LinkStream,
@@ -31,6 +31,7 @@ pub(crate) fn transmit_frames(
         stream.begin_op(job.flight);
     }
     loop {
+        // Frames are not interleaved, so a payload that is being sent must be complete before the next head.
         if stream.out.body > 0 {
             if stream.out.of_reply != reply {
                 return TransmitStep::Full;
@@ -96,7 +97,7 @@ fn begin_frame(
     TransmitStep::Done
 }
 
-/// Gives the socket what it takes of the payload under way; done once all of the frame is out.
+/// Hands the payload of the current frame to the socket, as far as it accepts it; done once the whole frame is sent.
 fn send_body(
     stream: &mut LinkStream,
     env: &RailContext<'_>,
@@ -123,7 +124,7 @@ fn send_body(
     TransmitStep::Done
 }
 
-/// Gives the socket a copy of the first bytes of a place, up to the number that it takes.
+/// Hands the socket a copy of the first bytes of a place, up to the number that it accepts.
 #[cold]
 fn send_copied(
     stream: &mut LinkStream,
@@ -133,8 +134,8 @@ fn send_copied(
 ) -> (MovedBytes, usize) {
     let mut buffer = [0; COPIED];
     let len = COPIED.min(len as usize);
-    // SAFETY: the caller has looked up as many or more, inside the guard.
+    // SAFETY: the caller has checked at least `len` bytes at `place`, inside the guard; the buffer holds `COPIED >= len` bytes.
     unsafe { env.region_table().copy_out(place, buffer.as_mut_ptr(), len) };
-    // SAFETY: as many were copied.
+    // SAFETY: `len` bytes of the buffer were just written.
     unsafe { stream.write_with(buffer.as_ptr(), len) }
 }

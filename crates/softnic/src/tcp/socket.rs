@@ -1,5 +1,5 @@
-//! One TCP socket that never blocks: gathered sends and scattered reads of buffers of ours and of registered memory.
-//! Knows nothing of frames.
+//! One non-blocking TCP socket: gathered sends and scattered reads of this crate's buffers and of registered memory. The
+//! stream and the listener call it; it knows nothing of frames.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,28 +11,29 @@ use rustix::net::{AddressFamily, Shutdown, SocketAddrAny, SocketFlags, SocketTyp
 
 use super::health::{TcpHealth, TcpPhase};
 
-/// How often a connection is asked for before its host counts as unreachable: about half a minute.
+/// SYN retransmissions before the peer counts as unreachable (`TCP_SYNCNT`, tcp(7)). With intervals of 1, 2, 4, 8 and 16 s: about half a
+/// minute.
 const ASKED: i32 = 4;
-/// Questions to an idle peer after which the kernel itself ends the connection. As many as there can be: until then it
-/// comes back with its network, if nobody has left it.
+/// Keep-alive probes after which the kernel itself ends the connection (`TCP_KEEPCNT`, tcp(7)). The maximum, so that a connection survives
+/// a network outage until its owner leaves it.
 const QUESTIONS_MAX: u32 = 127;
-/// Bytes asked for as room of a connection that does not leave the host; the kernel doubles it, and grants it to everybody.
-/// What waits there should still be in the processor's cache when it is read. Towards other hosts the kernel finds out
-/// how much the network holds.
+/// Bytes requested as send buffer of a connection inside the host (`SO_SNDBUF`, socket(7)). The kernel doubles the value. It is the default of
+/// `net.core.wmem_max`, so every process may set it. Bytes that wait there should still be in the processor's cache
+/// when they are read. Between hosts the kernel sizes the buffer by the capacity of the network.
 const SEND_ROOM_INSIDE: usize = 208 << 10;
-/// The kernel's number for a connection that has ended.
+/// The kernel's state number of a closed connection (`TCP_CLOSE`).
 const TCP_CLOSE: u8 = 7;
-/// The kernel's numbers for one that is being made.
+/// The kernel's state numbers of a connection in setup (`TCP_SYN_SENT`, `TCP_SYN_RECV`).
 const TCP_SYN: [u8; 2] = [2, 3];
 
-/// What a call moved.
+/// The result of a send or read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum MovedBytes {
-    /// So many bytes, at least one.
+    /// The number of bytes moved, at least one.
     Bytes(usize),
-    /// None now.
+    /// No bytes now.
     Later,
-    /// None, and never again.
+    /// No bytes, and none ever again: the connection has ended.
     Ended,
 }
 
@@ -49,14 +50,14 @@ impl AsFd for TcpSocket {
 impl TcpSocket {
     /// Wraps an accepted socket.
     pub(crate) fn from_accepted(fd: OwnedFd) -> Self {
-        // Without it, it is slower, not wrong.
+        // Ignored: without `TCP_NODELAY` the socket is slower, not wrong.
         let _ = sockopt::set_tcp_nodelay(&fd, true);
         keep_inside(&fd, rustix::net::getpeername(&fd).ok().flatten().and_then(ip_of));
         Self(fd)
     }
 
-    /// Begins to connect, from address `from` of this host if one is given. What is sent before there is a connection
-    /// waits.
+    /// Begins to connect, from address `from` of this host if one is given. Bytes that are sent before the connection is established
+    /// are queued.
     pub(crate) fn dial(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Self> {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -95,11 +96,11 @@ impl TcpSocket {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = 2;
-        // SAFETY: the header names two ranges, one borrowed here and one the caller vouches for; both are only read.
+        // SAFETY: the header names two ranges that are only read: `buffer`, borrowed for the call, and `body`, readable by the caller's promise.
         moved_bytes(unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
     }
 
-    /// Reads up to `len` bytes to `body` and, after it, what fits into `buffer`.
+    /// Reads up to `len` bytes to `body` and, after it, as many as fit into `buffer`.
     ///
     /// # Safety
     /// `body` is writable for `len` bytes.
@@ -109,12 +110,12 @@ impl TcpSocket {
             libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() },
         ];
         let parts = if len == 0 { &parts[1..] } else { &parts[..] };
-        // SAFETY: at most two ranges, one borrowed here and one the caller vouches for.
+        // SAFETY: at most two ranges that are writable: `buffer`, borrowed for the call, and `body`, by the caller's promise.
         let count = unsafe { libc::readv(self.0.as_raw_fd(), parts.as_ptr(), parts.len() as libc::c_int) };
         if count == 0 { MovedBytes::Ended } else { moved_bytes(count) }
     }
 
-    /// Reads what fits into `buffer`.
+    /// Reads as many bytes as fit into `buffer`.
     pub(crate) fn fill_buffer(&self, buffer: &mut [u8]) -> MovedBytes {
         match rustix::net::recv(&self.0, buffer, rustix::net::RecvFlags::empty()) {
             Ok((_, 0)) => MovedBytes::Ended,
@@ -126,25 +127,26 @@ impl TcpSocket {
 
     /// Whether the peer has hung up and everything it sent was read.
     pub(crate) fn is_over(&self) -> bool {
+        // Peeked, so that bytes that have arrived stay for the next read.
         let looked = rustix::net::recv(&self.0, &mut [0], rustix::net::RecvFlags::PEEK);
         !matches!(looked, Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR))
     }
 
-    /// From now on asks the peer whether it is there, each time that nothing came from it for so long.
+    /// Enables keep-alive probes: the kernel probes the peer each time that nothing has arrived from it for `step`.
     pub(crate) fn ask_each(&self, step: Duration) {
-        // Refused by a socket that has ended, which its next use tells.
+        // Ignored: only a socket that has ended refuses it, and the next use of the socket reports that.
         let _ = sockopt::set_tcp_keepidle(&self.0, step);
         let _ = sockopt::set_tcp_keepintvl(&self.0, step);
         let _ = sockopt::set_tcp_keepcnt(&self.0, QUESTIONS_MAX);
         let _ = sockopt::set_socket_keepalive(&self.0, true);
     }
 
-    /// What the kernel has counted.
+    /// Returns the kernel's counters of the connection.
     pub(super) fn tcp_health(&self) -> io::Result<TcpHealth> {
-        // SAFETY: all zeros is such a table, of plain numbers.
+        // SAFETY: `tcp_info` consists of plain numbers, for which all zeros is a valid value.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
         let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
-        // SAFETY: a table that the kernel fills up to its length, of a socket that is open.
+        // SAFETY: the kernel writes at most `len` bytes, the size of `info`, and sets `len`; the socket is open while `self` lives.
         let got = unsafe {
             libc::getsockopt(
                 self.0.as_raw_fd(),
@@ -170,9 +172,9 @@ impl TcpSocket {
         })
     }
 
-    /// Sends nothing more; the peer sees that when it has read everything.
+    /// Ends the sending direction; the peer notices once it has read everything.
     pub(crate) fn shut_down(&self) {
-        // A connection that is gone has ended too.
+        // Ignored: a connection that no longer exists has ended too.
         let _ = rustix::net::shutdown(&self.0, Shutdown::Write);
     }
 }
@@ -188,9 +190,9 @@ fn moved_bytes(result: isize) -> MovedBytes {
     }
 }
 
-/// Limits what waits in a connection from an address of this host to itself.
+/// Limits the send buffer of a connection from an address of this host to itself.
 fn keep_inside(fd: &OwnedFd, peer: Option<IpAddr>) {
-    // Without it, it is slower, not wrong.
+    // Ignored: without the limit the connection is slower, not wrong.
     if peer.is_some() && rustix::net::getsockname(fd).ok().and_then(ip_of) == peer {
         let _ = sockopt::set_socket_send_buffer_size(fd, SEND_ROOM_INSIDE);
     }
@@ -221,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// Room for what is sent, at both ends of a connection from one address to another.
+    /// Returns the send buffer sizes of both ends of a connection from one address to another.
     fn rooms(from: [u8; 4], to: [u8; 4]) -> [usize; 2] {
         let listener = TcpListener::bind((IpAddr::from(to), 0)).unwrap();
         let dialled = TcpSocket::dial(listener.local_addr().unwrap(), Some(from.into())).unwrap();
@@ -254,7 +256,7 @@ mod tests {
     fn little_waits_in_a_connection_that_does_not_leave_the_host() {
         let inside = rooms([127, 0, 0, 1], [127, 0, 0, 1]);
         assert!(inside.iter().all(|&room| room <= 2 * SEND_ROOM_INSIDE), "{inside:?}");
-        // Two addresses might be two hosts': the kernel decides.
+        // Two different addresses may belong to two hosts, so the kernel decides.
         let outside = rooms([127, 0, 0, 1], [127, 0, 0, 2]);
         assert!(outside.iter().zip(inside).all(|(&room, limited)| room != limited), "{outside:?}");
     }
