@@ -1,5 +1,5 @@
-//! Registrations that could not be ended when their owners dropped them, as a peer was stopped inside a copy: nobody has their
-//! names any more, so the registrar of the NIC keeps these and tries again. For registrars; knows nothing of regions but keys.
+//! Registrations that could not be ended when their owners dropped them, because a peer was stopped inside a copy. Their owners no longer have the
+//! keys, so the NIC's registrar keeps these and tries again. Registrars call it; it knows nothing of regions but keys.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,13 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{DeregisterError, LocalKey};
 
-/// Registrations that are kept. Of more, the latest stays registered until its NIC is closed.
+/// Most registrations that are kept. Beyond that the latest one stays registered until its NIC is closed.
 pub const ABANDONED_MAX: usize = 4096;
 
-/// Registrations that one call tries again to end, so that none takes long.
+/// Registrations that one call retries, which bounds the time of a call.
 const TRIES: usize = 4;
 
-/// Those of one NIC, oldest first.
+/// The abandoned keys of one NIC, oldest first.
 #[derive(Debug, Default)]
 pub struct AbandonedKeys {
     some: AtomicBool,
@@ -21,7 +21,7 @@ pub struct AbandonedKeys {
 }
 
 impl AbandonedKeys {
-    /// Keeps a registration that cannot be ended now; false if there are [`ABANDONED_MAX`] already, or no memory for one more.
+    /// Keeps a registration that cannot be ended now. Returns false if [`ABANDONED_MAX`] are kept already, or if there is no memory for one more.
     pub fn keep_key(&self, key: LocalKey) -> bool {
         let mut keys = self.lock_keys();
         let room = keys.len() < ABANDONED_MAX && keys.try_reserve(1).is_ok();
@@ -32,12 +32,12 @@ impl AbandonedKeys {
         room
     }
 
-    /// Tries a few again by `end`, which must not wait. Costs one load where there are none.
+    /// Retries a few with `end`, which must not wait. Costs one load if none are kept.
     pub fn try_some(&self, end: impl Fn(LocalKey) -> Result<(), DeregisterError>) {
         self.try_again(TRIES, end);
     }
 
-    /// Tries all of them again by `end`.
+    /// Retries all of them with `end`.
     pub fn try_all(&self, end: impl Fn(LocalKey) -> Result<(), DeregisterError>) {
         self.try_again(ABANDONED_MAX, end);
     }
@@ -56,13 +56,13 @@ impl AbandonedKeys {
         self.some.store(!keys.is_empty(), Ordering::Release);
     }
 
-    /// How many there are.
+    /// Returns how many are kept.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock_keys().len()
     }
 
-    /// Whether there are none.
+    /// Whether none is kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -91,7 +91,7 @@ mod tests {
         abandoned.try_some(busy);
         abandoned.try_some(busy);
         assert_eq!(*tried.borrow(), [1, 2, 3, 4, 5, 6, 1, 2]);
-        // One that is known no more needs nothing.
+        // A key that has become unknown needs no further attempt.
         abandoned.try_some(|key| if key.0 == 4 { Err(DeregisterError::Unknown) } else { Ok(()) });
         assert_eq!(abandoned.len(), 2);
         abandoned.try_all(|_| Ok(()));

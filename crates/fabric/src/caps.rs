@@ -1,16 +1,16 @@
-//! What a NIC guarantees and how much it takes. Read once at connect time to make a plan; never on the data path.
+//! The guarantees and limits of a NIC. Read once at connect time to make a plan; never on the data path.
 
 use trunkline_mem::gpu::{GpuVendor, VendorDrivers};
 
 /// Memory of accelerators that a NIC reaches. Other such memory is refused when it is registered.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct DeviceReach {
-    /// That of a dma-buf ([`MemoryRegistrar::register_exported`](crate::MemoryRegistrar::register_exported)).
+    /// Memory that is passed as a dma-buf ([`MemoryRegistrar::register_exported`](crate::MemoryRegistrar::register_exported)).
     pub dmabuf: bool,
-    /// That of NVIDIA's GPUs by its address ([`MemoryRegistrar::register`](crate::MemoryRegistrar::register)), as their kernel module for
+    /// Memory of NVIDIA's GPUs by its address ([`MemoryRegistrar::register`](crate::MemoryRegistrar::register)); true while their kernel module for
     /// that is loaded.
     pub nvidia: bool,
-    /// The same of AMD's GPUs.
+    /// Memory of AMD's GPUs by its address, likewise.
     pub amd: bool,
     /// Writes into it may stay invisible to the device until an [`Op::FlushAt`](crate::Op::FlushAt) completes.
     pub needs_flush: bool,
@@ -23,8 +23,8 @@ impl DeviceReach {
         self.dmabuf || self.nvidia || self.amd
     }
 
-    /// What of it is of use with these drivers of GPUs: by its address memory of those that are open, as a dma-buf if they
-    /// export it.
+    /// Limits the reach to the GPU drivers given: memory by address of the GPUs whose drivers are open, and dma-bufs if one of those drivers exports
+    /// them.
     #[must_use]
     pub fn limit_to_gpus(self, gpus: &VendorDrivers) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl DeviceReach {
         }
     }
 
-    /// What both of two NICs reach, and whether one of them needs flushes.
+    /// Returns the memory that both NICs reach, and whether either of them needs flushes.
     #[must_use]
     pub fn intersect_with(self, other: Self) -> Self {
         Self {
@@ -69,44 +69,44 @@ pub struct Caps {
     /// The NIC executes remote atomics ([`Op::FetchAdd`](crate::Op::FetchAdd), [`Op::CompareSwap`](crate::Op::CompareSwap)), each with no other of
     /// its own in between.
     pub atomics: bool,
-    /// Nor one of the CPU's. Elsewhere all atomics of a word go through the NIC, or none.
+    /// Those atomics are also atomic with the CPU's. Where this is false, all atomics on a word must use the NIC, or none.
     pub coherent_atomics: bool,
-    /// It executes them while its side makes no call.
+    /// The NIC executes them while its process makes no call.
     pub offloads_atomics: bool,
     /// A link can wait for a completion queue ([`Op::Wait`](crate::Op::Wait)).
     pub wait: bool,
-    /// What peers write to a region that was retired ([`Mr::retire`](crate::RegisteredRegion::retire)) is taken and goes nowhere, instead
+    /// Peers' writes to a region that was retired ([`Mr::retire`](crate::RegisteredRegion::retire)) are accepted and dropped, instead
     /// of ending their link.
     pub retires: bool,
-    /// A link that is destroyed still delivers what was posted on it, and then its peer's end is in error. Elsewhere what
-    /// had not left is lost, and the peer learns of it by what it sends itself, or not from the network.
+    /// A link that is destroyed still delivers the operations posted on it, and then its peer's end is in error. Where this is false, operations that
+    /// had not left are lost. The peer then notices through its own operations, or not through the network at all.
     pub ends_are_told: bool,
     /// An operation that the target refuses fails: for a wrong key, a right that was not granted, bytes outside of a region,
-    /// or a receive that is too short. Elsewhere it may seem to work, and what was posted after it may be lost.
+    /// or a receive that is too short. Where this is false it may seem to succeed, and operations posted after it may be lost.
     pub refusals_are_told: bool,
-    /// An error that ends a link ends it at the peer, too. Elsewhere the peer learns of it by what it posts itself, or not
-    /// from the network.
+    /// An error that ends a link also ends it at the peer. Where this is false, the peer notices through its own operations, or not through the network
+    /// at all.
     pub errors_reach_peers: bool,
-    /// A send that finds no receive waits where it was posted, and has not completed. Elsewhere the target keeps it, or a
-    /// connection stops there.
+    /// A send that finds no receive waits in its sender's queue, and has not completed. Where this is false, the target buffers it, or a
+    /// connection stalls there.
     pub sends_wait: bool,
-    /// What has completed as [`CompletionKind::Posted`](crate::CompletionKind::Posted) is at the target. Elsewhere only its source may be reused,
-    /// and an [`Op::Nop`](crate::Op::Nop) that completes proves that all posted before it on its link is there.
+    /// An operation that has completed as [`CompletionKind::Posted`](crate::CompletionKind::Posted) has arrived at the target. Where this is false, only its
+    /// source may be reused, and a completed [`Op::Nop`](crate::Op::Nop) proves that all operations posted before it on its link have arrived.
     pub arrives: bool,
-    /// A write can be asked to complete only once its bytes are there ([`Op::PlacedWrite`](crate::Op::PlacedWrite)). Of use where
-    /// not all do.
+    /// A write can be posted such that it completes only once its bytes are placed ([`Op::PlacedWrite`](crate::Op::PlacedWrite)). Useful where
+    /// ordinary writes complete earlier.
     pub placed_writes: bool,
-    /// A write with immediate takes one of the target's posted receives, as a send does, and waits where there is none, for
+    /// A write with immediate consumes one of the target's posted receives, as a send does, and waits where there is none, for
     /// as long as the target lives. The NIC posts that receive again in the poll that returns the
-    /// [`CompletionKind::Written`](crate::CompletionKind::Written), and its owner does not hear of it: it stays posted until a send fills it or
-    /// the link ends, and which of several a send fills is not promised. Who has to be reachable by immediates keeps one
+    /// [`CompletionKind::Written`](crate::CompletionKind::Written), without a completion for its owner. It stays posted until a send fills it or
+    /// the link ends; the order in which sends fill several receives is not promised. An owner that must stay reachable by immediates keeps one
     /// receive more posted than sends can fill.
     pub immediate_takes_receive: bool,
-    /// A write may bring an immediate. Elsewhere one that has one is refused when it is posted, and a send that finds no receive
-    /// is tried for as long as the target lives: a record may be one.
+    /// A write may carry an immediate. Where this is false, a post with one is refused. A send that finds no receive is then
+    /// retried for as long as the target lives, because it may be a record.
     pub write_data: bool,
-    /// Most bytes of [`OpSource::Inline`](crate::OpSource::Inline) in one operation, at least [`Caps::INLINE_MIN`]: a fabric copies what
-    /// its device does not.
+    /// Largest [`OpSource::Inline`](crate::OpSource::Inline) of one operation, in bytes, at least [`Caps::INLINE_MIN`]: a fabric copies the bytes
+    /// that exceed the device's own limit.
     pub inline_max: u32,
     /// Most bytes one operation may move.
     pub message_max: u64,
@@ -119,8 +119,8 @@ pub struct Caps {
     pub pipelines: u32,
     /// Most completions that wait in one rail's completion queue.
     pub completions_max: u32,
-    /// What peers read and write here makes progress only in calls of this side, which are told nothing of it: who waits for
-    /// something else has to go on calling.
+    /// Peers' reads and writes make progress only in calls of this side, and those calls do not report them. A caller that waits for
+    /// something else must therefore keep polling.
     pub unseen: bool,
     /// Receives that all links of a rail may hold together, where they share them; `u32::MAX` elsewhere.
     pub receives_max: u32,
@@ -129,6 +129,6 @@ pub struct Caps {
 }
 
 impl Caps {
-    /// Fewest bytes of [`Caps::inline_max`]: a record of the engine's is as long.
+    /// Smallest [`Caps::inline_max`], in bytes: the length of a record of the engine.
     pub const INLINE_MIN: u32 = 64;
 }

@@ -1,10 +1,10 @@
-//! What a poll returns: one record for each finished signalled operation, arrived message, or failed operation.
+//! The results of a poll: one record for each finished signalled operation, arrived message, or failed operation.
 
 use std::fmt;
 
 use crate::LinkId;
 
-/// One finished thing on a rail.
+/// One completion of a rail.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Completion {
     /// The `wr_id` the operation was posted with; of the consumed [`Op::Recv`](crate::Op::Recv) for
@@ -12,7 +12,7 @@ pub struct Completion {
     pub wr_id: u64,
     /// The link it happened on.
     pub link: LinkId,
-    /// What finished.
+    /// The kind of operation that finished.
     pub done: CompletionKind,
     /// How it ended. Anything but [`OpStatus::Ok`] means that the link is in error and every operation still posted on
     /// it will be, or has been, returned as [`OpStatus::Flushed`].
@@ -35,10 +35,10 @@ impl Completion {
     };
 }
 
-/// What kind of thing finished.
+/// The kind of operation that a completion reports.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CompletionKind {
-    /// A signalled operation that this side posted; its source may be reused, its effect is at the target, where
+    /// A signalled operation that this side posted. Its source may be reused; its effect has arrived at the target only where
     /// [`Caps::arrives`](crate::Caps::arrives).
     Posted,
     /// A peer's send filled a posted receive.
@@ -52,7 +52,7 @@ pub enum CompletionKind {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum OpStatus {
-    /// It worked.
+    /// Success.
     Ok,
     /// The link was already in error; this operation did not run, or its outcome is unknown.
     Flushed,
@@ -64,16 +64,16 @@ pub enum OpStatus {
     TooLong,
     /// The target had no posted receive for longer than the retry limit.
     ReceiverNotReady,
-    /// The peer is gone or does not answer.
+    /// The peer has ended or does not answer.
     PeerDead,
-    /// Memory of a device could not be flushed, so that nobody knows which bytes the device sees; by the fabric's own number.
+    /// Memory of a device could not be flushed, so that the bytes the device sees are unknown; by the fabric's own number.
     Unflushed(u32),
     /// Another failure, by the fabric's own number.
     Other(u32),
 }
 
 impl OpStatus {
-    /// Whether the link failed, or what lies below it, rather than what was posted: another link may carry it.
+    /// Whether the link, or a layer below it, failed rather than the posted operation: another link may carry it.
     #[must_use]
     #[inline]
     pub const fn is_of_link(self) -> bool {

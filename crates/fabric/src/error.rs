@@ -1,4 +1,4 @@
-//! Errors of the contract: one enum an operation. `Busy` is a value, and says nothing was taken.
+//! Errors of the contract: one enum per operation. `Busy` is a value, and means that nothing was taken.
 
 use trunkline_mem::OutOfMemory;
 
@@ -14,7 +14,7 @@ pub enum RailOpenError {
     /// A limit of the NIC or of the system is reached.
     #[error("{what} is exhausted: {limit} in use")]
     Exhausted {
-        /// What ran out.
+        /// The exhausted resource.
         what: &'static str,
         /// The limit that was reached.
         limit: u64,
@@ -49,9 +49,9 @@ pub enum RegisterError {
     Device {
         /// As a dma-buf, or by its address.
         how: &'static str,
-        /// What is missing.
+        /// The missing part.
         why: String,
-        /// What helps.
+        /// The action that helps.
         remedy: &'static str,
     },
     /// The system has no memory for a buffer.
@@ -80,8 +80,8 @@ pub enum DeregisterError {
         /// The peer's operating-system process number as seen here, 0 if it is not visible.
         peer: u32,
     },
-    /// Operations of links that have ended are still with the network, and use the region: its rail is to be polled, if it is
-    /// still there.
+    /// The network still holds operations of ended links that use the region. The owner polls the region's rail, if that is still
+    /// open, and tries again.
     #[error("the network has not ended operations that use the region")]
     Draining,
 }
@@ -96,7 +96,7 @@ pub enum LinkError {
          or raise the limit"
     )]
     Exhausted(u32),
-    /// All links of the pipeline that was asked for are in use.
+    /// All links of the requested pipeline are in use.
     #[error("all {limit} queue pairs of pipeline {pipeline} of the NIC are in use; make links on others")]
     PipelineExhausted {
         /// The pipeline.
@@ -107,7 +107,7 @@ pub enum LinkError {
     /// The NIC has no pipeline of that number.
     #[error("there is no pipeline {asked}: the NIC has {pipelines}, counted from 0")]
     NoSuchPipeline {
-        /// What was asked for.
+        /// The requested number.
         asked: u32,
         /// How many there are.
         pipelines: u32,
@@ -152,10 +152,10 @@ pub enum OobError {
     /// The peer closed it, or died.
     #[error("the peer closed the control stream")]
     Closed,
-    /// It is one more connection of a control stream that is there, and has gone over to that.
+    /// It is one more connection of an existing control stream, which now has it.
     #[error("part of another control stream")]
     Merged,
-    /// What came is not a frame: too long or malformed.
+    /// The received bytes are not a frame: too long or malformed.
     #[error("malformed frame on the control stream")]
     Malformed,
     /// The system has no memory for the stream.

@@ -1,4 +1,4 @@
-//! A kind of network, and the NICs it found. Asked at start by the engine; never on the data path.
+//! A kind of network, and the NICs it found. The engine reads it when it starts; never on the data path.
 
 use trunkline_proto::wire::fabric::ChosenFabric;
 use trunkline_proto::wire::status::NicUsage;
@@ -20,7 +20,7 @@ pub struct NicPort {
     pub speed_mbps: u32,
     /// Latency in microseconds, 0 if not known.
     pub latency_us: f32,
-    /// What it guarantees and how much it takes.
+    /// Its guarantees and limits.
     pub caps: Caps,
 }
 
@@ -45,19 +45,19 @@ pub trait Fabric: Send + Sync + 'static {
     /// The NICs that were found; their order never changes.
     fn nics(&self) -> &[NicPort];
 
-    /// Whether several NICs may be used as one: users can say no.
+    /// Whether several NICs may be used as one: users can disable that.
     fn can_fuse_nics(&self) -> bool {
         true
     }
 
-    /// The NIC that is for connections inside this host alone, if there is one. A connection is over it, and over no other, if both ends have
-    /// one and meet inside the host.
+    /// Returns the NIC for connections inside this host, if the fabric has one. It carries only those. A connection uses it, and no other NIC, if
+    /// both ends have one and meet inside the host.
     fn intra_host_nic(&self) -> Option<usize> {
         None
     }
 
-    /// What a NIC has in use for this process, as the NIC itself counts; nothing for one that there is not. Asked when
-    /// connections and regions come and go.
+    /// Returns the resources of a NIC that this process uses, as the NIC itself counts them; all zeros for an unknown NIC. Called when
+    /// connections and regions are created and ended.
     fn nic_usage(&self, nic: usize) -> NicUsage;
 
     /// Opens NIC number `nic` for one caller.

@@ -1,5 +1,5 @@
-//! What no network gives: time, random numbers, and control streams between processes. The real one asks the
-//! operating system; the simulator's comes from a seed.
+//! The services that no network provides: time, random numbers, and control streams between processes. The engine calls them. The real
+//! implementation uses the operating system; the simulator's derives all from a seed.
 
 use std::io;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ pub trait Host: Send + Sync + 'static {
     /// Its control streams.
     type Oob: OobTransport;
 
-    /// Now, by a clock that never goes back.
+    /// Returns the time of a monotonic clock.
     fn now(&self) -> Instant;
 
-    /// Sixteen unpredictable bytes.
+    /// Returns sixteen unpredictable bytes.
     fn random_bytes(&self) -> [u8; 16];
 
-    /// The maker of control streams.
+    /// Returns the transport that makes control streams.
     fn oob(&self) -> &Self::Oob;
 
-    /// Tells a person something, once, where it is first known. Never called for each message.
+    /// Logs a line for people, once, where the fact is first known. Never called per message.
     fn log(&self, level: LogLevel, text: &str);
 
-    /// A page of `bytes` bytes that other processes of this machine can find and read; `None` where there are none,
-    /// as in a simulator. Asked once, by an engine that starts.
+    /// Publishes a page of `bytes` bytes that other processes of this machine can find and read. Returns `None` where pages are not supported, as in a
+    /// simulator. Called once, when an engine starts.
     ///
     /// # Errors
     /// When the system refuses.
@@ -37,7 +37,7 @@ pub trait Host: Send + Sync + 'static {
     }
 }
 
-/// A page for others to read, and what a reader asks first.
+/// A page for other processes to read, and the facts that its readers need first.
 #[derive(Clone, Debug)]
 pub struct HostPage {
     /// The page, all zeros.
@@ -51,9 +51,9 @@ pub struct HostPage {
 /// How much a log line matters.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum LogLevel {
-    /// Something went wrong and somebody should know.
+    /// A failure that the user should know of.
     Warn,
-    /// What was found and chosen.
+    /// Findings and decisions.
     Info,
 }
 
@@ -79,35 +79,35 @@ pub trait OobTransport: Send + Sync + 'static {
     /// When the system refuses.
     fn listen(&self) -> Result<Self::Listener, OobError>;
 
-    /// Starts a stream to a listener; frames may be sent at once.
+    /// Starts a stream to a listener; frames may be sent immediately.
     ///
     /// # Errors
-    /// [`OobError::Closed`] if nobody listens there.
+    /// [`OobError::Closed`] if that address has no listener.
     fn connect(&self, address: &OobAddress) -> Result<Self::Stream, OobError>;
 }
 
 /// Accepts control streams.
 pub trait OobListener: Send + 'static {
-    /// What it makes.
+    /// The type of its streams.
     type Stream: OobStream;
 
-    /// Where it listens.
+    /// Returns the address of the listener.
     fn listen_address(&self) -> OobAddress;
 
-    /// The next stream, if one waits.
+    /// Returns the next pending stream, if any.
     ///
     /// # Errors
     /// When the system refuses.
     fn accept(&mut self) -> Result<Option<Self::Stream>, OobError>;
 }
 
-/// One message of a control stream, and the descriptor that came with it.
+/// One message of a control stream, and the descriptor that was passed with it.
 #[derive(Debug)]
 pub struct OobFrame {
     /// The message, at most [`OobFrame::MAX`] bytes.
     pub bytes: Vec<u8>,
-    /// A descriptor that was handed over. A stream that returns one names the process at its other end as the sender, whatever the frame said
-    /// when it was sent.
+    /// A descriptor that was passed with the frame. A stream that returns one sets the process at its other end as the sender, whatever sender the
+    /// frame had when it was sent.
     pub fd: Option<PassedFd>,
 }
 
@@ -119,40 +119,41 @@ impl OobFrame {
 /// Network connections of one control stream that both ends have joined.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct StreamConnections {
-    /// Those that carry it now.
+    /// Connections that carry it now.
     pub now: usize,
-    /// All that have carried it so far.
+    /// Number of connections that have carried it so far.
     pub ever: u64,
 }
 
 /// One control stream.
 pub trait OobStream: Send + 'static {
-    /// Sends a frame, or queues it if the peer does not read right now.
+    /// Sends a frame, or queues it while the peer does not read.
     ///
     /// # Errors
-    /// [`OobError::Overflow`] if too much is queued; others mean the stream is gone.
+    /// [`OobError::Overflow`] if too much is queued; other errors mean that the stream has ended.
     fn send(&mut self, frame: OobFrame) -> Result<(), OobError>;
 
-    /// The next frame, if a whole one is there; also sends what is queued.
+    /// Returns the next frame, if a whole one has arrived; also sends the queued frames.
     ///
     /// # Errors
-    /// [`OobError::Closed`] once the peer is gone and everything it sent was returned. [`OobError::Merged`] from an
-    /// accepted stream, before any frame, that turns out to be a part of another one; it is to be dropped.
+    /// [`OobError::Closed`] once the peer has ended and everything it sent was returned. [`OobError::Merged`] from an
+    /// accepted stream that turns out to be a part of another one. It is returned before any frame, and the caller drops the stream.
     fn recv(&mut self) -> Result<Option<OobFrame>, OobError>;
 
-    /// The network connections that carry it; `None` where it is carried by none.
+    /// Returns the network connections that carry it; `None` if no network connection does.
     fn connection_counts(&self) -> Option<StreamConnections> {
         None
     }
 
-    /// Whether its other end is on this host, as descriptors that come over it prove.
+    /// Whether its other end is on this host, which a descriptor received over it proves.
     fn is_local(&self) -> bool {
         false
     }
 
-    /// The number, here, of the process at its other end, by the system's word and not by that process's; 0 if it has none here.
+    /// Returns the number, in this process's PID namespace, of the process at its other end; 0 if it has no number here. The number is from the
+    /// operating system, not from that process.
     ///
-    /// `None`: nobody says.
+    /// `None`: the system does not name the process.
     fn peer_pid(&self) -> Option<u32> {
         None
     }

@@ -20,7 +20,7 @@ pub struct RemoteLocation {
     pub key: RemoteKey,
     /// The peer's `RegionKeys::remote_base` plus the offset in its region.
     pub addr: u64,
-    /// What the peer registered it for.
+    /// The purpose that the peer registered it for.
     pub purpose: RegionPurpose,
 }
 
@@ -38,7 +38,7 @@ impl RemoteLocation {
     }
 }
 
-/// Where the bytes of an operation come from.
+/// The source of an operation's bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OpSource<'a> {
     /// Bytes copied out before the post returns; at most `Caps::inline_max`.
@@ -72,7 +72,7 @@ pub struct MatchKey(pub u64);
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct CqId(pub u64);
 
-/// One operation. All of them are reliable; order between them is what `Caps` says.
+/// One operation. All operations are reliable; `Caps` defines their order.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Op<'a> {
     /// Sends `head` (inline) followed by `body` into a posted receive of the peer: the oldest, unless
@@ -87,34 +87,34 @@ pub enum Op<'a> {
     },
     /// Offers memory to the peer's next [`Op::Send`]; each completes as `CompletionKind::Received`.
     Recv {
-        /// Where the bytes go.
+        /// The destination of the bytes.
         into: RegionExtent,
     },
     /// Writes into the peer's memory.
     Write {
         /// The bytes.
         from: OpSource<'a>,
-        /// Where they go.
+        /// Their destination.
         to: RemoteLocation,
         /// Only where [`Caps::write_data`](crate::Caps::write_data). If given, the peer gets a `CompletionKind::Written` once all bytes are placed; where
         /// [`Caps::immediate_takes_receive`](crate::Caps::immediate_takes_receive), once it also has a receive posted.
         imm: Option<u32>,
     },
-    /// As [`Op::Write`], into payload, and completes only once its bytes are there: for who waits for them at once (only where
+    /// An [`Op::Write`] of payload that completes only once its bytes are placed. For callers that wait for the bytes at once (only where
     /// [`Caps::placed_writes`](crate::Caps::placed_writes)).
     PlacedWrite {
         /// The bytes.
         from: OpSource<'a>,
-        /// Where they go.
+        /// Their destination.
         to: RemoteLocation,
         /// As of [`Op::Write`].
         imm: Option<u32>,
     },
     /// Reads the peer's memory.
     Read {
-        /// Where the bytes go.
+        /// The destination of the bytes.
         into: RegionExtent,
-        /// Where they are.
+        /// Their source.
         from: RemoteLocation,
     },
     /// Adds to an aligned 8-byte word of the peer; the old value is stored at `old`.
@@ -132,14 +132,14 @@ pub enum Op<'a> {
         old: RegionExtent,
         /// The word.
         at: RemoteLocation,
-        /// Replaced only if it is this.
+        /// The word is replaced only if it equals this value.
         expect: u64,
         /// The new value.
         swap: u64,
     },
-    /// Sends to the receive with the same key on the peer's end of this link, first posted first paired; the NIC
-    /// holds it until there is one (only where `Caps::matched`). If it is longer than that, nothing is carried out, and both
-    /// complete as `OpStatus::TooLong`; the link goes on.
+    /// Sends to the receive with the same key on the peer's end of this link; the first posted is paired first. The NIC
+    /// holds it until that receive exists (only where `Caps::matched`). If it is longer than the receive, no bytes are transferred, and both
+    /// complete as `OpStatus::TooLong`; the link stays usable.
     MatchedSend {
         /// The bytes.
         from: OpSource<'a>,
@@ -148,7 +148,7 @@ pub enum Op<'a> {
     },
     /// The other half of [`Op::MatchedSend`]; completes as `CompletionKind::Received` with the length sent.
     MatchedRecv {
-        /// Where the bytes go.
+        /// The destination of the bytes.
         into: RegionExtent,
         /// Pairs it.
         key: MatchKey,
@@ -158,28 +158,28 @@ pub enum Op<'a> {
     Flush,
     /// Completes once every write of this NIC into memory of a device, which this side has seen complete, is visible to the
     /// device: a byte of that memory is read. As [`Op::Flush`], it needs no peer (only where
-    /// [`DeviceReach`](crate::DeviceReach) says that there is such memory).
+    /// [`DeviceReach`](crate::DeviceReach) reports such memory).
     FlushAt {
         /// A byte of the device's memory, in a region that was registered here for reads.
         at: RemoteLocation,
     },
-    /// Does nothing, in order: when it completes, what was posted before it on its link has arrived.
+    /// Does nothing, in order: when it completes, the operations posted before it on its link have arrived.
     Nop,
-    /// Holds what is posted after it on this link until a completion queue has produced completion number `index`;
-    /// then it completes, after what was posted before it (only where `Caps::wait`). So the end of work on one link
+    /// Holds the operations posted after it on this link until a completion queue has produced completion number `index`.
+    /// Then it completes, after the operations posted before it (only where `Caps::wait`). So the end of work on one link
     /// starts work on another, for example a count.
     ///
     /// - The queue is of a rail of this NIC, opened by this process; any other is refused. All its completions count:
-    ///   signalled, received and written, good and bad. [`CqPosition::next`](crate::CqPosition::next) tells how far it is; numbers
+    ///   signalled, received and written, successful and failed. [`CqPosition::next`](crate::CqPosition::next) is its position; numbers
     ///   wrap.
-    /// - Nothing else is held: not receives and flushes, not other links, not what the peer does. A matched send has
-    ///   its place where it is paired, not where it is posted.
+    /// - It holds nothing else: neither receives and flushes, nor other links, nor operations of the peer. A matched send is
+    ///   ordered where it is paired, not where it is posted.
     /// - Once the queue has a completion in error whose number is at most `index`, or its rail is closed, the wait
-    ///   ends as [`OpStatus::Flushed`](crate::OpStatus::Flushed) and its link is in error, after what was before it has
-    ///   ended. It is not for the waiter to know which completions mattered: rails that are waited for have little on
-    ///   them, best one link.
-    /// - A NIC in software produces completions when the rail is polled: somebody must do that.
-    /// - Nobody notices a wait for a completion that comes after it. [`LinkControl::fail_link`](crate::LinkControl::fail_link) ends it.
+    ///   ends as [`OpStatus::Flushed`](crate::OpStatus::Flushed). Its link is then in error, after the operations before it have
+    ///   ended. The waiter cannot know which completions mattered. Rails that are waited for should therefore carry little,
+    ///   best one link.
+    /// - A NIC in software produces completions only while its rail is polled, so the owner must poll it.
+    /// - A wait for a completion that never happens is not detected. [`LinkControl::fail_link`](crate::LinkControl::fail_link) ends it.
     Wait {
         /// The queue.
         cq: CqId,

@@ -1,5 +1,5 @@
-//! An open NIC port: links, one completion queue, one owner at a time. The engine calls it under its lane's claim;
-//! no method blocks, spins, logs or (after set-up) allocates.
+//! An open NIC port: its links and one completion queue, with one owner at a time. The engine calls it while it holds its lane's lock. No method
+//! blocks, spins, logs or (after set-up) allocates.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,38 +12,38 @@ use crate::{Caps, Completion, CqId, LinkError, MemoryRegistrar, Op, PassedFd, Po
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct LinkId(pub u32);
 
-/// Which posted receive takes a send.
+/// The order in which posted receives are filled by sends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RecvOrder {
-    /// The one that was posted first.
+    /// The receive that was posted first is filled first.
     Posted,
-    /// Any: to their owner one is as good as another. A NIC that has the choice takes the one posted last, whose memory
-    /// was used last, and so comes by with little of it.
+    /// Any order: the owner treats all posted receives alike. A NIC that can choose fills the receive that was posted last. Its memory was used last, so
+    /// the NIC keeps touching the same few buffers and the others stay untouched.
     Any,
 }
 
-/// What the owner of a rail asks for when it opens it.
+/// The parameters with which the owner opens a rail.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RailConfig {
     /// Operations that may be outstanding on a link.
     pub depth: u32,
     /// Posted receives a link may hold.
     pub recv_depth: u32,
-    /// Which of them takes a send.
+    /// The order in which those receives are filled.
     pub recv_order: RecvOrder,
     /// Links this rail will have.
     pub links: u32,
     /// How long a peer may be stopped inside a copy before that is an error.
     pub peer_time: Duration,
-    /// How long a link may go unanswered by the network before [`LinkControl::check_link`] says so. A peer that is silent is
-    /// something else: as long as the network answers for it, it is there.
+    /// How long the network may leave a link unanswered before [`LinkControl::check_link`] reports an error. A silent peer is a different case: the
+    /// peer counts as reachable as long as the network acknowledges for it.
     pub rail_time: Duration,
-    /// This end of its connections receives their messages; what it sends by itself are records.
+    /// This end of its connections receives their messages; its own sends and writes are records.
     pub receives: bool,
-    /// The traffic class that the connections' communicator asks for; what the fabric was told for all comes first.
+    /// The traffic class that the connections' communicator requests. A class that is configured for the whole fabric has precedence.
     pub traffic_class: Option<u8>,
-    /// All links are needed. A NIC whose immediates have no room to name one of several has them all the same, and then no
-    /// [`Caps::write_data`](crate::Caps::write_data); both ends are to ask for it, or none. Elsewhere it has one link.
+    /// All links are needed. A NIC whose immediates have no room for a link number then creates them nevertheless, but without
+    /// [`Caps::write_data`](crate::Caps::write_data). Both ends must set it, or neither. If it is false, such a NIC has one link.
     pub many: bool,
 }
 
@@ -52,8 +52,8 @@ pub struct RailConfig {
 pub struct LinkAddress {
     /// The fabric's own bytes, at most [`LinkAddress::BYTES_MAX`].
     pub bytes: Vec<u8>,
-    /// A descriptor to hand over, where the two share a host. The fabric that connects to this address believes only the descriptor's sender
-    /// about which process the link is of.
+    /// A descriptor to pass along, if both ends share a host. The fabric that connects to this address trusts only the descriptor's sender for the
+    /// identity of the link's process.
     pub fd: Option<PassedFd>,
 }
 
@@ -62,7 +62,7 @@ impl LinkAddress {
     pub const BYTES_MAX: usize = 256;
 }
 
-/// The completion queue of a rail, for those that wait for it.
+/// The completion queue of a rail, for the links that wait for it ([`Op::Wait`](crate::Op::Wait)).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CqPosition {
     /// Its name.
@@ -80,9 +80,9 @@ pub enum WaitMethod {
     Event,
 }
 
-/// Making and ending links.
+/// Creates, connects and ends links.
 pub trait LinkControl {
-    /// Makes a link, not yet connected, on the pipeline of the NIC that has the fewest of this process.
+    /// Creates an unconnected link on the NIC's pipeline that has the fewest links of this process.
     ///
     /// # Errors
     /// [`LinkError::Exhausted`] names the limit.
@@ -90,8 +90,8 @@ pub trait LinkControl {
         self.create_link_on(None)
     }
 
-    /// The same, on pipeline number `pipeline`, if one is given. It is given here and cannot be changed later, because
-    /// NICs that have pipelines want to know before they make a queue pair.
+    /// Creates an unconnected link on pipeline number `pipeline`, or as [`LinkControl::create_link`] without one. It cannot be changed later, because
+    /// NICs that have pipelines need the number before they create a queue pair.
     ///
     /// # Errors
     /// As [`LinkControl::create_link`]; also [`LinkError::PipelineExhausted`], although others may have room, and
@@ -101,75 +101,76 @@ pub trait LinkControl {
     /// The pipeline that a link is on, from 0; `None` for an unknown link.
     fn link_pipeline(&self, link: LinkId) -> Option<u32>;
 
-    /// The address the peer must be given. Each call makes its descriptor anew, until the peer has connected; then it
-    /// needs none, and the link may have closed it.
+    /// Returns the address that the peer needs. Each call creates its descriptor again until the peer has connected. After that the peer needs no
+    /// descriptor, and the link may have closed it.
     ///
     /// # Errors
     /// When the system refuses a descriptor.
     fn link_address(&self, link: LinkId) -> Result<LinkAddress, LinkError>;
 
-    /// Connects a link to the peer's; afterwards both directions carry work as soon as the peer did the same.
-    /// Receives may be posted before.
+    /// Connects a link to the peer's. Both directions carry work as soon as both ends have connected. Receives may be posted
+    /// before.
     ///
     /// # Errors
-    /// [`LinkError`]; the link is then only good for [`LinkControl::destroy_link`].
+    /// [`LinkError`]; afterwards the link can only be passed to [`LinkControl::destroy_link`].
     fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError>;
 
-    /// Whether what is posted on a connected link can leave, as far as this side knows. Links that have to be dialled are
-    /// up some time after [`LinkControl::connect`]; asking again drives that. What is posted before waits.
+    /// Whether operations posted on a connected link can be sent, as far as this side knows. Links that have to be dialled come
+    /// up some time after [`LinkControl::connect`]; repeated calls drive that. Operations posted before are queued.
     ///
     /// # Errors
-    /// [`LinkError::Unreachable`] if the peer cannot be reached after all; the link is then only good for
+    /// [`LinkError::Unreachable`] if the peer cannot be reached after all; the link can then only be passed to
     /// [`LinkControl::destroy_link`].
     fn poll_link_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
         let _ = link;
         Ok(true)
     }
 
-    /// Whether the network still carries a link. For those that have work outstanding on it, or wait for it: asked now
-    /// and then, about as often as [`RailConfig::rail_time`] is to be kept to, and not for each message. The first look
-    /// that finds a link unanswered for so long may only suspect it.
+    /// Checks whether the network still carries a link. For owners that have work outstanding on it, or wait for it. They call it periodically, about
+    /// as often as [`RailConfig::rail_time`] requires, and not per message. The first call that finds a link unanswered for that time may only suspect it.
     ///
     /// # Errors
-    /// The link carries nothing more, or is in error, and should be left: it is only good for [`LinkControl::fail_link`] and
+    /// The link carries nothing more, or is in error. It can only be passed to [`LinkControl::fail_link`] and
     /// [`LinkControl::destroy_link`].
     fn check_link(&mut self, link: LinkId) -> Result<(), LinkError> {
         let _ = link;
         Ok(())
     }
 
-    /// Whether a poll of a connected link costs a system call, so that it is not for guesses.
+    /// Whether polling a connected link costs a system call, so that speculative polls are not worthwhile.
     fn poll_is_call(&self, link: LinkId) -> bool {
         let _ = link;
         false
     }
 
-    /// Writes and sends of registered memory up to this many bytes have been copied once they have left
-    /// ([`Rail::unsent_ops`]): then their source may be reused although they have not completed. Known once the link is
-    /// connected; 0 where nothing is promised.
+    /// Largest write or send of registered memory, in bytes, whose payload is copied when it leaves ([`Rail::unsent_ops`]). Its source may be reused
+    /// from then on, before the operation completes. Known once the link is connected; 0 means no such promise.
     fn copied_max(&self, link: LinkId) -> u64 {
         let _ = link;
         0
     }
 
-    /// A link has had nothing to do for a while: gives back memory that it takes again with the next work. Whether the
-    /// owner may do so too with the memory of the receives that are posted: nothing has come into it, told or not, and the
-    /// NIC finds its pages wherever they are when something does.
+    /// Frees memory of a link that has been idle for a while; the next work allocates it again. Returns whether the owner may also discard the pages of
+    /// the receives that are posted: no bytes have arrived in them, completed or not, and the NIC resolves their pages only when a message arrives.
     fn trim_idle_memory(&mut self, link: LinkId) -> bool {
         let _ = link;
         false
     }
 
-    /// Puts a link into error: what is posted (but for [`Op::Flush`]) completes as flushed, and nothing more is placed
-    /// here by the peer.
+    /// Puts a link into error: its posted operations (but for [`Op::Flush`]) complete as flushed, and the peer places nothing more
+    /// here.
     fn fail_link(&mut self, link: LinkId);
 
-    /// Whether a link that was put into error, by [`LinkControl::fail_link`] or by itself, has told all: everything that had arrived
-    /// was executed and has completed, what was posted (but for flushes posted since) was given back, and nothing of the
-    /// peer lands any more. Polling drives that. True for an unknown link.
+    /// Whether a link that was put into error, by [`LinkControl::fail_link`] or by itself, has drained. That means three things; polling drives them:
+    ///
+    /// - Everything that had arrived was executed and has completed.
+    /// - All posted operations have completed, except flushes that were posted since.
+    /// - Nothing of the peer lands any more.
+    ///
+    /// True for an unknown link.
     fn poll_link_quiet(&mut self, link: LinkId) -> bool;
 
-    /// Ends a link. Its completions are gone; nothing of the peer lands any more.
+    /// Ends a link and discards its completions; nothing of the peer lands any more.
     fn destroy_link(&mut self, link: LinkId);
 }
 
@@ -190,39 +191,41 @@ pub trait Rail: LinkControl + Send + 'static {
     /// [`PostError::Busy`] takes nothing; [`PostError::Refused`] will never work on this link.
     fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError>;
 
-    /// Takes back the matched operation, send or receive, that was posted on a link as `wr_id`. True: it never completes,
-    /// its memory is not touched any more, and its place in the queue is free. False: there is none, or it has met its other
-    /// half and completes as if nobody had asked. A send that had met a receive which is taken back completes well, and
-    /// its bytes go nowhere; so may one of the same key that is posted before the peer's NIC has heard of it.
+    /// Cancels the matched operation, send or receive, that was posted on a link as `wr_id`. Returns true if it was cancelled: it never completes, its
+    /// memory is not touched any more, and its slot in the queue is free. Returns false if there is none, or if it was already paired; it then completes
+    /// as if it had not been cancelled.
+    ///
+    /// A send that was already paired with a cancelled receive completes successfully, and its bytes are dropped. The same may happen to a send of the
+    /// same key that is posted before the peer's NIC has learned of the cancellation.
     fn take_back(&mut self, link: LinkId, wr_id: u64) -> bool {
         let _ = (link, wr_id);
         false
     }
 
-    /// Gives what is posted to the network: one doorbell or one system call.
+    /// Hands the posted operations to the network: one doorbell or one system call.
     fn flush(&mut self);
 
-    /// How many of the operations posted last on a link, receives and matched sends apart, have not left: they wait for
-    /// [`Rail::flush`] or [`Rail::poll`], either of which gives them to the network, or for room there.
+    /// Returns how many of the operations posted last on a link, not counting receives and matched sends, have not left. They wait for
+    /// [`Rail::flush`] or [`Rail::poll`], either of which hands them to the network, or for room there.
     fn unsent_ops(&self, link: LinkId) -> u32 {
         let _ = link;
         0
     }
 
-    /// Makes progress, as [`Rail::flush`] does too, and fills `out` from the front with what has finished; returns how many.
+    /// Makes progress, as [`Rail::flush`] does too, and fills `out` from the front with completions; returns their number.
     fn poll(&mut self, out: &mut [Completion]) -> usize;
 
-    /// What an [`Op::Wait`] needs to wait for this rail; `None` without [`Caps::wait`].
+    /// The position that an [`Op::Wait`] needs to wait for this rail; `None` without [`Caps::wait`].
     fn cq_position(&self) -> Option<CqPosition> {
         None
     }
 
-    /// Prepares a wait after a poll that has found nothing, and returns how to wait. Links that other threads connect, and work
-    /// that they post, end no wait: it needs a limit.
+    /// Prepares a wait after a poll that returned nothing, and returns how to wait. Links that other threads connect, and work that they post, do not
+    /// end the wait, so it needs a time limit.
     fn arm_wait(&mut self) -> WaitMethod;
 
-    /// The descriptor to wait for once [`Rail::arm_wait`] has returned [`WaitMethod::Event`]. It stays valid when the rail is closed, and is
-    /// never read by who waits.
+    /// The descriptor to wait for once [`Rail::arm_wait`] has returned [`WaitMethod::Event`]. It stays valid after the rail is closed, and waiters
+    /// never read from it.
     fn event_descriptor(&self) -> Option<Arc<OwnedFd>> {
         None
     }

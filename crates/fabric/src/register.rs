@@ -1,5 +1,5 @@
-//! Registered memory. Follows the strictest model there is (libfabric's endpoint-bound registration): a region belongs
-//! to a rail, keeps it alive, and is closed before it. What a region is for is part of its type.
+//! Registered memory, by the strictest model in use (libfabric's endpoint-bound registration): a region belongs
+//! to a rail, keeps it alive, and is closed before it. The purpose of a region is part of its type.
 
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
@@ -17,7 +17,7 @@ pub struct LocalKey(pub u64);
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct RemoteKey(pub u64);
 
-/// What a peer may do to a region. Local use needs no right.
+/// Rights of a peer on a region. Local use needs no right.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AccessRights {
     /// Remote writes.
@@ -39,7 +39,7 @@ impl AccessRights {
     pub const ALL: Self = Self { write: true, read: true, atomic: true };
 }
 
-/// When a remote write into a region can be seen by the CPU.
+/// When the CPU can see a remote write into a region.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WriteVisibility {
     /// In order and at once: mailboxes and signals.
@@ -48,22 +48,22 @@ pub enum WriteVisibility {
     Relaxed,
 }
 
-/// What a region is for. Networks that bind registrations to endpoints have one endpoint for data and one for records.
+/// The purpose of a region. Networks that bind registrations to endpoints have one endpoint for data and one for records.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RegionPurpose {
     /// Payload of users.
     Data,
-    /// Our own buffers that operations with payload use: messages that come eagerly. Those that peers have no right to take
-    /// part in receives alone.
+    /// Buffers of this library that operations with payload use: eager messages arrive in them. Regions of this purpose without remote
+    /// rights are only targets of receives.
     Bounce,
-    /// Memory that all ends of a job have: peers do what they have the right to, and this end writes from it and reads into it.
+    /// Memory that all ends of a job have: peers use it within their rights, and this end writes from it and reads into it.
     Heap,
     /// Mailboxes and signals: peers write records there.
     Records,
 }
 
 impl RegionPurpose {
-    /// When remote writes into such a region can be seen.
+    /// Returns when remote writes into such a region become visible.
     #[must_use]
     pub const fn write_visibility(self) -> WriteVisibility {
         match self {
@@ -72,7 +72,7 @@ impl RegionPurpose {
         }
     }
 
-    /// Whether a region for one may be used by operations for the other.
+    /// Whether operations of purpose `other` may use a region of this purpose.
     #[must_use]
     pub const fn is_compatible(self, other: Self) -> bool {
         matches!(self, Self::Records) == matches!(other, Self::Records)
@@ -82,27 +82,27 @@ impl RegionPurpose {
 /// How a region is reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RegionKeys {
-    /// From here.
+    /// For operations of this side.
     pub local: LocalKey,
-    /// From a peer.
+    /// For operations of a peer.
     pub remote: RemoteKey,
     /// Address of the region's first byte in remote operations: its virtual address, or 0 for zero-based regions.
     pub remote_base: u64,
 }
 
-/// Memory of a device as its driver exported it. The descriptor is lent for the call: whoever lends it closes it.
+/// Memory of a device as its driver exported it. The descriptor is borrowed for the call: the caller closes it.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportedDmaBuf<'a> {
     /// A dma-buf.
     pub fd: BorrowedFd<'a>,
-    /// Where the memory's first byte is in it, in bytes; as far into a page as its address is.
+    /// Offset of the memory's first byte in the dma-buf, in bytes; congruent to the memory's address modulo the page size.
     pub offset: u64,
 }
 
 /// Registers memory for one rail. Shared between threads.
 pub trait MemoryRegistrar: Send + Sync + 'static {
     /// Registers a range; the registrar keeps its clone of `memory` until the region is deregistered. Memory of a device is
-    /// found by its address, with the help of a kernel module ([`DeviceReach`](crate::DeviceReach)).
+    /// identified by its address, with the help of a kernel module ([`DeviceReach`](crate::DeviceReach)).
     ///
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
@@ -129,19 +129,19 @@ pub trait MemoryRegistrar: Send + Sync + 'static {
         Err(RegisterError::Kind(memory.kind()))
     }
 
-    /// Ends a registration. After success nothing touches the memory through it any more, so it may be unmapped;
-    /// waits for running copies, at most the rail's `peer_time`. Where others have registered the same bytes, the NIC may have one
-    /// registration for all of them ([`cache`](crate::cache)): it is there, and its key is good, until the last one has gone. What
-    /// was posted under this one must have ended by then, or its links must have.
+    /// Ends a registration. After success nothing touches the memory through it any more, so it may be unmapped.
+    /// Waits for running copies, at most the rail's `peer_time`. If several owners registered the same bytes, the NIC may share one
+    /// registration among them ([`cache`](crate::cache)): it and its key stay valid until the last owner deregisters. Operations
+    /// posted under this registration, or their links, must have ended before the call.
     ///
     /// # Errors
-    /// [`DeregisterError`]; the region is closed to new operations all the same, and the call may be repeated.
+    /// [`DeregisterError`]; the region is closed to new operations even so, and the call may be repeated.
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError>;
 
-    /// Ends a registration whose remote key peers may still use. Where [`Caps::retires`](crate::Caps::retires), what they
-    /// write through it from then on completes at both ends as if it had been placed, but its bytes go nowhere; elsewhere
-    /// it is refused as after [`MemoryRegistrar::deregister`]. A NIC keeps a bounded number of such keys and forgets the oldest. A
-    /// rail without a link that is of use shares such a registration with nobody any more.
+    /// Ends a registration whose remote key peers may still use. Where [`Caps::retires`](crate::Caps::retires), later writes of
+    /// peers through it complete at both ends as if they had been placed, but their bytes are dropped. Elsewhere
+    /// they are refused as after [`MemoryRegistrar::deregister`]. A NIC keeps a bounded number of such keys and forgets the oldest. A
+    /// rail without a usable link no longer shares such a registration.
     ///
     /// # Errors
     /// As [`MemoryRegistrar::deregister`].
@@ -149,18 +149,18 @@ pub trait MemoryRegistrar: Send + Sync + 'static {
         self.deregister(key)
     }
 
-    /// Ends a registration of which nobody asks any more how that goes: at once, or as soon as may be. A NIC keeps up to
-    /// [`ABANDONED_MAX`](crate::ABANDONED_MAX) that it cannot end yet, and tries again with later calls and when a rail of its
-    /// goes.
+    /// Ends a registration whose owner needs no result: at once, or as soon as possible. A NIC keeps up to
+    /// [`ABANDONED_MAX`](crate::ABANDONED_MAX) registrations that it cannot end yet. It tries again in later calls and when one of
+    /// its rails is closed.
     fn abandon(&self, key: LocalKey) {
-        // Of a registrar without such a case nothing is left.
+        // A registrar that keeps no list has nothing to retry.
         let _ = self.deregister(key);
     }
 }
 
-/// What a region is for.
+/// The purpose of a region, as a type.
 pub trait RegionRole: Send + Sync + 'static {
-    /// Which that is.
+    /// The purpose that the type stands for.
     const PURPOSE: RegionPurpose;
 }
 
@@ -168,7 +168,7 @@ pub trait RegionRole: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct PayloadRole;
 
-/// Buffers for messages that come eagerly.
+/// Buffers for eager messages.
 #[derive(Debug)]
 pub struct BounceRole;
 
@@ -232,19 +232,19 @@ impl<R: RegionRole> RegisteredRegion<R> {
         Ok(Self { memory, keys, registrar: Some(Arc::clone(registrar)), role: PhantomData })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn memory(&self) -> &MemoryRange {
         &self.memory
     }
 
-    /// How it is reached.
+    /// Returns the keys by which it is reached.
     #[must_use]
     pub fn region_keys(&self) -> RegionKeys {
         self.keys
     }
 
-    /// `len` bytes at `offset`, for an operation.
+    /// Returns `len` bytes at `offset`, for an operation.
     #[must_use]
     pub fn extent_at(&self, offset: u64, len: u64) -> RegionExtent {
         RegionExtent { key: self.keys.local, offset, len }
@@ -253,7 +253,7 @@ impl<R: RegionRole> RegisteredRegion<R> {
     /// Deregisters.
     ///
     /// # Errors
-    /// The region comes back with the reason, to be closed again later.
+    /// The region is returned with the reason, to be closed again later.
     pub fn close(self) -> Result<(), (Self, DeregisterError)> {
         self.end_registration(|registrar, key| registrar.deregister(key))
     }

@@ -1,7 +1,7 @@
-//! Two fabrics as one: the NICs of one reach any host, and the one NIC of the other is for neighbours, the processes of this host.
+//! Two fabrics as one: the NICs of one reach any host, and the one NIC of the other connects only to processes of this host.
 //!
-//! Made by a front end, read by the engine, which asks [`Fabric::intra_host_nic`] when a connection is made: a connection is over NICs of one of the two,
-//! so plans, keys and limits are those of its own NICs, and nothing here is asked which it is but the calls of an open rail.
+//! Made by a front end, read by the engine, which calls [`Fabric::intra_host_nic`] when a connection is made. A connection uses NICs of one of the
+//! two, so plans, keys and limits are those of its own NICs. Only the calls of an open rail distinguish the two here.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::{
     NicPort, Op, PostError, Rail, RailConfig, RailOpenError, WaitMethod,
 };
 
-/// A fabric for all, and one for neighbours if there is one.
+/// A fabric for all hosts, and, if present, one for the processes of this host.
 #[derive(Debug)]
 pub struct SplitFabric<N, F> {
     far: F,
@@ -22,14 +22,14 @@ pub struct SplitFabric<N, F> {
 }
 
 impl<N: Fabric, F: Fabric> SplitFabric<N, F> {
-    /// `far` alone, or with the first NIC of `near` for neighbours; it stands behind those of `far`.
+    /// Creates a fabric of `far` alone, or with the first NIC of `near` for the processes of this host. That NIC follows those of `far` in the list.
     pub fn new(far: F, near: Option<N>) -> Self {
         let first = near.as_ref().and_then(|near| near.nics().first());
         let nics = far.nics().iter().chain(first).cloned().collect();
         Self { far, near, nics }
     }
 
-    /// The fabric that reaches any host.
+    /// Returns the fabric that reaches any host.
     pub const fn network_fabric(&self) -> &F {
         &self.far
     }
@@ -76,16 +76,16 @@ impl<N: Fabric, F: Fabric> Fabric for SplitFabric<N, F> {
     }
 }
 
-/// An open NIC of one of the two.
+/// An open NIC of one of the two fabrics.
 #[derive(Debug)]
 pub enum SplitRail<N, F> {
-    /// The one for neighbours.
+    /// The NIC for the processes of this host.
     Near(N),
-    /// One of the others.
+    /// A NIC that reaches any host.
     Far(F),
 }
 
-/// The same of whichever rail it is.
+/// Evaluates the same expression for either kind of rail.
 macro_rules! of {
     ($split:expr, $rail:ident => $what:expr) => {
         match $split {
@@ -165,7 +165,7 @@ impl<N: Rail, F: Rail> Rail for SplitRail<N, F> {
         of!(self, rail => rail.post_credits(link))
     }
 
-    // Inlined, as callers know which operation it is.
+    // Inlined because callers pass a constant kind of operation, which lets the compiler drop the other branches.
     #[inline(always)]
     fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
         of!(self, rail => rail.post(link, wr_id, op, signalled))

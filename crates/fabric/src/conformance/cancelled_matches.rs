@@ -1,15 +1,15 @@
-//! Matched operations that their owner takes back before they meet their other half, and those that do not fit it.
+//! Cases: matched operations that their owner cancels before they are paired, and sends that do not fit their receive.
 
 use super::ops::flush_writes;
 use super::pair::extend_completions;
 use super::{ConformanceSetup, PolledCompletions, RailPair, TestRegion, default_config};
 use crate::{AccessRights, Completion, CompletionKind, MatchKey, Op, OpSource, OpStatus, Rail};
 
-/// Longer than what any fabric sends in one piece.
+/// Longer than the longest message that any fabric sends in one piece.
 const LONG: usize = 3 << 20;
 
-/// Two ends with few places. None where sends do not wait for what they are paired with: there the target has them when they are
-/// taken back, and what does not fit ends its link.
+/// Opens two ends with short queues. Returns `None` where matched sends do not wait for their receives: there a cancelled send is already at the
+/// target, and a send that does not fit ends its link.
 fn small_ends<S: ConformanceSetup>(setup: &S) -> Option<RailPair<S::Rail>> {
     let mut config = default_config();
     (config.depth, config.recv_depth) = (4, 4);
@@ -17,12 +17,12 @@ fn small_ends<S: ConformanceSetup>(setup: &S) -> Option<RailPair<S::Rail>> {
     (ends.a.caps().matched && ends.a.caps().sends_wait).then_some(ends)
 }
 
-/// What is taken back never completes, gives its place in the queue free, and meets nobody; what was not posted, or has met
-/// its other half, is not taken back.
+/// A cancelled operation never completes, frees its slot in the queue, and is never paired. An operation that was not posted, or is
+/// already paired, is not cancelled.
 pub fn matched_operations_can_be_taken_back<S: ConformanceSetup>(setup: &S) {
     let Some(mut ends) = small_ends(setup) else { return };
     let into = TestRegion::new(&ends.b, 8, AccessRights::LOCAL);
-    // More often than there are places.
+    // More often than the queue has slots.
     for round in 0..20 {
         ends.on_a(round, Op::MatchedSend { from: OpSource::Inline(&[1]), key: MatchKey(1) });
         ends.on_b(round, Op::MatchedRecv { into: into.extent_at(0, 1), key: MatchKey(2) });
@@ -33,7 +33,7 @@ pub fn matched_operations_can_be_taken_back<S: ConformanceSetup>(setup: &S) {
         ends.on_b(99, Op::MatchedRecv { into: into.extent_at(0, 1), key: MatchKey(2) });
         assert!(ends.b.take_back(ends.at_b, 99));
     }
-    // The other halves of all of them come too late, once both NICs have heard.
+    // The other halves of all of them are posted too late, once both NICs have learned of the cancellations.
     ends.expect_completions(0, 0);
     ends.on_a(50, Op::MatchedSend { from: OpSource::Inline(&[2]), key: MatchKey(2) });
     ends.on_b(51, Op::MatchedRecv { into: into.extent_at(4, 1), key: MatchKey(1) });
@@ -47,8 +47,8 @@ pub fn matched_operations_can_be_taken_back<S: ConformanceSetup>(setup: &S) {
     assert_eq!(into.read_bytes(0, 6), [0, 0, 0, 0, 3, 2]);
 }
 
-/// A receive is taken back whenever: its send completes well or can be taken back, what was in its memory stays, and the
-/// link goes on.
+/// A receive is cancelled at any time: its send completes successfully or can be cancelled, the bytes in its memory stay unchanged, and the
+/// link stays usable.
 pub fn matched_receives_are_taken_back_under_sends<S: ConformanceSetup>(setup: &S) {
     for polls in 0..6 {
         let Some(mut ends) = small_ends(setup) else { return };
@@ -63,7 +63,7 @@ pub fn matched_receives_are_taken_back_under_sends<S: ConformanceSetup>(setup: &
         let taken = ends.b.take_back(ends.at_b, 1);
         assert!(!taken || seen.b.is_empty(), "it had completed");
         let before = into.read_bytes(0, LONG);
-        // The link carries others meanwhile and afterwards.
+        // The link carries other operations meanwhile and afterwards.
         ends.on_b(3, Op::MatchedRecv { into: into.extent_at(0, 1), key: MatchKey(2) });
         ends.on_a(4, Op::MatchedSend { from: OpSource::Inline(&[7]), key: MatchKey(2) });
         if !taken {
@@ -85,8 +85,8 @@ pub fn matched_receives_are_taken_back_under_sends<S: ConformanceSetup>(setup: &
     }
 }
 
-/// A matched send that is longer than its receive ends so on both sides, whichever was posted first, whether it was to
-/// complete or not; no byte of it is placed, and what else is on the link goes on.
+/// A matched send that is longer than its receive fails on both sides, whichever was posted first and whether it was
+/// signalled or not. None of its bytes is placed, and other operations of the link continue.
 pub fn matched_sends_that_are_too_long_harm_nobody<S: ConformanceSetup>(setup: &S) {
     let Some(mut ends) = small_ends(setup) else { return };
     let from = TestRegion::new(&ends.a, LONG, AccessRights::LOCAL);
@@ -95,7 +95,7 @@ pub fn matched_sends_that_are_too_long_harm_nobody<S: ConformanceSetup>(setup: &
     let ends_as = |seen: &[Completion], wr_id: u64| {
         seen.iter().filter(|one| one.wr_id == wr_id).map(|one| (one.done, one.status)).collect::<Vec<_>>()
     };
-    // Room for the queue is given back each time.
+    // The slot in the queue is freed each time.
     for round in 0..20 {
         let first = round % 2 == 0;
         let len = [1, 40, 4_000, LONG as u64][round % 4];

@@ -1,4 +1,4 @@
-//! Cases: what a refused or failed operation does, and that it touches nothing.
+//! Cases: a refused or failed operation reports its error and touches no memory.
 
 use super::pair::{ConformanceSetup, LIMIT, PolledCompletions, RailPair, TestRegion, default_config};
 use crate::{
@@ -6,11 +6,11 @@ use crate::{
     RemoteLocation,
 };
 
-/// Sizes that travel inline and otherwise.
+/// Sizes that are sent inline and otherwise.
 const LENS: [u64; 3] = [8, 4096, 1 << 20];
 const SIZE: usize = 2 << 20;
 
-/// Posts a write that must be refused, and checks that nothing was touched and the link is dead at both ends.
+/// Posts a write that must be refused, and checks that no memory was touched and the link is in error at both ends.
 fn assert_write_refused<R: Rail>(
     ends: &mut RailPair<R>,
     from: &TestRegion,
@@ -18,7 +18,7 @@ fn assert_write_refused<R: Rail>(
     to: RemoteLocation,
     len: u64,
 ) {
-    // Not every NIC looks at the key before there is a receive.
+    // Some NICs check the key only once there is a receive.
     let lent = TestRegion::new(&ends.b, 8, AccessRights::LOCAL);
     ends.lend_receives(from, &lent);
     let imm = ends.a.caps().write_data.then_some(1);
@@ -35,7 +35,7 @@ fn assert_write_refused<R: Rail>(
     if !ends.a.caps().errors_reach_peers {
         return;
     }
-    // The other end may hear of it later.
+    // The other end may notice the error later.
     let started = std::time::Instant::now();
     let mut seen = PolledCompletions::default();
     loop {
@@ -47,7 +47,7 @@ fn assert_write_refused<R: Rail>(
     }
 }
 
-/// A key that was never given out, or differs in one bit, opens nothing.
+/// A key that was never issued, or that differs in one bit, grants no access.
 pub fn wrong_keys_are_refused<S: ConformanceSetup>(setup: &S) {
     for (round, len) in [0, 1, 17, 40, 63].into_iter().zip(LENS.into_iter().cycle()) {
         let mut ends = setup.open_pair(&default_config());
@@ -91,7 +91,7 @@ pub fn refusals_stay_on_their_link<S: ConformanceSetup>(setup: &S) {
     }
 }
 
-/// A right that was not granted is not there.
+/// A right that was not granted is refused.
 pub fn missing_rights_are_refused<S: ConformanceSetup>(setup: &S) {
     for len in LENS {
         let mut ends = setup.open_pair(&default_config());
@@ -165,7 +165,7 @@ pub fn refusals_reach_unsignalled_operations<S: ConformanceSetup>(setup: &S) {
     ends.settle(&mut seen);
     assert_eq!((seen.a[0].wr_id, seen.a[0].status), (4, OpStatus::RemoteAccess));
     assert!(seen.a[1..].iter().all(|one| one.status == OpStatus::Flushed) && seen.b.is_empty());
-    // Without order a refusal may be told before what went well.
+    // Without order, a refusal may complete before operations that succeeded.
     let rest = seen.a[1..].iter().filter(|one| ends.a.caps().link_order || one.wr_id == 5);
     assert_eq!(rest.map(|one| one.wr_id).collect::<Vec<_>>(), [5]);
     into.assert_untouched();
@@ -222,7 +222,7 @@ pub fn sends_that_are_too_long_fail_on_both_sides<S: ConformanceSetup>(setup: &S
     }
 }
 
-/// After an error everything posted on either end comes back flushed, in order, once.
+/// After an error every operation posted on either end completes as flushed, in order, once.
 pub fn errors_flush_what_is_posted<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     let caps = ends.a.caps();
@@ -237,7 +237,7 @@ pub fn errors_flush_what_is_posted<S: ConformanceSetup>(setup: &S) {
     }
     let bad =
         RemoteLocation { key: RemoteKey(!there.keys.remote.0), addr: 0, purpose: crate::RegionPurpose::Data };
-    // What is given to a device after the error is another thing.
+    // Flushed here: operations handed to a device after the error are a different case.
     ends.b.flush();
     ends.on_a(1, Op::Write { from: OpSource::Inline(&[1]), to: there.remote_at(0), imm: None });
     ends.on_a(2, Op::Write { from: OpSource::Inline(&[1]), to: bad, imm: None });
@@ -263,7 +263,7 @@ pub fn errors_flush_what_is_posted<S: ConformanceSetup>(setup: &S) {
     assert!(seen.b.iter().all(|one| one.status == OpStatus::Flushed));
 }
 
-/// Local keys that are not valid on this side, or ranges outside, are refused before anything is taken.
+/// Local keys that are not valid on this side, or ranges outside their region, are refused before anything is taken.
 pub fn foreign_local_keys_are_refused<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     let here = TestRegion::new(&ends.a, 4096, AccessRights::ALL);

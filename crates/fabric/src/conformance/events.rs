@@ -1,4 +1,4 @@
-//! Cases: threads that wait for the event descriptor of a rail. A rail without events only has to say so.
+//! Cases: threads that wait for the event descriptor of a rail. For a rail without events they only check that it reports none.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn wait_for_event<R: Rail>(ends: &mut RailPair<R>, seen: &mut PolledCompletions,
     }
 }
 
-/// Polls both rails until `b` can be waited for; its descriptor, or `None` if it never can.
+/// Polls both rails until `b` can be waited for; returns its descriptor, or `None` if it never can.
 fn fall_asleep<R: Rail>(ends: &mut RailPair<R>, seen: &mut PolledCompletions) -> Option<Arc<OwnedFd>> {
     for _ in 0..POLLS {
         ends.poll(seen);
@@ -41,14 +41,14 @@ fn fall_asleep<R: Rail>(ends: &mut RailPair<R>, seen: &mut PolledCompletions) ->
     None
 }
 
-/// Whether the rails of this setup can be waited for, as it claims.
+/// Checks that the rails of this setup can be waited for if it claims so; returns the claim.
 fn check_events<S: ConformanceSetup>(setup: &S, ends: &mut RailPair<S::Rail>) -> bool {
     let sleeps = fall_asleep(ends, &mut PolledCompletions::default()).is_some();
     assert_eq!(sleeps, setup.has_events(), "whether the rail has events to wait for");
     sleeps
 }
 
-/// A send ends the wait of the rail that receives it, each time, also if it comes between the last poll and the wait.
+/// A send ends the wait of the rail that receives it, each time, also if it arrives between the last poll and the wait.
 pub fn events_end_the_wait_for_a_send<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     let there = TestRegion::new(&ends.b, 64, AccessRights::LOCAL);
@@ -65,7 +65,7 @@ pub fn events_end_the_wait_for_a_send<S: ConformanceSetup>(setup: &S) {
         }
         ends.on_a(round, Op::Send { head: &[7; 8], body: OpSource::Inline(&[]), imm: None });
         ends.a.flush();
-        // Completions that have arrived already need not be an event, if the rail says so.
+        // Completions that have arrived already need not be an event, if `arm_wait` returns another method.
         let started = Instant::now();
         if before.is_some() || ends.b.arm_wait() == WaitMethod::Event {
             let descriptor = ends.b.event_descriptor().unwrap_or_else(|| panic!("no descriptor"));
@@ -100,7 +100,7 @@ pub fn events_of_failed_links_end_no_wait<S: ConformanceSetup>(setup: &S) {
     wait_for_event(&mut ends, &mut seen, &descriptor);
 }
 
-/// The descriptor of a rail that is closed meanwhile stays whose it was.
+/// The descriptor of a rail that is closed meanwhile stays valid for its holder.
 pub fn event_descriptors_outlive_their_rail<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     if !check_events(setup, &mut ends) {
@@ -108,6 +108,6 @@ pub fn event_descriptors_outlive_their_rail<S: ConformanceSetup>(setup: &S) {
     }
     let descriptor = ends.b.event_descriptor().unwrap_or_else(|| panic!("no descriptor"));
     drop(ends);
-    // Whatever it says of a closed rail, it can be asked.
+    // For a closed rail either result is allowed; only the call must work.
     is_readable(&descriptor);
 }

@@ -1,4 +1,4 @@
-//! Memory of devices that is registered by a dma-buf. A memory file stands for one here, so these cases are for NICs that are software.
+//! Cases: memory of devices that is registered by a dma-buf. Here a memory file takes its place, so these cases are for software NICs.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::{
 };
 
 const LEN: usize = 150_000;
-/// Where the bytes begin in the file: not with a page.
+/// Offset of the bytes in the file; deliberately not at the start of a page.
 const FIRST: u64 = 4096 + 256;
 
-/// Bytes of a file that are registered by it, under the address of other bytes, which nothing is to touch.
+/// Bytes of a file, registered by its descriptor under the address of other bytes, which no operation may touch.
 struct ExportedRegion {
     file: SharedMemory,
     decoy: MemoryRange,

@@ -1,4 +1,4 @@
-//! Cases: what a write with immediate does to posted receives, in the way that the NIC says it does
+//! Cases: the effect of a write with immediate on posted receives, as the NIC declares it
 //! ([`Caps::immediate_takes_receive`](crate::Caps::immediate_takes_receive)).
 
 use super::pair::{
@@ -9,9 +9,9 @@ use crate::{
     RailConfig,
 };
 
-/// How long what was flushed may take to a peer on the same host.
+/// Longest time that flushed operations may take to a peer on the same host.
 const ARRIVAL: std::time::Duration = std::time::Duration::from_millis(20);
-/// More immediates than there are receives.
+/// More immediates than receives.
 const MANY: u32 = 40;
 
 fn write_immediate<R: Rail>(
@@ -24,7 +24,7 @@ fn write_immediate<R: Rail>(
     ends.post_a(imm.into(), op, true, seen);
 }
 
-/// The immediates that were told, in order; nothing else was.
+/// Returns the immediates of the completions, in order; checks that no other completion was polled.
 fn received_immediates(seen: &PolledCompletions) -> Vec<u32> {
     let all = seen.b.iter();
     assert!(
@@ -34,7 +34,7 @@ fn received_immediates(seen: &PolledCompletions) -> Vec<u32> {
     all.filter_map(|one| one.imm).collect()
 }
 
-/// Immediates come whether there are few receives or many, and each receive is still there for a send afterwards.
+/// Immediates arrive with few receives or many, and each receive is still posted for a send afterwards.
 pub fn immediates_leave_the_receives_posted<S: ConformanceSetup>(setup: &S) {
     const ROUNDS: u32 = 3;
     for receives in [1, 5] {
@@ -59,7 +59,7 @@ pub fn immediates_leave_the_receives_posted<S: ConformanceSetup>(setup: &S) {
             let full = ends.b.post(ends.at_b, 9, Op::Recv { into: into.extent_at(0, 8) }, true);
             assert_eq!(full, Err(PostError::Busy), "none of them has ended");
         }
-        // What has arrived may be told to its sender later.
+        // Operations that have arrived may complete at their sender later.
         let owed = (ROUNDS * MANY) as usize - seen.a.len();
         ends.poll_until(|rest| rest.a.len() >= owed);
         for wr_id in 0..receives {
@@ -76,7 +76,7 @@ pub fn immediates_leave_the_receives_posted<S: ConformanceSetup>(setup: &S) {
     }
 }
 
-/// An immediate needs a receive, or does not, as the NIC says; where it does, what is behind it waits too.
+/// An immediate needs a receive if the NIC declares so, and none otherwise. If it does, the operations behind it wait too.
 pub fn immediates_wait_for_receives_where_they_take_them<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     if !ends.a.caps().write_data {
@@ -95,7 +95,7 @@ pub fn immediates_wait_for_receives_where_they_take_them<S: ConformanceSetup>(se
     assert_eq!(received_immediates(&ends.expect_completions(1 + usize::from(ordered), 1)), [3]);
 }
 
-/// A receive that an immediate took ends with its link like the others, once, also if the immediate was not yet polled.
+/// A receive that an immediate took ends with its link like the other receives, once, even if the immediate was not yet polled.
 pub fn receives_of_immediates_end_with_their_link<S: ConformanceSetup>(setup: &S) {
     for polled in [true, false] {
         let mut ends = setup.open_pair(&default_config());
@@ -125,7 +125,7 @@ pub fn receives_of_immediates_end_with_their_link<S: ConformanceSetup>(setup: &S
             seen.b.into_iter().partition(|one| one.done == CompletionKind::Written);
         assert!(written.iter().all(|one| one.status == OpStatus::Ok) && written.len() <= 3, "{written:?}");
         assert!(!polled || written.len() == 3, "{written:?}");
-        // What was under way may have been cut off.
+        // Operations in transit may have been cut off.
         let cut = |one: &Completion| matches!(one.status, OpStatus::Flushed | OpStatus::PeerDead);
         assert!(received.iter().all(cut), "{received:?}");
         let mut ended: Vec<u64> = received.iter().map(|one| one.wr_id).collect();
@@ -134,7 +134,7 @@ pub fn receives_of_immediates_end_with_their_link<S: ConformanceSetup>(setup: &S
     }
 }
 
-/// Immediates and sends in one stream: each send fills a receive of its own, and all of them come.
+/// Immediates and sends in one stream: each send fills a receive of its own, and all of them arrive.
 pub fn immediates_and_sends_share_the_receives<S: ConformanceSetup>(setup: &S) {
     const ROUNDS: u64 = 300;
     let mut ends = setup.open_pair(&default_config());

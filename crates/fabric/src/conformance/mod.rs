@@ -1,6 +1,6 @@
-//! What every fabric must do, as tests over the contract alone. Each fabric gives a [`Setup`] that makes connected pairs
-//! and instantiates all of it with [`fabric_conformance!`](crate::fabric_conformance); nothing here knows which fabric
-//! it runs on, and every wait has a limit.
+//! The requirements on every fabric, as tests over the contract alone. Each fabric provides a [`ConformanceSetup`] that makes connected pairs
+//! and instantiates all cases with [`fabric_conformance!`](crate::fabric_conformance). The cases do not know which fabric
+//! they run on, and every wait has a limit.
 
 mod cancelled_matches;
 mod errors;
@@ -26,8 +26,8 @@ pub use queues::*;
 pub use retired::*;
 pub use wait::*;
 
-/// Makes one `#[test]` of every case for the [`Setup`] that `$setup` evaluates to; or only of those that are named after
-/// `@cases $setup;`.
+/// Makes one `#[test]` of every case for the [`ConformanceSetup`](crate::conformance::ConformanceSetup) that `$setup` evaluates to; or only of
+/// those that are named after `@cases $setup;`.
 #[macro_export]
 macro_rules! fabric_conformance {
     ($setup:expr) => {
@@ -46,7 +46,7 @@ macro_rules! fabric_conformance {
     };
 }
 
-/// Calls the macro `$then` with the tokens `$before` and then the names of all cases but those of memory that is registered by a descriptor.
+/// Calls the macro `$then` with the tokens `$before` and then the names of all cases, without those of memory registered by a descriptor.
 #[macro_export]
 macro_rules! conformance_cases {
     ($then:path; $($before:tt)*) => {
@@ -70,8 +70,8 @@ macro_rules! conformance_cases {
     };
 }
 
-/// As [`conformance_cases!`](crate::conformance_cases), with those cases alone that a NIC passes which drops messages under way when the peer
-/// destroys or fails its link, and which has no completion queues to wait for.
+/// As [`conformance_cases!`](crate::conformance_cases), but only with the cases for a NIC without completion queues to wait for, that drops
+/// messages in transit when the peer destroys or fails its link.
 #[macro_export]
 macro_rules! conformance_cases_of_lossy_ends {
     ($then:path; $($before:tt)*) => {

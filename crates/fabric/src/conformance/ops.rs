@@ -1,4 +1,4 @@
-//! Cases: what each operation does when all is well.
+//! Cases: the effect of each operation without errors.
 
 use super::pair::{
     ConformanceSetup, PolledCompletions, TestRegion, default_config, pattern_byte, zeroed_bytes,
@@ -86,7 +86,7 @@ pub fn sends_join_head_and_body<S: ConformanceSetup>(setup: &S) {
     }
 }
 
-/// Writes of every size land where they should and nowhere else; nothing is told to the target.
+/// Writes of every size change exactly their destination; the target gets no completion.
 pub fn writes_land_at_every_size<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     let from = TestRegion::new(&ends.a, LARGEST + 5, AccessRights::LOCAL);
@@ -107,7 +107,7 @@ pub fn writes_land_at_every_size<S: ConformanceSetup>(setup: &S) {
     }
 }
 
-/// Makes what `a` wrote visible at `b`, where that needs doing.
+/// Makes the writes of `a` visible at `b`, where that needs a flush.
 pub(super) fn flush_writes<R: Rail>(ends: &mut super::RailPair<R>) {
     if ends.b.caps().needs_flush {
         ends.on_b(u64::MAX, Op::Flush);
@@ -115,7 +115,7 @@ pub(super) fn flush_writes<R: Rail>(ends: &mut super::RailPair<R>) {
     }
 }
 
-/// A write with immediate is told to the target after its bytes are placed.
+/// A write with immediate completes at the target after its bytes are placed.
 pub fn writes_with_immediate_tell_the_target<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     if !ends.a.caps().write_data {
@@ -148,7 +148,7 @@ pub fn writes_with_immediate_tell_the_target<S: ConformanceSetup>(setup: &S) {
     assert_eq!(into.read_bytes(40, 24), head);
 }
 
-/// Reads of every size bring the peer's bytes.
+/// Reads of every size fetch the peer's bytes.
 pub fn reads_fetch_every_size<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     let into = TestRegion::new(&ends.a, LARGEST, AccessRights::LOCAL);
@@ -174,7 +174,7 @@ pub fn reads_fetch_every_size<S: ConformanceSetup>(setup: &S) {
     assert_eq!(into.read_bytes(0, 1600), from.read_bytes(0, 1600));
 }
 
-/// Fetch-add and compare-swap change the word and return what was there.
+/// Fetch-add and compare-swap change the word and return its old value.
 pub fn atomics_return_the_old_value<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     if !ends.a.caps().atomics {
@@ -201,7 +201,7 @@ pub fn atomics_return_the_old_value<S: ConformanceSetup>(setup: &S) {
     assert_eq!(word.memory.load(8), Ok(79));
 }
 
-/// Matched sends meet the receives of their key, in order, whatever was posted first.
+/// Matched sends are paired with the receives of their key, in order, whichever was posted first.
 pub fn matched_sends_find_their_receives<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     if !ends.a.caps().matched {
@@ -276,7 +276,7 @@ pub fn flushes_complete<S: ConformanceSetup>(setup: &S) {
     );
 }
 
-/// A no-operation completes after what was posted before it.
+/// A no-operation completes after the operations posted before it.
 pub fn nops_complete_in_order<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     let from = TestRegion::new(&ends.a, LARGEST, AccessRights::LOCAL);
@@ -298,7 +298,7 @@ pub fn unsignalled_operations_stay_silent<S: ConformanceSetup>(setup: &S) {
         let op = Op::Write { from: OpSource::Inline(&bytes), to: into.remote_at(round % 512 * 8), imm: None };
         ends.post_a(round, op, false, &mut seen);
     }
-    // Comes after all of them.
+    // Completes after all of them.
     ends.post_a(5000, Op::Nop, true, &mut seen);
     let rest = ends.expect_completions(1 - seen.a.len(), 0);
     let told: Vec<u64> = seen.a.iter().chain(&rest.a).map(|one| one.wr_id).collect();
@@ -345,8 +345,8 @@ pub fn both_directions_at_once<S: ConformanceSetup>(setup: &S) {
     }
 }
 
-/// When a write that is to complete once its bytes are there does so, they are: copied and registered ones, with and without an
-/// immediate. Its target makes a call now and then only, as some take nothing meanwhile.
+/// A placed write completes only once its bytes have been placed: inline and registered ones, with and without an
+/// immediate. Its target makes a call only occasionally, because some NICs take no bytes without one.
 pub fn placed_writes_complete_when_they_are_there<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     if !ends.a.caps().placed_writes {
@@ -372,10 +372,10 @@ pub fn placed_writes_complete_when_they_are_there<S: ConformanceSetup>(setup: &S
     }
 }
 
-/// When an operation that does nothing completes, what was posted before it is there: payload and records, told or not.
+/// When a no-operation completes, the operations posted before it have arrived: payload and records, with and without completions.
 pub fn nops_prove_that_all_before_arrived<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
-    // More than what a connection holds on its way, where a message may be that long.
+    // More than a connection holds in transit, if messages may be that long.
     let size = (16 << 20).min(ends.a.caps().message_max as usize);
     let from = TestRegion::new(&ends.a, size, AccessRights::LOCAL);
     let into = TestRegion::new(&ends.b, size, AccessRights::WRITE);

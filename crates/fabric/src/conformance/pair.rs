@@ -1,4 +1,4 @@
-//! Two connected rails, and memory on them. Used by every case.
+//! Two connected rails, and memory on them. Used by every case; it knows no fabric.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,26 +18,26 @@ pub(super) const LIMIT: Duration = Duration::from_secs(20);
 /// Numbers of the receives that [`RailPair::lend_receives`] posts, from this one on.
 const LENT: u64 = 0xfeed_0000;
 
-/// Makes what the cases run on.
+/// Creates the rails that the cases run on.
 pub trait ConformanceSetup {
     /// The fabric's rail.
     type Rail: Rail;
 
-    /// Two open rails that can reach each other; they may belong to two fabrics.
+    /// Opens two rails that can reach each other; they may belong to two fabrics.
     fn open_rails(&self, config: &RailConfig) -> (Self::Rail, Self::Rail);
 
-    /// Two rails of one NIC, and a third that both can reach. Needed where [`Caps::wait`](crate::Caps::wait).
+    /// Opens two rails of one NIC, and a third that both can reach. Needed where [`Caps::wait`](crate::Caps::wait).
     fn open_trio(&self, config: &RailConfig) -> Option<[Self::Rail; 3]> {
         let _ = config;
         None
     }
 
-    /// Whether a rail that has nothing to do can be waited for ([`WaitMethod::Event`](crate::WaitMethod::Event)).
+    /// Whether an idle rail can be waited for ([`WaitMethod::Event`](crate::WaitMethod::Event)).
     fn has_events(&self) -> bool {
         false
     }
 
-    /// Two rails with one connected link between them.
+    /// Opens two rails with one connected link between them.
     fn open_pair(&self, config: &RailConfig) -> RailPair<Self::Rail> {
         let (a, b) = self.open_rails(config);
         let mut ends = RailPair { a, b, at_a: LinkId(0), at_b: LinkId(0) };
@@ -46,7 +46,7 @@ pub trait ConformanceSetup {
     }
 }
 
-/// What most cases open their rails with.
+/// Returns the parameters with which most cases open their rails.
 #[must_use]
 pub fn default_config() -> RailConfig {
     RailConfig {
@@ -78,7 +78,7 @@ pub struct RailPair<R: Rail> {
 pub struct TestRegion {
     /// The bytes.
     pub memory: MemoryRange,
-    /// How it is reached.
+    /// The keys by which it is reached.
     pub keys: RegionKeys,
     purpose: RegionPurpose,
     registrar: Arc<dyn MemoryRegistrar>,
@@ -87,13 +87,13 @@ pub struct TestRegion {
 impl TestRegion {
     /// Registers `len` zeroed bytes on a rail.
     pub fn new<R: Rail>(rail: &R, len: usize, access: AccessRights) -> Self {
-        // What is written by peers is looked at before its completion, too, and what is received without a flush.
+        // Bounce, because a case may read peers' writes before their completion, and received bytes without a flush.
         let plain = access == AccessRights::LOCAL && !rail.caps().needs_flush;
         let purpose = if plain { RegionPurpose::Data } else { RegionPurpose::Bounce };
         Self::with_purpose(rail, len, access, purpose)
     }
 
-    /// The same, for a purpose.
+    /// Registers `len` zeroed bytes for a purpose.
     pub fn with_purpose<R: Rail>(rail: &R, len: usize, access: AccessRights, purpose: RegionPurpose) -> Self {
         let memory = MemoryRange::try_heap(len).unwrap_or_else(|e| panic!("allocate: {e}"));
         let registrar = rail.registrar();
@@ -114,18 +114,18 @@ impl TestRegion {
         self.registrar.deregister(self.keys.local)
     }
 
-    /// Ends it although peers may still write.
+    /// Retires the registration although peers may still write.
     pub fn retire(&self) {
         self.registrar.retire(self.keys.local).unwrap_or_else(|e| panic!("retire: {e}"));
     }
 
-    /// Bytes of it, for an operation on its own side.
+    /// Returns bytes of it, for an operation of its own side.
     #[must_use]
     pub fn extent_at(&self, offset: u64, len: u64) -> RegionExtent {
         RegionExtent { key: self.keys.local, offset, len }
     }
 
-    /// A place in it, for an operation of the other side.
+    /// Returns a place in it, for an operation of the other side.
     #[must_use]
     pub fn remote_at(&self, offset: u64) -> RemoteLocation {
         RemoteLocation {
@@ -158,20 +158,20 @@ impl TestRegion {
     }
 }
 
-/// So many zeros. The suite is also run where memory is refused, which it tells by a panic like any other error.
+/// Returns `len` zeros. The suite is also run with failing allocations, which it reports by a panic like any other error.
 pub(super) fn zeroed_bytes(len: usize) -> Vec<u8> {
     let zeros = try_filled(0, len);
     zeros.unwrap_or_else(|e| panic!("allocate: {e}")).into_vec()
 }
 
-/// The byte of a pattern at a place.
+/// Returns the byte of a pattern at a place.
 #[must_use]
 pub fn pattern_byte(seed: u64, at: u64) -> u8 {
     let mixed = (seed ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed.to_le_bytes()[7]
 }
 
-/// What [`RailPair::poll_until`] saw, one list a side.
+/// The completions that [`RailPair::poll_until`] polled, one list per side.
 #[derive(Default)]
 pub struct PolledCompletions {
     /// On `a`.
@@ -180,7 +180,7 @@ pub struct PolledCompletions {
     pub b: Vec<Completion>,
 }
 
-/// Adds to a list. Where memory is refused the suite says so by a panic like any other error.
+/// Adds to a list. A failing allocation is a panic like any other error.
 pub(super) fn extend_completions(
     list: &mut Vec<Completion>,
     more: impl ExactSizeIterator<Item = Completion>,
@@ -199,7 +199,7 @@ fn poll_into(list: &mut Vec<Completion>, rail: &mut impl Rail) {
 }
 
 impl<R: Rail> RailPair<R> {
-    /// One more connected link between the two.
+    /// Adds one more connected link between the two.
     pub fn add_link(&mut self) -> (LinkId, LinkId) {
         let at_a = self.a.create_link().unwrap_or_else(|e| panic!("create: {e}"));
         let at_b = self.b.create_link().unwrap_or_else(|e| panic!("create: {e}"));
@@ -207,14 +207,14 @@ impl<R: Rail> RailPair<R> {
         (at_a, at_b)
     }
 
-    /// Posts receives on both ends for immediates to take, where they do; what ends with them is in nobody's way.
+    /// Posts receives on both ends for immediates to take, if they do; their completions are filtered out of the lists.
     pub fn lend_receives(&mut self, here: &TestRegion, there: &TestRegion) {
         if self.b.caps().immediate_takes_receive {
             for wr_id in LENT..LENT + 4 {
                 self.on_a(wr_id, Op::Recv { into: here.extent_at(0, 0) });
                 self.on_b(wr_id, Op::Recv { into: there.extent_at(0, 0) });
             }
-            // Given to the device before anything that may end the link.
+            // Handed to the device before anything that may end the link.
             self.a.flush();
             self.b.flush();
         }
@@ -250,8 +250,8 @@ impl<R: Rail> RailPair<R> {
         poll_into(&mut seen.a, &mut self.a);
     }
 
-    /// Polls `a` alone until an operation completes there, which the target's NIC then has. Returns after `limit` at the latest: a
-    /// NIC made of software executes nothing while its owner does not poll.
+    /// Polls `a` alone until an operation completes there, which the target's NIC has received then. Returns after `limit` at the latest: a
+    /// NIC in software executes nothing while its owner does not poll.
     pub fn poll_a_for(&mut self, limit: Duration) {
         let mut seen = PolledCompletions::default();
         let started = Instant::now();
@@ -271,7 +271,7 @@ impl<R: Rail> RailPair<R> {
         seen
     }
 
-    /// Polls `a` until something comes there, and `b` only now and then while nothing does.
+    /// Polls `a` until a completion appears there, and `b` only occasionally meanwhile.
     pub fn poll_until_a(&mut self) -> PolledCompletions {
         let mut seen = PolledCompletions::default();
         let started = Instant::now();
@@ -288,7 +288,7 @@ impl<R: Rail> RailPair<R> {
         seen
     }
 
-    /// Polls both sides until `a` has `on_a` completions and `b` has `on_b`, and checks that no more come.
+    /// Polls both sides until `a` has `on_a` completions and `b` has `on_b`, and checks that no more appear.
     pub fn expect_completions(&mut self, on_a: usize, on_b: usize) -> PolledCompletions {
         let mut seen = self.poll_until(|seen| seen.a.len() >= on_a && seen.b.len() >= on_b);
         self.settle(&mut seen);
@@ -296,7 +296,7 @@ impl<R: Rail> RailPair<R> {
         seen
     }
 
-    /// Fails both ends of the link, and polls until nothing of it is under way.
+    /// Fails both ends of the link, and polls until both are quiet.
     pub fn fail_ends(&mut self) {
         self.a.fail_link(self.at_a);
         self.b.fail_link(self.at_b);

@@ -1,4 +1,4 @@
-//! Cases: where links are placed on a NIC. A NIC without pipelines has one, and all of this holds for it too.
+//! Cases: the placement of links on the pipelines of a NIC. A NIC without pipelines reports one, and all cases hold for it too.
 
 use super::pair::{ConformanceSetup, RailPair, TestRegion, default_config};
 use crate::{AccessRights, LinkControl, LinkError, LinkId, Op, OpSource, OpStatus, Rail, RailConfig};
@@ -17,7 +17,7 @@ fn create_checked<R: Rail>(rail: &mut R, pipeline: Option<u32>) -> (LinkId, u32)
     (link, at)
 }
 
-/// Links of which nobody asks anything fill the pipelines evenly.
+/// Links without a requested pipeline fill the pipelines evenly.
 pub fn links_are_spread_over_pipelines<S: ConformanceSetup>(setup: &S) {
     let (mut rail, _) = setup.open_rails(&pipeline_config());
     let pipelines = rail.caps().pipelines;
@@ -30,7 +30,7 @@ pub fn links_are_spread_over_pipelines<S: ConformanceSetup>(setup: &S) {
     }
 }
 
-/// A link that is asked to be on a pipeline is there, and carries work.
+/// A link with a requested pipeline is placed there, and carries work.
 pub fn links_go_where_they_are_asked_to<S: ConformanceSetup>(setup: &S) {
     let (a, b) = setup.open_rails(&pipeline_config());
     let mut ends = RailPair { a, b, at_a: LinkId(0), at_b: LinkId(0) };
@@ -52,7 +52,7 @@ pub fn links_go_where_they_are_asked_to<S: ConformanceSetup>(setup: &S) {
     assert_eq!(ends.a.link_pipeline(LinkId(u32::MAX)), None);
 }
 
-/// A pipeline that does not exist is refused, and nothing is used up.
+/// A pipeline that does not exist is refused, and no resource is used up.
 pub fn a_pipeline_that_is_not_there_is_refused<S: ConformanceSetup>(setup: &S) {
     let (mut rail, _) = setup.open_rails(&RailConfig { links: 2, ..default_config() });
     let count = rail.caps().pipelines;
@@ -66,7 +66,7 @@ pub fn a_pipeline_that_is_not_there_is_refused<S: ConformanceSetup>(setup: &S) {
     create_checked(&mut rail, Some(count - 1));
 }
 
-/// A destroyed link leaves its place to the next.
+/// A destroyed link frees its place for the next.
 pub fn destroyed_links_leave_their_pipeline<S: ConformanceSetup>(setup: &S) {
     let (mut rail, _) = setup.open_rails(&pipeline_config());
     let pipelines = rail.caps().pipelines.min(MOST / 2);
@@ -80,7 +80,7 @@ pub fn destroyed_links_leave_their_pipeline<S: ConformanceSetup>(setup: &S) {
     }
 }
 
-/// A pipeline that is full is named, while the others have room; then the NIC is full, and says that.
+/// The error names a full pipeline while the others have room; then it names the whole NIC.
 pub fn a_full_pipeline_names_itself<S: ConformanceSetup>(setup: &S) {
     let (mut rail, _) = setup.open_rails(&pipeline_config());
     let pipelines = rail.caps().pipelines;

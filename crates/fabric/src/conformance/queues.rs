@@ -9,7 +9,7 @@ use crate::{
 /// The time that a flushed operation may take to a peer on the same host, whose processors may be busy.
 const ARRIVAL: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// A send without a posted receive waits, and what is behind it waits with it.
+/// A send without a posted receive waits, and the operations behind it wait too.
 pub fn sends_wait_for_receives<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     if !ends.a.caps().sends_wait {
@@ -22,7 +22,7 @@ pub fn sends_wait_for_receives<S: ConformanceSetup>(setup: &S) {
     ends.on_a(2, Op::Send { head: &[], body: OpSource::Region(from.extent_at(0, 100_000)), imm: Some(2) });
     ends.on_a(3, Op::Nop);
     ends.expect_completions(0, 0);
-    // The other direction is not held up.
+    // The other direction continues.
     let back = TestRegion::new(&ends.b, 8, AccessRights::LOCAL);
     let here = TestRegion::new(&ends.a, 8, AccessRights::READ_WRITE);
     ends.on_b(9, Op::Read { into: back.extent_at(0, 8), from: here.remote_at(0) });
@@ -36,7 +36,7 @@ pub fn sends_wait_for_receives<S: ConformanceSetup>(setup: &S) {
     assert!(into.read_bytes(0, 100_000) == from.read_bytes(0, 100_000));
 }
 
-/// As many operations as there are credits can be posted, then none; a poll after progress gives them back.
+/// Exactly as many operations as there are credits can be posted; a poll after progress returns the credits.
 pub fn credits_are_honest<S: ConformanceSetup>(setup: &S) {
     let config = RailConfig { depth: 10, ..default_config() };
     let mut ends = setup.open_pair(&config);
@@ -56,11 +56,11 @@ pub fn credits_are_honest<S: ConformanceSetup>(setup: &S) {
                     .post(ends.at_a, wr_id, op, signalled)
                     .unwrap_or_else(|e| panic!("credit {wr_id}: {e}"));
             }
-            // What is copied at once takes none.
+            // Operations that are copied when posted take none.
             assert!(ends.a.post_credits(ends.at_a) == 0 || !signalled || !ends.a.caps().arrives);
             let more = Op::Write { from: OpSource::Inline(&[1]), to: into.remote_at(0), imm: None };
             let posted = ends.a.post(ends.at_a, 99, more, signalled);
-            // An unsignalled one may have been executed meanwhile.
+            // An unsignalled operation may have been executed meanwhile.
             let waits = signalled && ends.a.caps().arrives;
             assert!(posted == Err(PostError::Busy) || (!waits && posted == Ok(())));
             let on_a = if signalled { credits as usize + usize::from(posted.is_ok()) } else { 0 };
@@ -73,11 +73,11 @@ pub fn credits_are_honest<S: ConformanceSetup>(setup: &S) {
             assert_eq!((seen.a.len(), seen.b.len()), (on_a, 0));
         }
     }
-    // What was not told of is still under way, and uses memory that goes with this case.
+    // Operations without a completion may be outstanding, and use memory that is freed with this case.
     ends.fail_ends();
 }
 
-/// How memory is given back that a link uses.
+/// How a link's memory is released.
 #[derive(Clone, Copy, Debug)]
 enum MemoryReturn {
     /// The link fails, and the region is deregistered.
@@ -88,7 +88,7 @@ enum MemoryReturn {
     IsDestroyed,
 }
 
-/// Memory of a failed or destroyed link that was given back is used by nobody, and the bytes that are put there stay here.
+/// Released memory of a failed or destroyed link is no longer in use, so bytes that are stored there stay unchanged.
 pub fn memory_that_is_given_back_is_free<S: ConformanceSetup>(setup: &S) {
     const LEN: usize = 1 << 20;
     let ways = [MemoryReturn::FailsAndDeregisters, MemoryReturn::FailsAndIsQuiet, MemoryReturn::IsDestroyed];
@@ -135,7 +135,7 @@ pub fn memory_that_is_given_back_is_free<S: ConformanceSetup>(setup: &S) {
     }
 }
 
-/// A queue of receives takes as many as was asked for.
+/// A queue of receives holds exactly the requested number.
 pub fn receives_are_bounded<S: ConformanceSetup>(setup: &S) {
     let config = RailConfig { recv_depth: 5, ..default_config() };
     let mut ends = setup.open_pair(&config);
@@ -154,7 +154,7 @@ pub fn receives_are_bounded<S: ConformanceSetup>(setup: &S) {
     }
 }
 
-/// What a peer did before it destroyed its link arrives; then the link is flushed.
+/// A peer's operations before it destroyed its link arrive; then the link is flushed.
 pub fn destroyed_links_flush_the_peer<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     if !ends.a.caps().ends_are_told || !ends.a.caps().write_data {
@@ -163,7 +163,7 @@ pub fn destroyed_links_flush_the_peer<S: ConformanceSetup>(setup: &S) {
     let into = TestRegion::new(&ends.b, 64, AccessRights::WRITE);
     ends.on_b(50, Op::Recv { into: into.extent_at(0, 8) });
     ends.on_b(51, Op::Recv { into: into.extent_at(0, 8) });
-    // A peer may have to hear of receives before it can send.
+    // Some peers must learn of receives before they can send.
     ends.settle(&mut PolledCompletions::default());
     ends.on_a(1, Op::Send { head: &[7], body: OpSource::Inline(&[]), imm: None });
     ends.on_a(2, Op::Write { from: OpSource::Inline(&[8; 8]), to: into.remote_at(8), imm: Some(3) });
@@ -184,7 +184,7 @@ pub fn destroyed_links_flush_the_peer<S: ConformanceSetup>(setup: &S) {
     ends.b.destroy_link(ends.at_b);
 }
 
-/// A link that is failed still delivers what had arrived, then gives everything else back once.
+/// A link that is failed still delivers the operations that had arrived, then flushes all others once.
 pub fn failed_links_deliver_what_arrived<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     if !ends.a.caps().sends_wait {
@@ -216,7 +216,7 @@ pub fn failed_links_deliver_what_arrived<S: ConformanceSetup>(setup: &S) {
         .filter(|one| one.done == CompletionKind::Posted)
         .map(|one| (one.wr_id, one.status))
         .collect();
-    // What was under way may have been cut off.
+    // Operations in transit may have been cut off.
     assert!(
         matches!(posted[..], [(40, OpStatus::PeerDead | OpStatus::Flushed), (41, OpStatus::Flushed)]),
         "{posted:?}"
@@ -227,7 +227,7 @@ pub fn failed_links_deliver_what_arrived<S: ConformanceSetup>(setup: &S) {
     assert_eq!(ends.b.post(ends.at_b, 1, Op::Nop, true), Err(PostError::Refused(OpStatus::Flushed)));
 }
 
-/// A link that is failed is quiet soon, although nobody was told of what was posted last, and it was well.
+/// A link that is failed becomes quiet soon, even if the operations posted last succeeded without a completion.
 pub fn failed_links_are_quiet_after_untold_work<S: ConformanceSetup>(setup: &S) {
     for posted in [0, 1, 5] {
         let mut ends = setup.open_pair(&default_config());

@@ -1,10 +1,10 @@
-//! Cases: what peers write to a region that was retired completes, and touches nothing.
+//! Cases: peers' writes to a region that was retired complete, and touch no memory.
 
 use super::pair::{ConformanceSetup, PolledCompletions, TestRegion, default_config};
 use crate::{AccessRights, CompletionKind, Op, OpSource, OpStatus, Rail};
 
 const SIZE: usize = 1 << 20;
-/// Sizes that travel inline, staged and otherwise.
+/// Sizes that are sent inline, staged and otherwise.
 const LENS: [u64; 6] = [1, 8, 4096, 20_000, 256 << 10, 1 << 20];
 
 /// Writes to a retired region complete at both ends and touch nothing; the link carries on.
@@ -62,7 +62,7 @@ pub fn regions_can_be_retired_under_writes<S: ConformanceSetup>(setup: &S) {
             ends.poll(&mut seen);
         }
         into.retire();
-        // The memory is something else's now.
+        // The memory has a new use now.
         into.fill_pattern(9);
         let rest = ends.expect_completions(8 - seen.a.len(), 8 - seen.b.len());
         let all = || seen.a.iter().chain(&rest.a).chain(&seen.b).chain(&rest.b);
@@ -73,7 +73,7 @@ pub fn regions_can_be_retired_under_writes<S: ConformanceSetup>(setup: &S) {
     }
 }
 
-/// Retired is only what could be written; nothing else can be done to it.
+/// Only writes that were permitted before are accepted on a retired region; all other operations on it fail.
 pub fn retired_regions_are_only_written<S: ConformanceSetup>(setup: &S) {
     for (readable, case) in [(true, "a read"), (false, "a write without the right")] {
         let mut ends = setup.open_pair(&default_config());

@@ -1,4 +1,4 @@
-//! Cases: links that wait for a completion queue. Nothing but the first runs where a NIC cannot.
+//! Cases: links that wait for a completion queue. Only the first case runs where a NIC does not support it.
 
 use std::time::Instant;
 
@@ -10,17 +10,17 @@ use crate::{
     Op, OpSource, OpStatus, PostError, Rail, RailConfig, RemoteKey,
 };
 
-/// What is waited for, and who waits: a main link between two rails, and a companion on a third one, of the NIC that the
-/// main link's first rail is on. The companion's other end is on its own rail.
+/// The awaited link and its waiter: a main link between two rails, and a companion on a third one, of the NIC of the
+/// main link's first rail. The companion's other end is on its own rail.
 struct CompanionSetup<R: Rail> {
     main: RailPair<R>,
     side: R,
     companion: LinkId,
     loopback: LinkId,
-    /// A word that the companion counts in.
+    /// The word in which the companion counts.
     counter: TestRegion,
     old: TestRegion,
-    /// What the third rail's polls have returned.
+    /// The completions that the third rail's polls have returned.
     told: Vec<Completion>,
 }
 
@@ -47,7 +47,7 @@ fn open_companion<S: ConformanceSetup>(setup: &S, config: &RailConfig) -> Option
     Some(all)
 }
 
-/// One poll that takes at most `most` completions.
+/// Polls once, for at most `most` completions.
 fn poll_some<R: Rail>(rail: &mut R, most: usize) -> Vec<Completion> {
     let mut out = try_filled(Completion::BLANK, most).unwrap_or_else(|e| panic!("allocate: {e}")).into_vec();
     rail.flush();
@@ -61,7 +61,7 @@ fn rail_queue<R: Rail>(rail: &R) -> CqPosition {
 }
 
 impl<R: Rail> CompanionSetup<R> {
-    /// Two more links of the third rail, connected to each other.
+    /// Creates two more links of the third rail, connected to each other.
     fn connect_pair(&mut self) -> (LinkId, LinkId) {
         let one = self.side.create_link().unwrap_or_else(|e| panic!("create: {e}"));
         let two = self.side.create_link().unwrap_or_else(|e| panic!("create: {e}"));
@@ -84,12 +84,12 @@ impl<R: Rail> CompanionSetup<R> {
         self.try_post(wr_id, op, signalled).unwrap_or_else(|e| panic!("post {op:?}: {e}"));
     }
 
-    /// A wait for completion number `index` of the main link's first rail.
+    /// Returns a wait for completion number `index` of the main link's first rail.
     fn wait_op(&self, index: u64) -> Op<'static> {
         Op::Wait { cq: rail_queue(&self.main.a).id, index }
     }
 
-    /// Adds one to the counter.
+    /// Returns an operation that adds one to the counter.
     fn add_op(&self) -> Op<'static> {
         Op::FetchAdd { old: self.old.extent_at(0, 8), at: self.counter.remote_at(0), add: 1 }
     }
@@ -115,18 +115,18 @@ impl<R: Rail> CompanionSetup<R> {
         }
     }
 
-    /// What the third rail told since the last call: `count` completions, by `wr_id`.
+    /// Returns the completions of the third rail since the last call, by `wr_id`: `count` of them.
     fn take_completions(&mut self, count: usize) -> Vec<(u64, OpStatus)> {
         self.poll_until(|all| all.told.len() >= count);
         std::mem::take(&mut self.told).into_iter().map(|one| (one.wr_id, one.status)).collect()
     }
 
-    /// The third rail told just this.
+    /// Checks that the third rail returns exactly these completions.
     fn expect_completions(&mut self, want: &[(u64, OpStatus)]) {
         assert_eq!(self.take_completions(want.len()), want);
     }
 
-    /// The counter gets so far, and no further.
+    /// Checks that the counter reaches `want`, and does not exceed it.
     fn expect_count(&mut self, want: u64) {
         self.poll_until(|all| all.counter_value() >= want);
         assert_eq!(self.counter_value(), want);
@@ -139,7 +139,7 @@ impl<R: Rail> CompanionSetup<R> {
         assert_eq!((seen.a.len(), seen.a[0].status), (1, OpStatus::Ok));
     }
 
-    /// A write of the main link that the target refuses.
+    /// Breaks the main link by a write that the target refuses.
     fn break_main(&mut self) {
         let to = crate::RemoteLocation {
             key: RemoteKey(0x5555_0000_aaaa_ffff),
@@ -154,7 +154,7 @@ fn ok_statuses(wr_ids: impl IntoIterator<Item = u64>) -> Vec<(u64, OpStatus)> {
     wr_ids.into_iter().map(|wr_id| (wr_id, OpStatus::Ok)).collect()
 }
 
-/// A wait for a queue that there is not, or on a NIC that cannot wait, is refused before anything is taken.
+/// A wait for an unknown queue, or on a NIC that cannot wait, is refused before anything is taken.
 pub fn waits_for_unknown_queues_are_refused<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     let able = ends.a.caps().wait;
@@ -208,7 +208,7 @@ pub fn waits_hold_what_comes_after_them<S: ConformanceSetup>(setup: &S) {
     if matched {
         there(41, Op::MatchedRecv { into: into.extent_at(0, len as u64), key: MatchKey(1) });
     }
-    // The other way nothing is held, nor on other links of the rail, nor a flush.
+    // The other direction, other links of the rail, and a flush are not held.
     there(42, Op::FetchAdd { old: all.old.extent_at(0, 8), at: all.counter.remote_at(24), add: 3 });
     all.post_companion(43, Op::Flush, true);
     let (other, _) = all.connect_pair();
@@ -274,7 +274,7 @@ pub fn waits_end_with_their_completion<S: ConformanceSetup>(setup: &S) {
     }
 }
 
-/// A wait for what has been ends at once; also one for the oldest completion there was.
+/// A wait for a past completion ends at once, even for the oldest one.
 pub fn waits_for_the_past_end_at_once<S: ConformanceSetup>(setup: &S) {
     let Some(mut all) = open_companion(setup, &default_config()) else { return };
     let first = rail_queue(&all.main.a).next;
@@ -291,7 +291,7 @@ pub fn waits_for_the_past_end_at_once<S: ConformanceSetup>(setup: &S) {
     all.expect_completions(&ok_statuses([30]));
 }
 
-/// An error in the queue fails the waits for it and for what comes later, and no others; with them the link.
+/// An error in the queue fails the waits for that completion and later ones, and no others; their link fails with them.
 pub fn errors_fail_the_waits_from_them_on<S: ConformanceSetup>(setup: &S) {
     for before in [true, false] {
         for signalled in [true, false] {
@@ -330,7 +330,7 @@ pub fn errors_fail_the_waits_from_them_on<S: ConformanceSetup>(setup: &S) {
             let mut want: Vec<(u64, OpStatus)> = Vec::new();
             for number in 0..7 {
                 let status = if number < 4 { OpStatus::Ok } else { OpStatus::Flushed };
-                // What stands before the first wait that fails has its own end.
+                // Operations before the first wait that fails complete with their own result.
                 let write = if number < 5 { OpStatus::Ok } else { OpStatus::Flushed };
                 want.push((100 + number, write));
                 if signalled || number >= 4 {
@@ -346,7 +346,7 @@ pub fn errors_fail_the_waits_from_them_on<S: ConformanceSetup>(setup: &S) {
     }
 }
 
-/// When the rail that is waited for is closed, nobody waits any longer; and nobody can begin to.
+/// When the awaited rail is closed, all waits for it end, and no new one can be posted.
 pub fn closed_rails_fail_their_waits<S: ConformanceSetup>(setup: &S) {
     let Some(mut all) = open_companion(setup, &default_config()) else { return };
     let first = rail_queue(&all.main.a).next;
@@ -373,8 +373,8 @@ pub fn closed_rails_fail_their_waits<S: ConformanceSetup>(setup: &S) {
     assert_eq!(side.post(other, 1, again, true), Err(PostError::Refused(OpStatus::LocalProtection)));
 }
 
-/// A link may wait for the queue of its own rail, also for what it posted itself; for what comes after the wait it waits
-/// until it is ended.
+/// A link may wait for the queue of its own rail, also for operations that it posted itself. A wait for an operation behind the wait lasts
+/// until the link fails.
 pub fn waits_may_be_for_their_own_rail<S: ConformanceSetup>(setup: &S) {
     let Some(all) = open_companion(setup, &default_config()) else { return };
     let mut ends = all.main;
@@ -392,7 +392,7 @@ pub fn waits_may_be_for_their_own_rail<S: ConformanceSetup>(setup: &S) {
     ends.on_a(6, Op::Wait { cq: id, index: next.wrapping_add(5) });
     ends.on_a(7, write(&[7]));
     ends.expect_completions(0, 0);
-    // Another link of the rail goes on, and what it completes is what the first one waits for.
+    // Another link of the rail continues, and produces the completion that the first link waits for.
     let (at_a, _) = ends.add_link();
     ends.a.post(at_a, 8, Op::Nop, true).unwrap_or_else(|e| panic!("{e}"));
     let order: Vec<u64> = ends.expect_completions(3, 0).a.iter().map(|one| one.wr_id).collect();
@@ -406,7 +406,7 @@ pub fn waits_may_be_for_their_own_rail<S: ConformanceSetup>(setup: &S) {
     assert!(seen.a.iter().all(|one| one.status != OpStatus::Ok));
 }
 
-/// A queue full of waits takes no more, and has all its room again when they are over.
+/// A queue full of waits accepts no more, and has all its room again when they end.
 pub fn waits_fill_the_queue<S: ConformanceSetup>(setup: &S) {
     let config = RailConfig { depth: 10, ..default_config() };
     let Some(mut all) = open_companion(setup, &config) else { return };
@@ -428,13 +428,13 @@ pub fn waits_fill_the_queue<S: ConformanceSetup>(setup: &S) {
             all.expect_completions(&ended(0, credits.min(6)));
             all.produce_completion();
             all.expect_completions(&ended(6, credits.max(6)));
-            // Unsignalled ones are over when their room is back.
+            // Unsignalled waits have ended when their credits are back.
             all.poll_until(|all| all.side.post_credits(all.companion) >= 6);
         }
     }
 }
 
-/// A link that ends gives its waits back, whoever ended it, and what they held was not done.
+/// A link that ends flushes its waits, whichever side ended it, and the operations that they held were not executed.
 pub fn links_that_end_give_back_their_waits<S: ConformanceSetup>(setup: &S) {
     for by_peer in [true, false] {
         let Some(mut all) = open_companion(setup, &default_config()) else { return };
@@ -459,8 +459,8 @@ pub fn links_that_end_give_back_their_waits<S: ConformanceSetup>(setup: &S) {
     }
 }
 
-/// For each put of the main link the companion waits for its completion and adds one. The counter is never ahead of what
-/// has arrived, and in the end has counted all.
+/// The companion waits for the completion of each put of the main link and adds one. The counter is never ahead of the number of
+/// completed puts, and in the end has counted all.
 pub fn companions_count_what_has_ended<S: ConformanceSetup>(setup: &S) {
     const PUTS: u64 = 1000;
     let Some(mut all) = open_companion(setup, &RailConfig { depth: 20, ..default_config() }) else { return };

@@ -1,4 +1,4 @@
-//! One thing that a rail saw, as words of a recorder's buffer. Made by `rail`, read by `story`.
+//! One event of a rail, as words of a recorder's buffer. Made by `rail`, read by `timeline`.
 
 use crate::{Completion, CompletionKind, LinkId, Op, OpStatus};
 
@@ -8,7 +8,7 @@ pub(super) const WORDS: usize = 5;
 /// Set in the last word of every event, so that none is all zeros.
 const THERE: u64 = 1 << 63;
 
-/// What was posted. Receives are not recorded: their time says when the peer sent, not what the NIC did.
+/// The kind of a posted operation. Receives are not recorded: their time shows when the peer sent, not the work of the NIC.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TracedOpKind {
     Send,
@@ -33,7 +33,7 @@ impl TracedOpKind {
         Self::Wait,
     ];
 
-    /// As the trace names it.
+    /// Returns its name in the trace.
     pub(super) fn trace_name(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -47,7 +47,7 @@ impl TracedOpKind {
         }
     }
 
-    /// The kind and the bytes of an operation; `None` for receives.
+    /// Returns the kind and the bytes of an operation; `None` for receives.
     pub(super) fn classify_op(op: &Op<'_>) -> Option<(Self, u64)> {
         Some(match op {
             Op::Send { head, body, .. } => (Self::Send, head.len() as u64 + body.len()),
@@ -63,14 +63,14 @@ impl TracedOpKind {
     }
 }
 
-/// What happened to a link.
+/// A change of a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum LinkEvent {
-    /// It was made; its number may have been another's before.
+    /// It was created; its number may have belonged to an earlier link.
     Made,
-    /// What is posted on it can leave.
+    /// Operations posted on it can be sent.
     Up,
-    /// The network carries it no more.
+    /// The network no longer carries it.
     Lost,
     /// This side put it into error.
     Fenced,
@@ -120,7 +120,7 @@ impl TracedOutcome {
         }
     }
 
-    /// As the trace names it.
+    /// Returns its name in the trace.
     pub(super) fn trace_name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -138,7 +138,7 @@ impl TracedOutcome {
 const DONES: [CompletionKind; 3] =
     [CompletionKind::Posted, CompletionKind::Received, CompletionKind::Written];
 
-/// What an event is about.
+/// The subject of an event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum EventDetail {
     /// An operation was posted.
@@ -170,13 +170,13 @@ pub(super) struct RailEvent {
 }
 
 impl RailEvent {
-    /// What a completion tells.
+    /// Returns `wr_id`, length and detail of a completion.
     pub(super) fn completion_detail(completion: &Completion) -> (u64, u64, EventDetail) {
         let Completion { wr_id, done, status, len, .. } = *completion;
         (wr_id, len, EventDetail::Ended { done, fate: TracedOutcome::from_status(status) })
     }
 
-    /// For the buffer. The last word is never 0.
+    /// Encodes it for the buffer. The last word is never 0.
     pub(super) fn to_words(self) -> [u64; WORDS] {
         let (class, what, more) = match self.what {
             EventDetail::Posted { kind, signalled } => (0, kind as u64, u64::from(signalled)),
@@ -188,7 +188,7 @@ impl RailEvent {
         [self.at, self.wr_id, self.bytes, rail, last]
     }
 
-    /// From the buffer; `None` for what is no event.
+    /// Decodes it from the buffer; `None` for an invalid event.
     pub(super) fn from_words([at, wr_id, bytes, rail, last]: [u64; WORDS]) -> Option<Self> {
         if last & THERE == 0 {
             return None;

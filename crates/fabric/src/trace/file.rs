@@ -1,8 +1,8 @@
 //! A trace as a file: JSON in the Chrome trace event format, which Perfetto and chrome://tracing open. A process writes
-//! one of its own; whoever collects them puts them together.
+//! one of its own; the tool that collects them merges them.
 //!
-//! A process is a process, a NIC that it used a thread of it. A signalled operation is a complete event (`X`) on the
-//! thread of its NIC, with bytes, link and outcome as arguments; what takes no time is an instant event (`i`).
+//! The trace format's process is a process, and its thread is a NIC that the process used. A signalled operation is a complete event (`X`) on the
+//! thread of its NIC, with bytes, link and outcome as arguments; an event without a duration is an instant event (`i`).
 
 use std::borrow::Cow;
 use std::io;
@@ -14,7 +14,7 @@ use super::layout::lay_out;
 use super::timeline::{TraceMark, TraceSlice, TraceTimeline};
 use crate::NicPort;
 
-/// Bytes that go to the file at once.
+/// Bytes that are written to the file at once.
 const WRITE_BYTES: usize = 2048;
 
 type TraceText = Cow<'static, str>;
@@ -28,12 +28,12 @@ pub struct TraceFile {
     /// The events, in no order that matters.
     #[serde(rename = "traceEvents")]
     pub events: Vec<TraceEvent>,
-    /// What is known besides.
+    /// Facts about the trace.
     #[serde(rename = "otherData")]
     pub about: TraceMetadata,
 }
 
-/// What is known of a trace besides its events.
+/// Facts about a trace, apart from its events.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct TraceMetadata {
     /// Version of Trunkline.
@@ -76,7 +76,7 @@ pub struct ProcessOrigin {
 /// One event. Times are microseconds.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct TraceEvent {
-    /// What it is called.
+    /// Its name.
     pub name: TraceText,
     /// Its kind: `X` complete, `i` instant, `M` a name.
     pub ph: TraceText,
@@ -93,7 +93,7 @@ pub struct TraceEvent {
     /// How far an instant event reaches: `t` its thread, `p` its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub s: Option<TraceText>,
-    /// More of it.
+    /// Its arguments.
     #[serde(default)]
     pub args: EventArgs,
 }
@@ -105,19 +105,19 @@ pub struct EventArgs {
     /// Of a process or thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<TraceText>,
-    /// Its place among others.
+    /// Its position among others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sort_index: Option<u64>,
     /// Bytes of the operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// The link, by number in its process; one that is made again has another.
+    /// The link, by number in its process; a link that is created again has another number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<u32>,
-    /// How it ended.
+    /// Its outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<TraceText>,
-    /// From post to completion. Longer than the event where it had to wait for others on its link or track.
+    /// Microseconds from post to completion. Longer than the event if the operation had to wait for others on its link or track.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight_us: Option<f64>,
     /// Events that are missing from here on.
@@ -125,13 +125,13 @@ pub struct EventArgs {
     pub lost: Option<u64>,
 }
 
-/// Nanoseconds as a trace has them.
+/// Converts nanoseconds to the microseconds of a trace.
 fn to_micros(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
 
 impl TraceFile {
-    /// What this process has recorded so far over these NICs.
+    /// Collects the events that this process has recorded so far over these NICs.
     #[must_use]
     pub fn from_recorder(recorder: &EventRecorder, nics: &[NicPort], origin: ProcessOrigin) -> Self {
         let lost = recorder.lost_count();
@@ -178,7 +178,7 @@ impl TraceFile {
         self.events.push(TraceEvent { name, ph, pid, tid, args, ..TraceEvent::default() });
     }
 
-    /// Gives a process or a thread its place.
+    /// Sets the position of a process or a thread.
     pub fn add_sort_index(&mut self, pid: u64, tid: u64, what: &'static str, place: u64) {
         let args = EventArgs { sort_index: Some(place), ..EventArgs::default() };
         let name = what.into();
@@ -186,12 +186,12 @@ impl TraceFile {
         self.events.push(TraceEvent { name, ph, pid, tid, args, ..TraceEvent::default() });
     }
 
-    /// Writes it.
+    /// Writes the trace as JSON.
     ///
     /// # Errors
     /// Those of `out`.
     pub fn write_json(&self, out: impl io::Write) -> io::Result<()> {
-        // A file is also written where memory is short.
+        // A small buffer: the file is written even when memory is short.
         let mut out = io::BufWriter::with_capacity(WRITE_BYTES, out);
         serde_json::to_writer(&mut out, self)?;
         io::Write::flush(&mut out)

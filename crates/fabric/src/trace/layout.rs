@@ -1,6 +1,6 @@
-//! Puts the slices of one NIC on one track. A track shows slices that nest or come one after another, and Perfetto
-//! drops one that reaches over the end of another; but a NIC works for several links at once. So a slice that would do
-//! that begins later, when the other has ended. When it was posted stays known. Pure; called when a file is written.
+//! Puts the slices of one NIC on one track. A track shows slices that nest or follow one another, and Perfetto drops a slice that extends past
+//! the end of another one. But a NIC works for several links at once. Such a slice is therefore moved to begin when the other has ended; its time
+//! of posting is kept. Pure; called when a file is written.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,7 +10,7 @@ use super::timeline::TraceSlice;
 /// Nanoseconds by which an inner slice ends before its outer one: a reader may round both times down.
 const INSIDE: u64 = 2;
 
-/// Where a slice waits to be placed: earlier ones first, of those that begin together the longer ones.
+/// The key of a slice that waits to be placed: earlier ones first; of those that begin together, the longer ones first.
 type LayoutKey = Reverse<(u64, Reverse<u64>, usize)>;
 
 /// Moves the beginnings of slices, and orders them as they are to be written: by beginning, outer ones first.
@@ -25,7 +25,7 @@ pub(super) fn lay_out(slices: &mut Vec<TraceSlice>) {
             open.pop();
         }
         match open.last() {
-            // One that begins just when another ends comes after it, not into it.
+            // A slice that begins just when another ends follows it and is not nested in it.
             Some(&(shown, outer)) if end > outer || begin + INSIDE > shown => {
                 let begin = shown + 1;
                 turns.push(Reverse((begin, Reverse(end.max(begin)), at)));
@@ -77,14 +77,14 @@ mod tests {
         for (times, told) in [
             (&[(0, 100), (200, 300)][..], &[(0, 100), (200, 300)][..]),
             (&[(0, 100), (20, 50)], &[(0, 100), (20, 50)]),
-            // Reaches over the end: begins after it.
+            // Extends past the end: begins after it.
             (&[(0, 100), (50, 150)], &[(0, 100), (101, 150)]),
             (&[(0, 100), (100, 150)], &[(0, 100), (101, 150)]),
-            // Ends with it: inside.
+            // Ends with it: nested.
             (&[(0, 100), (50, 100)], &[(0, 100), (50, 98)]),
             (&[(50, 100), (50, 100)], &[(50, 100), (50, 98)]),
             (&[(0, 100), (10, 100), (20, 100), (30, 101)], &[(0, 100), (10, 98), (20, 96), (101, 101)]),
-            // No time of its own is left.
+            // No time of its own remains.
             (&[(0, 100), (99, 100)], &[(0, 100), (101, 101)]),
             (&[(0, 100), (20, 50), (40, 120)], &[(0, 100), (20, 50), (101, 120)]),
         ] {

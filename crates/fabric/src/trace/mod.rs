@@ -1,12 +1,12 @@
-//! A fabric around a fabric that records what goes over each NIC and when, for a timeline that Perfetto opens.
+//! A fabric that wraps another one and records the operations of each NIC with their times, for a timeline that Perfetto opens.
 //!
-//! A front end wraps its fabric in [`TracedFabric`] when it starts, and at the end writes a [`TraceFile`] of what the
-//! [`EventRecorder`] holds. The engine sees a fabric like any other. Without a recorder a rail pays one branch a post and one
-//! a poll. With one, an event costs a look at the clock and five stores into a buffer that was there before; no event
-//! allocates, locks or makes a system call (where the clock makes none), and what finds the buffer full is counted and
+//! A front end wraps its fabric in [`TracedFabric`] when it starts, and at the end writes a [`TraceFile`] of the events in the
+//! [`EventRecorder`]. The engine sees a fabric like any other. Without a recorder a rail costs one branch per post and one
+//! per poll. With one, an event costs a read of the clock and five stores into a buffer that was allocated before. No event
+//! allocates, locks or makes a system call (if the clock makes none). Events that find the buffer full are counted and
 //! dropped.
 //!
-//! Nothing is made of the events while the process works: `story` finds the post of each completion and `layout` makes
+//! The events are not processed while the process works: `timeline` finds the post of each completion and `layout` makes
 //! slices nest, both when the file is written.
 
 mod event;
@@ -28,7 +28,7 @@ pub use recorder::EventRecorder;
 
 use crate::{Fabric, NicPort, RailConfig, RailOpenError};
 
-/// A fabric whose rails tell a [`EventRecorder`] what they do, if there is one.
+/// A fabric whose rails record their operations in an [`EventRecorder`], if there is one.
 #[derive(Debug)]
 pub struct TracedFabric<F> {
     fabric: F,
@@ -36,7 +36,7 @@ pub struct TracedFabric<F> {
 }
 
 impl<F: Fabric> TracedFabric<F> {
-    /// The fabric, recorded by `recorder`; without one it is the same as before.
+    /// Wraps the fabric, recorded by `recorder`; without one it behaves as the fabric itself.
     pub fn new(fabric: F, recorder: Option<Arc<EventRecorder>>) -> Self {
         Self { fabric, recorder }
     }

@@ -1,5 +1,5 @@
-//! A rail that tells a recorder what is posted, what completes, and how its links fare. It changes nothing of what the
-//! rail inside does, and never keeps an operation; recorded, it promises fewer copies, so that long operations are
+//! A rail that records posts, completions and the changes of its links. It does not change the behaviour of the
+//! rail inside, and never keeps an operation. When recorded, it promises fewer copies, so that long operations are
 //! signalled and their ends are seen.
 
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use crate::{
     MemoryRegistrar, Op, OpStatus, PostError, Rail, WaitMethod,
 };
 
-/// Operations up to this long may stay marks; longer ones are to show how long they take.
+/// Operations up to this many bytes may stay marks; longer ones must show their duration.
 const MARK_MAX: u64 = 4096;
 
 /// An open NIC of a [`TracedFabric`](super::TracedFabric) fabric.
@@ -24,13 +24,13 @@ pub struct TracedRail<R> {
     track: Option<Box<RailTrack>>,
 }
 
-/// What a rail that is recorded has besides.
+/// The additional state of a rail that is recorded.
 #[derive(Debug)]
 struct RailTrack {
     recorder: Arc<EventRecorder>,
     nic: u16,
     rail: u32,
-    /// Links that were told to be up; at most those of the rail.
+    /// Links whose way up was recorded; at most those of the rail.
     up: Vec<LinkId>,
 }
 
@@ -57,7 +57,7 @@ impl RailTrack {
 impl<R: Rail> TracedRail<R> {
     pub(super) fn new(rail: R, nic: usize, recorder: Option<&Arc<EventRecorder>>) -> Self {
         let track = recorder.map(|recorder| {
-            // No host has more NICs.
+            // No host has more NICs than fit.
             let nic = u16::try_from(nic).unwrap_or(u16::MAX);
             let (recorder, rail) = (Arc::clone(recorder), recorder.add_rail());
             Box::new(RailTrack { recorder, nic, rail, up: Vec::new() })
@@ -80,7 +80,7 @@ impl<R: Rail> TracedRail<R> {
         op: Op<'_>,
         signalled: bool,
     ) -> Result<(), PostError> {
-        // The NIC may be done with it before the post returns.
+        // The time is read first: the NIC may finish the operation before the post returns.
         let at = self.track.as_ref().map(|track| track.recorder.now());
         let posted = self.rail.post(link, wr_id, op, signalled);
         if let (Some(track), Some(at), Some((kind, bytes)), Ok(())) =
@@ -196,7 +196,7 @@ impl<R: Rail> Rail for TracedRail<R> {
     // Inlined, because callers know which operation it is, and so does the rail inside if it is inlined too.
     #[inline(always)]
     fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
-        // Asked first, so that the operation goes on as it came and is not copied for later.
+        // Tested first, so that an untraced operation is passed on as it is and not copied for later.
         if self.track.is_some() {
             return self.post_traced(link, wr_id, op, signalled);
         }

@@ -1,5 +1,5 @@
-//! Where the events of a process lie until they are written: one buffer of a fixed size, filled once from the front by
-//! whichever thread has something. Made by a front end that is asked for a trace, told by `rail`.
+//! The buffer of a process's events until they are written: of a fixed size, filled once from the front by
+//! any thread that has an event. Made by a front end that writes a trace, filled by `rail`.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -11,19 +11,19 @@ use super::event::{RailEvent, WORDS};
 
 type TraceClock = Box<dyn Fn() -> Instant + Send + Sync>;
 
-/// Records events of one process, up to a limit; what comes after that is counted.
+/// Records events of one process, up to a limit; later events are only counted.
 pub struct EventRecorder {
     clock: TraceClock,
     start: Instant,
     slots: Box<[[AtomicU64; WORDS]]>,
-    /// Events so far, those without a place included.
+    /// Events so far, including those that found no room.
     count: AtomicU64,
     rails: AtomicU32,
 }
 
 impl EventRecorder {
-    /// Makes one with room for `limit` events of 40 bytes, by a clock that all processes of the host share and that costs
-    /// little.
+    /// Creates a recorder with room for `limit` events of 40 bytes. All processes of the host must share the clock, and reading it
+    /// should be cheap.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -32,14 +32,14 @@ impl EventRecorder {
         clock: impl Fn() -> Instant + Send + Sync + 'static,
     ) -> Result<Self, OutOfMemory> {
         let start = clock();
-        // Written here, so that no page is missing later.
+        // Written here, so that recording causes no page faults later.
         let slots = try_filled_with(limit, || std::array::from_fn(|_| AtomicU64::new(0)))?;
         let count = AtomicU64::new(0);
         let rails = AtomicU32::new(0);
         Ok(Self { clock: Box::new(clock), start, slots, count, rails })
     }
 
-    /// The same for tests.
+    /// Creates a recorder for tests.
     ///
     /// # Panics
     /// Without memory.
@@ -49,31 +49,31 @@ impl EventRecorder {
         Self::try_new(limit, clock).expect("memory for events")
     }
 
-    /// What time it is.
+    /// Returns the current time of its clock.
     #[must_use]
     pub fn now(&self) -> Instant {
         (self.clock)()
     }
 
-    /// When it was made: where the times of a file begin.
+    /// Returns the time of its creation, where the times of a file begin.
     #[must_use]
     pub fn start_time(&self) -> Instant {
         self.start
     }
 
-    /// How many events there were, lost ones included.
+    /// Returns how many events there were, including lost ones.
     #[must_use]
     pub fn event_count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }
 
-    /// How many found no room.
+    /// Returns how many events found no room.
     #[must_use]
     pub fn lost_count(&self) -> u64 {
         self.event_count().saturating_sub(self.slots.len() as u64)
     }
 
-    /// A number for one more rail.
+    /// Returns a number for one more rail.
     pub(super) fn add_rail(&self) -> u32 {
         self.rails.fetch_add(1, Ordering::Relaxed)
     }
@@ -86,11 +86,11 @@ impl EventRecorder {
         let last = WORDS - 1;
         let first = words.iter().zip(slot);
         first.take(last).for_each(|(&word, place)| place.store(word, Ordering::Relaxed));
-        // Who sees this one sees the others.
+        // The release makes the other words visible to a reader that sees this one.
         slot[last].store(words[last], Ordering::Release);
     }
 
-    /// Everything that was kept, in the order in which each rail saw it. One that is being put just now is left out.
+    /// Returns all kept events, in the order in which each rail saw them, without those that are being stored at the moment.
     pub(super) fn recorded_events(&self) -> Vec<RailEvent> {
         let kept = usize::try_from(self.event_count()).unwrap_or(usize::MAX).min(self.slots.len());
         let read = |slot: &[AtomicU64; WORDS]| {

@@ -1,4 +1,4 @@
-//! A fabric of two NICs that does what it is told, recorded: what the file says of it.
+//! Tests of the file that is recorded over a scripted fabric of two NICs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -189,7 +189,7 @@ fn fake() -> Fake {
     Fake(vec![nic("a0"), nic("b1")])
 }
 
-/// A clock that goes on by a microsecond a look, from 5 ms on.
+/// A recorder whose clock advances by a microsecond per read, from 5 ms on.
 fn recorder(limit: usize) -> Arc<EventRecorder> {
     let time = AtomicU64::new(5_000_000);
     Arc::new(EventRecorder::new(limit, move || Instant(time.fetch_add(1000, Ordering::Relaxed))))
@@ -253,7 +253,7 @@ fn each_rail_has_a_track_with_its_own_operations() {
         (&first["name"], &first["args"]["status"], &first["pid"]),
         (&"write".into(), &"ok".into(), &42.into())
     );
-    // The clock was looked at for the start, the link, its way up, and then for each of the five that follow.
+    // The clock was read for the start, the link, its way up, and then for each of the five events that follow.
     assert_eq!((first["ts"].as_f64(), first["dur"].as_f64()), (Some(3.0), Some(4.0)));
     let ups = events(&file, "i").iter().filter(|event| event["name"] == "link up").count();
     assert_eq!(ups, 3, "told once of each link");
@@ -271,7 +271,7 @@ fn what_finds_no_room_is_counted_and_told() {
         assert_eq!(poll(&mut rail), 1);
     }
     let file = file(&recorder);
-    // One for the link, two an operation: the end of the third is the first that is missing.
+    // One event for the link, two per operation: the end of the third operation is the first that is missing.
     let process = &file["otherData"]["processes"][0];
     assert_eq!((&process["recorded"], &process["lost"]), (&6.into(), &15.into()));
     let slices = events(&file, "X");

@@ -1,8 +1,8 @@
-//! What the events of a process tell: operations with a beginning and an end, and what happened in between. Pure; called
+//! Builds a timeline from the events of a process: operations with a beginning and an end, and the marks in between. Pure; called
 //! when a file is written.
 //!
-//! A completion belongs to the oldest signalled operation of its link with that `wr_id`: the same one is used again and
-//! again, and operations of one link end in the order in which they were posted wherever that matters. What was posted
+//! A completion belongs to the oldest signalled operation of its link with that `wr_id`. Callers reuse `wr_id`s, and
+//! operations of one link end in the order in which they were posted wherever that matters. An operation that was posted
 //! unsignalled completes only if it fails, and stays a mark.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -20,7 +20,7 @@ pub(super) struct TraceSlice {
     pub(super) bytes: u64,
     /// When it was posted.
     pub(super) posted: u64,
-    /// When it had its link for itself: what its link does in turns is shown in turns.
+    /// When it had its link for itself: operations that a link executes one after another are shown one after another.
     pub(super) begin: u64,
     /// When its completion was polled.
     pub(super) end: u64,
@@ -38,7 +38,7 @@ pub(super) struct TraceMark {
     pub(super) fate: Option<&'static str>,
 }
 
-/// All of them.
+/// The slices and marks of a process.
 #[derive(Debug, Default)]
 pub(super) struct TraceTimeline {
     pub(super) slices: Vec<TraceSlice>,
@@ -57,7 +57,7 @@ struct AwaitedOp {
     posted: u64,
 }
 
-/// A link while it is there.
+/// A link from its creation to its end.
 struct LinkTimeline {
     nic: u16,
     number: u32,
@@ -72,7 +72,7 @@ struct LinkTimeline {
     over: bool,
 }
 
-/// The story so far.
+/// The timeline so far.
 #[derive(Default)]
 struct TimelineBuilder {
     story: TraceTimeline,
@@ -85,7 +85,7 @@ struct TimelineBuilder {
 }
 
 impl TraceTimeline {
-    /// What happened, and what is still under way; with `cut`, not all events are there.
+    /// Builds the timeline, including the operations that are still outstanding; `cut` means that events are missing.
     pub(super) fn from_events(events: &[RailEvent], cut: bool) -> Self {
         let mut teller = TimelineBuilder::default();
         for event in events {
@@ -196,7 +196,7 @@ impl LinkTimeline {
         TraceMark { nic: self.nic, link: self.number, at, name, bytes, fate }
     }
 
-    /// The first failure tells of the link.
+    /// Records the first failure as that of the link.
     fn fail_if(&mut self, story: &mut TraceTimeline, at: u64, fate: TracedOutcome) {
         if fate != TracedOutcome::Ok && !self.over {
             self.over = true;
@@ -268,7 +268,7 @@ mod tests {
             ended(40, 0, 5, TracedOutcome::Ok),
             ended(50, 0, 5, TracedOutcome::Ok),
         ];
-        // What waited for the one before on its link begins when that has ended; another link does not count.
+        // An operation that waited for the one before it on its link begins when that one has ended; another link does not count.
         let told = [
             (100, 10, 10, 20, "ok"),
             (300, 12, 12, 30, "ok"),
