@@ -1,15 +1,15 @@
-//! What a port guarantees. Read once when a fabric is made.
+//! The guarantees of a port. Read once when a fabric is created.
 
 use trunkline_fabric::{Caps, DeviceReach};
 use trunkline_sys::verbs::{ATOMIC_GLOB, ATOMIC_NONE, DeviceAttr, PortAttr};
 
 use crate::stage::COPIED_MAX;
 
-/// Largest operation, although some ports take more: its length is in 32 bits.
+/// Largest operation, although some ports report more: the length of a work completion has 32 bits.
 const MESSAGE_MAX: u64 = 1 << 31;
 
-/// The capabilities of a port whose links take `depth` operations, and whose device registers at most `regions`
-/// regions and reaches the memory of GPUs that `reach` names.
+/// Returns the capabilities of a port whose links have `depth` operations, and whose device registers at most `regions`
+/// regions and reaches the memory of GPUs in `reach`.
 pub(crate) fn port_caps(
     device: &DeviceAttr,
     port: &PortAttr,
@@ -18,11 +18,11 @@ pub(crate) fn port_caps(
     reach: DeviceReach,
 ) -> Caps {
     Caps {
-        // One reliable queue pair keeps it.
+        // A reliable queue pair keeps the order.
         link_order: true,
-        // Some devices tell the length of the last packet.
+        // Some devices report the length of the last packet only.
         remote_len: false,
-        // A completion of host memory comes after its bytes, relaxed or not: it is written strictly.
+        // A completion follows its bytes in host memory even with relaxed ordering, because the completion itself is written strictly ordered.
         needs_flush: false,
         devices: reach,
         matched: false,
@@ -33,7 +33,7 @@ pub(crate) fn port_caps(
         offloads_atomics: true,
         wait: false,
         retires: false,
-        // The peer's device says nothing when a queue pair is gone.
+        // A device sends nothing to the peer when its queue pair is destroyed.
         ends_are_told: false,
         refusals_are_told: true,
         errors_reach_peers: true,

@@ -1,19 +1,19 @@
-//! What users choose, by variables that they know from NCCL. Pure: text in, values out; the front end reads the environment.
+//! The user's configuration, by variables that are known from NCCL. Pure: text in, values out; the front end reads the environment.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::HcaFilter;
 
-/// A variable holds what it must not.
+/// A variable has an invalid value.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{name}{}\"{value}\" {why}", if .name.is_empty() { "" } else { " = " })]
 pub struct VerbsConfigError {
     /// The variable.
     pub name: String,
-    /// What it holds, or the part of that which is wrong.
+    /// Its value, or the invalid part of it.
     pub value: String,
-    /// What is wrong with it.
+    /// Why it is invalid.
     pub why: String,
 }
 
@@ -32,7 +32,7 @@ pub enum GidFamily {
     V6,
 }
 
-/// The addresses that begin with the same bits.
+/// The addresses that share their first bits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct GidRange {
     base: IpAddr,
@@ -76,14 +76,14 @@ impl GidRange {
 pub enum BusOrdering {
     /// Never.
     Strict,
-    /// Where the library has the call for it.
+    /// If the library supports it (`ibv_reg_mr_iova2`).
     Relaxed,
 }
 
-/// Whether a network may send the packets of one write over several ways.
+/// Whether a network may send the packets of one write over several paths.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PacketRouting {
-    /// As it is usual: on InfiniBand they may, on Ethernet they may not.
+    /// The usual setting: on InfiniBand they may, on Ethernet they may not.
     Usual,
     /// They may.
     Adaptive,
@@ -91,42 +91,42 @@ pub enum PacketRouting {
     Fixed,
 }
 
-/// What users choose.
+/// The user's configuration.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VerbsConfig {
     /// No device is used.
     pub disabled: bool,
-    /// Which ports.
+    /// The ports to use.
     pub hca: HcaFilter,
-    /// The address of the port by its place in the table; found out if not given.
+    /// The address of the port by its index in the GID table; chosen automatically if not given.
     pub gid_index: Option<u32>,
-    /// On InfiniBand, the address to use where routers are asked to forward by it.
+    /// On InfiniBand, the index of the address to use between subnets.
     pub routable_gid_index: u32,
     /// The wanted family of the address.
     pub family: GidFamily,
-    /// Where the address should be in.
+    /// The range in which the address should be.
     pub range: Option<GidRange>,
     /// The wanted version of RoCE, 1 or 2.
     pub roce_version: u8,
-    /// How long an acknowledgement may take: 4.096 us times two to this, 1 to 31. Not given: as long as the rail's time
-    /// allows with that many repetitions, at least 14.
+    /// Local ACK timeout: 4.096 us times two to this, 1 to 31 (InfiniBand Architecture Specification, volume 1, section 9.7.6.1.3). Not given: the
+    /// longest with which all retries fit into the rail's time, at least 14.
     pub timeout: Option<u8>,
-    /// How often what was not acknowledged is sent again, 0 to 7.
+    /// How often an unacknowledged packet is sent again, 0 to 7.
     pub retries: u8,
-    /// Place in the table of partition keys.
+    /// Index in the table of partition keys.
     pub pkey_index: u16,
     /// Service level, 0 to 15; not given is 0.
     pub service_level: Option<u8>,
     /// Traffic class, 0 to 255; not given is the communicator's, or 0.
     pub traffic_class: Option<u8>,
-    /// The same for what the receiving end of a connection sends; not given is the connection's.
+    /// The traffic class of packets from the receiving end of a connection; not given is the connection's.
     pub record_class: Option<u8>,
-    /// Whether packets of one write may take several ways.
+    /// Whether packets of one write may take several paths.
     pub routing: PacketRouting,
-    /// Where they may: a longer write goes without its immediate, which follows by itself, because such packets keep to one
-    /// way.
+    /// With adaptive routing, bytes above which a write is sent without its immediate, which follows in a request of its own. A write with an
+    /// immediate would keep to one path.
     pub adaptive_above: u64,
-    /// Whether the devices of both ends agree on what they add to the standard (ECE).
+    /// Whether the devices of both ends negotiate extensions to the standard (ECE).
     pub ece: bool,
     /// Whether virtual functions of a card count as one device.
     pub merge_functions: bool,
@@ -134,17 +134,17 @@ pub struct VerbsConfig {
     pub merge_nics: bool,
     /// Ordering of data on the bus.
     pub ordering: BusOrdering,
-    /// Whether what a device tells by itself ends links.
+    /// Whether asynchronous events of a device end links.
     pub async_events: bool,
-    /// Whether writes into memory of a GPU are flushed when that is asked for; else asking is all it takes.
+    /// Whether requested flushes of a GPU's memory are executed; else they complete at once.
     pub device_flush: bool,
-    /// Where `/sys` is looked for; not by a variable.
+    /// Root directory of `/sys`; not set by a variable.
     pub root: PathBuf,
-    /// Whether work is built in place where the provider can do that.
+    /// Whether requests are built in place (ibv_wr_post(3)) if the provider supports it.
     pub extended: bool,
-    /// Operations of a link that devices are asked for, at most; not by a variable of this crate's.
+    /// Most operations of a link that devices are requested to support; not set by a variable of this crate.
     pub depth: u32,
-    /// Inline bytes of a request that devices are asked for, at most; not by a variable.
+    /// Most inline bytes of a request that devices are requested to support; not set by a variable.
     pub inline: u32,
 }
 
@@ -183,7 +183,7 @@ impl Default for VerbsConfig {
 /// Sets one value from a variable's text.
 type VariableSetter = fn(&mut VerbsConfig, &str) -> Result<(), VerbsConfigError>;
 
-/// The variables, without `NCCL_` and `TRUNKLINE_`, and what each sets.
+/// The variables, without `NCCL_` and `TRUNKLINE_`, and the value that each sets.
 const VARIABLES: &[(&str, VariableSetter)] = &[
     ("IB_DISABLE", |config, text| parse_flag(text).map(|on| config.disabled = on)),
     ("IB_HCA", |config, text| HcaFilter::parse(text).map(|list| config.hca = list)),
@@ -224,12 +224,12 @@ const VARIABLES: &[(&str, VariableSetter)] = &[
 ];
 
 impl VerbsConfig {
-    /// The variables that [`VerbsConfig::read`] asks for by our own names.
+    /// Returns the `TRUNKLINE_` names of the variables that [`VerbsConfig::read`] reads.
     pub fn variable_names() -> impl Iterator<Item = String> {
         VARIABLES.iter().map(|(variable, _)| format!("TRUNKLINE_{variable}"))
     }
 
-    /// Reads the variables through `look_up`: `TRUNKLINE_IB_HCA` before `NCCL_IB_HCA`, and so on. One that is empty counts
+    /// Reads the variables through `look_up`: `TRUNKLINE_IB_HCA` before `NCCL_IB_HCA`, and so on. An empty variable counts
     /// as not set.
     ///
     /// # Errors
@@ -260,7 +260,7 @@ impl VerbsConfig {
     }
 }
 
-/// A whole number from `least` to `most`.
+/// Parses a whole number from `least` to `most`.
 fn parse_number(text: &str, least: u32, most: u32) -> Result<u32, VerbsConfigError> {
     match text.parse::<u32>() {
         Ok(found) if (least..=most).contains(&found) => Ok(found),
@@ -268,7 +268,7 @@ fn parse_number(text: &str, least: u32, most: u32) -> Result<u32, VerbsConfigErr
     }
 }
 
-/// The same from 0, where a negative one stands for nothing.
+/// Parses a whole number up to `most`; a negative one is `None`.
 fn parse_optional(text: &str, most: u32) -> Result<Option<u32>, VerbsConfigError> {
     if text.parse::<i64>().is_ok_and(|found| found < 0) {
         return Ok(None);
@@ -280,7 +280,7 @@ fn parse_flag(text: &str) -> Result<bool, VerbsConfigError> {
     parse_number(text, 0, 1).map(|on| on == 1)
 }
 
-/// Whether a network routes adaptively, where -2 stands for what is usual.
+/// Parses whether a network routes adaptively; -2 is the usual setting.
 fn parse_routing(text: &str) -> Result<PacketRouting, VerbsConfigError> {
     match text {
         "-2" => Ok(PacketRouting::Usual),

@@ -1,5 +1,5 @@
-//! Making, connecting and ending links, and the address by which two ends find each other. A slow path; what comes from a
-//! peer is parsed into values that cannot be wrong.
+//! Creates, connects and ends links, and encodes the address by which two ends find each other. A slow path; all bytes from a
+//! peer are parsed into types that admit only valid values.
 
 use std::io;
 use std::sync::Arc;
@@ -29,10 +29,10 @@ const MAGIC: [u8; 8] = *b"TLVERBSQ";
 const VERSION: u16 = 3;
 /// Bytes of an address.
 const BYTES: usize = 56;
-/// Most reads and atomics of one queue pair at once.
+/// Most reads and atomics of one queue pair at once, in each direction.
 const READS_MAX: u8 = 16;
 
-/// What a link tells its peer; the layout is in docs/wire.md.
+/// The description of a link for its peer; the layout is in docs/wire.md.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct VerbsLinkAddress {
     /// Whether the port is on InfiniBand; else it is on Ethernet.
@@ -43,15 +43,15 @@ pub(crate) struct VerbsLinkAddress {
     pub(crate) number: u32,
     /// Number of the first packet it sends.
     pub(crate) psn: u32,
-    /// Local address on InfiniBand.
+    /// Local address (LID) on InfiniBand.
     pub(crate) lid: u16,
     /// Reads and atomics it executes at once.
     pub(crate) serves: u8,
-    /// Global address.
+    /// Global address (GID).
     pub(crate) gid: [u8; 16],
-    /// Traffic class and service level of what it sends.
+    /// Traffic class and service level of its packets.
     pub(crate) class: (u8, u8),
-    /// What its device may add to the standard, or has agreed to.
+    /// The extensions (ECE) that its device offers, or has agreed to.
     pub(crate) ece: Option<Ece>,
 }
 
@@ -75,7 +75,7 @@ impl VerbsLinkAddress {
         out
     }
 
-    /// Parses what a peer sent.
+    /// Parses the bytes that a peer sent.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
         let bytes: [u8; BYTES] = bytes.try_into().map_err(|_| "it has the wrong length")?;
         if bytes[..8] != MAGIC {
@@ -92,6 +92,7 @@ impl VerbsLinkAddress {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let number = word(12);
         let psn = word(16);
+        // Queue pair and packet numbers have 24 bits (base transport header; InfiniBand Architecture Specification, volume 1, section 9.2).
         if !(1..1 << 24).contains(&number) {
             return Err("its queue pair has no such number");
         }
@@ -106,14 +107,17 @@ impl VerbsLinkAddress {
         let mut gid = [0; 16];
         gid.copy_from_slice(&bytes[24..40]);
         let lid = u16::from_le_bytes([bytes[20], bytes[21]]);
+        // On Ethernet a port is addressed by its GID alone; on InfiniBand the LID suffices within a subnet.
         if gid == [0; 16] && (!infiniband || lid == 0) {
             return Err("it names no port");
         }
         let class = (bytes[40], bytes[41]);
+        // A service level has 4 bits.
         if class.1 > 15 {
             return Err("it has no such service level");
         }
         let ece = Ece { vendor_id: word(44), options: word(48), comp_mask: word(52) };
+        // The absent value is all zeros, so that each address has exactly one encoding.
         let ece = match (bytes[42], bytes[43], ece) {
             (0, 0, NO_ECE) => None,
             (1, 0, ece) => Some(ece),
@@ -127,18 +131,19 @@ fn system_error(what: &'static str) -> impl Fn(io::Error) -> LinkError {
     move |source| LinkError::System { what, source }
 }
 
-/// A number that nobody can guess, of 24 bits: packets of an earlier queue pair with the same number fit into nothing.
+/// Returns an unpredictable packet number of 24 bits, so that late packets of an earlier queue pair with the same number are rejected.
 fn packet_number() -> io::Result<u32> {
     let mut bytes = [0; 4];
     let mut have = 0;
     while have < bytes.len() {
         have += rustix::rand::getrandom(&mut bytes[have..], rustix::rand::GetRandomFlags::empty())?;
     }
+    // Packet numbers have 24 bits.
     bytes[3] = 0;
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// Completions that a link can have waiting; one is of what ends it.
+/// Returns the most completions of a link that can be waiting; one is that of the request that ends it.
 fn completions_per_link(config: &RailConfig, places: u32) -> u32 {
     config.depth.saturating_mul(places).saturating_add(config.recv_depth).saturating_add(1)
 }
@@ -151,9 +156,11 @@ impl VerbsRail {
         config: &RailConfig,
         caps: trunkline_fabric::Caps,
     ) -> Result<Self, RailOpenError> {
+        // With adaptive routing a write with immediate may take two requests, and each may have a completion.
         let places = if port.adaptive { 2 } else { 1 };
         let each = completions_per_link(config, places);
         let links = config.links.clamp(1, caps.links_max.clamp(1, LINKS_MAX));
+        // A completion queue that overflows is lost (IBV_EVENT_CQ_ERR), so only as many links are allowed as their completions fit.
         let fits = caps.completions_max / each.max(1);
         if fits == 0 {
             let limit = caps.completions_max.into();
@@ -188,7 +195,7 @@ impl VerbsRail {
         self.find_link(link).ok_or(LinkError::State)
     }
 
-    /// Places in its queue that an operation of a link may take.
+    /// Returns how many requests an operation of a link may need.
     fn places_per_op(&self) -> u32 {
         if self.port.adaptive { 2 } else { 1 }
     }
@@ -197,7 +204,7 @@ impl VerbsRail {
         self.port.first.attr.link_layer != LINK_LAYER_ETHERNET
     }
 
-    /// The facts of this side that the rungs need, whose port is reached by this address.
+    /// Returns this side's attributes for the transitions of a queue pair, for a port with this address.
     pub(crate) fn local_attrs(&self, psn: u32, at: &PortAddress) -> LocalQpAttrs {
         let device = &self.port.device.attr;
         let most = |limit: i32| u8::try_from(limit).unwrap_or(READS_MAX).min(READS_MAX);
@@ -219,7 +226,7 @@ impl VerbsRail {
         }
     }
 
-    /// What the rungs are held to.
+    /// Returns the limits of device and port for those attributes.
     pub(crate) fn attr_limits(&self) -> QpAttrLimits {
         let device = &self.port.device.attr;
         let byte = |limit: i32| u8::try_from(limit).unwrap_or(u8::MAX);
@@ -234,7 +241,7 @@ impl VerbsRail {
         )
     }
 
-    /// A queue pair that takes receives.
+    /// Creates a queue pair in INIT, which accepts receives.
     fn create_qp(&self, psn: u32, pipeline: Option<u32>, at: &PortAddress) -> Result<VerbsQp, LinkError> {
         let RailConfig { depth, recv_depth, .. } = self.config;
         let cap = grant::qp_sizes(depth, recv_depth, self.places_per_op(), self.port.grant.inline);
@@ -264,11 +271,11 @@ impl VerbsRail {
         Ok(qp)
     }
 
-    /// Memory for payload that a device with so much inline room does not copy itself.
+    /// Allocates memory for payload that a device with `inline` bytes of inline room does not copy itself.
     fn stage_inline(&self, inline: usize) -> Result<InlineStaging, LinkError> {
         let places = self.places_per_op() * self.config.depth.max(1);
         let most = u64::from(self.caps.inline_max);
-        // A head and a body may both be copied; where the device does that, heads alone have a place.
+        // A head and a body may both need copying. If the device copies both, only a head before registered bytes needs a place.
         let stride = if inline as u64 >= 2 * most { most } else { 2 * most };
         let len = u64::from(places) * stride;
         let memory = MemoryRange::try_heap(usize::try_from(len).unwrap_or(usize::MAX))?;
@@ -281,7 +288,7 @@ impl VerbsRail {
 
     fn make_link(&mut self, id: LinkId, pipeline: Option<u32>) -> Result<VerbsLink, LinkError> {
         let RailConfig { depth, recv_depth, .. } = self.config;
-        // Before the queue pair, which a refusal would have to give back.
+        // Allocated before the queue pair, which would have to be destroyed if memory were short.
         let queue = WorkQueue::new(depth * self.places_per_op())?;
         let receives = PostedReceives::new(recv_depth)?;
         let psn = packet_number().map_err(system_error("getrandom"))?;
@@ -314,15 +321,15 @@ impl VerbsRail {
         })
     }
 
-    /// Moves the queue pair of a link up to full service; what its device then adds to the standard.
+    /// Moves the queue pair of a link to RTS; returns the extensions that its device then uses.
     fn connect_qp(&self, link: &VerbsLink, peer: &VerbsLinkAddress) -> Result<Option<Ece>, LinkError> {
         let mut ours = self.local_attrs(link.psn, &link.at);
         if self.config.receives {
-            // Who sends the messages decides for both.
+            // The sender of the messages chooses class and level for both ends.
             (ours.traffic_class, ours.service_level) = peer.class;
             ours.traffic_class = self.verbs.record_class.unwrap_or(ours.traffic_class);
         }
-        // On InfiniBand the way leads through a router where the subnets are different.
+        // On InfiniBand, packets to another subnet pass a router and need a global route header.
         ours.global |= peer.gid[..8] != link.at.gid.raw[..8] && peer.gid != [0; 16];
         ours.reads = ours.reads.min(peer.serves);
         let mtu = peer.mtu.min(link.at.attr.active_mtu as u8);
@@ -345,7 +352,7 @@ impl VerbsRail {
                 ))
             })?;
         }
-        // What came of it is for the end that asked.
+        // The end that offered extensions first needs the result of the negotiation.
         Ok(agrees.and_then(|_| link.qp.query_ece()))
     }
 }
@@ -361,7 +368,7 @@ impl LinkControl for VerbsRail {
         }
         let place = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
         try_grow(&mut self.links, 1)?;
-        // A link that ends has its place there without asking.
+        // Reserved here, so that listing a refused link later never allocates.
         let listed = self.refused.len();
         try_grow(&mut self.refused, (place + 1).saturating_sub(listed))?;
         let id = LinkId(place as u32);
@@ -439,7 +446,7 @@ impl LinkControl for VerbsRail {
     }
 
     fn fail_link(&mut self, link: LinkId) {
-        // What was posted before comes back from the device like the rest.
+        // Submit the queued requests, so that the device flushes them like the others.
         self.ring_all();
         if let Some(Some(found)) = self.links.get_mut(link.0 as usize) {
             found.break_down();
@@ -459,6 +466,7 @@ impl LinkControl for VerbsRail {
         self.refused.retain(|refused| *refused != link.0);
         let number = found.qp.qp_number();
         drop(found);
+        // Only after the queue pair was destroyed, because until then the device may add completions.
         self.leftovers |= !self.cq.retain_completions(|wc| wc.qp_num != number);
     }
 }

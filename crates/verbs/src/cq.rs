@@ -1,4 +1,4 @@
-//! The completion queue of a rail: polled in batches, and asked for a wake-up by whoever wants to sleep.
+//! The completion queue of a rail: polled in batches, and armed for a wake-up when the owner wants to wait. It interprets no completion.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -12,25 +12,25 @@ use trunkline_sys::verbs::{CompChannel, Cq, PollCq, ReqNotifyCq, Wc};
 use crate::device::{VerbsDevice, last_error};
 use crate::events::ObjectFault;
 
-/// Completions that one call takes at most.
+/// Most completions that one call takes.
 const BATCH: usize = 32;
 
-/// A completion queue, and what was taken out of it and not yet told.
+/// A completion queue, and the completions that were polled but not yet returned.
 pub(crate) struct CompletionQueue {
     device: Arc<VerbsDevice>,
     raw: *mut Cq,
     channel: *mut CompChannel,
-    /// A duplicate of the channel's descriptor: who waits for it may do so longer than the channel lives.
+    /// A duplicate of the channel's descriptor, because a waiter may use it longer than the channel lives.
     descriptor: Arc<OwnedFd>,
     poll: PollCq,
     notify: ReqNotifyCq,
     capacity: u32,
     fault: Arc<ObjectFault>,
-    /// The last batch, and how much of it has been told.
+    /// The last batch, and how many of its completions were returned.
     batch: Box<[Wc; BATCH]>,
     told: usize,
     taken: usize,
-    /// What came out when a link was destroyed, older than all else.
+    /// Completions that were polled when a link was destroyed; older than all others.
     kept: VecDeque<Wc>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct CompletionQueue {
 unsafe impl Send for CompletionQueue {}
 
 impl CompletionQueue {
-    /// Makes one with room for so many completions.
+    /// Creates a completion queue with room for `capacity` completions.
     ///
     /// # Errors
     /// The system's error.
@@ -53,13 +53,13 @@ impl CompletionQueue {
         if channel.is_null() {
             return Err(last_error());
         }
-        // SAFETY: it was just made.
+        // SAFETY: the channel was just created.
         let raw_descriptor = unsafe { (*channel).fd };
-        // SAFETY: the channel is open, and nothing closes it meanwhile.
+        // SAFETY: the descriptor belongs to the channel, which is open until the end of this function or longer.
         let descriptor = match unsafe { duplicate_descriptor(raw_descriptor) } {
             Ok(descriptor) => Arc::new(descriptor),
             Err(error) => {
-                // SAFETY: nothing uses it.
+                // SAFETY: the channel was just created, and no completion queue uses it.
                 unsafe { (calls.destroy_comp_channel)(channel) };
                 return Err(error);
             }
@@ -69,7 +69,7 @@ impl CompletionQueue {
         let raw = unsafe { (calls.create_cq)(device.context(), size, std::ptr::null_mut(), channel, 0) };
         if raw.is_null() {
             let error = last_error();
-            // SAFETY: nothing uses it.
+            // SAFETY: the channel was just created, and no completion queue uses it.
             unsafe { (calls.destroy_comp_channel)(channel) };
             return Err(error);
         }
@@ -90,17 +90,17 @@ impl CompletionQueue {
         })
     }
 
-    /// The library's object.
+    /// Returns the library's object.
     pub(crate) fn as_raw(&self) -> *mut Cq {
         self.raw
     }
 
-    /// Why the device gave it up, if it did.
+    /// Returns why the device has failed it, if it has.
     pub(crate) fn fault_reason(&self) -> Option<&'static str> {
         self.fault.fault_reason()
     }
 
-    /// The oldest completion that has not been told.
+    /// Returns the oldest completion that was not removed.
     #[inline]
     pub(crate) fn oldest_completion(&self) -> Option<Wc> {
         match self.kept.front() {
@@ -109,7 +109,7 @@ impl CompletionQueue {
         }
     }
 
-    /// It was told.
+    /// Removes the oldest completion.
     #[inline]
     pub(crate) fn pop_oldest(&mut self) {
         if self.kept.pop_front().is_none() {
@@ -117,22 +117,23 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes the next batch, once all was told; whether there may be more behind it.
+    /// Polls the next batch; all earlier completions must have been removed. Returns whether there may be more.
     #[inline]
     pub(crate) fn poll_batch(&mut self) -> bool {
         let room = c_int::try_from(BATCH).unwrap_or(c_int::MAX);
-        // SAFETY: the queue lives as long as this, and the batch has room for so many.
+        // SAFETY: the queue is open while `self` lives, and the batch has room for `BATCH` completions.
         let count = unsafe { (self.poll)(self.raw, room, self.batch.as_mut_ptr()) };
         self.told = 0;
         self.taken = usize::try_from(count).unwrap_or(0).min(BATCH);
         self.taken == BATCH
     }
 
-    /// Takes all there is out and keeps what `wanted` says; for links that are destroyed, which a provider may leave
-    /// completions of behind. False where memory ends before the completions do: the rest stays with the device.
+    /// Polls all completions and keeps those that `wanted` accepts. Called when a link is destroyed, because a provider may leave its
+    /// completions in the queue. Returns false if memory is exhausted before the completions are: the rest stays with the device.
     pub(crate) fn retain_completions(&mut self, wanted: impl Fn(&Wc) -> bool) -> bool {
         self.kept.retain(|wc| wanted(wc));
-        // More than it holds cannot come: no operation is posted meanwhile. The first round is of the batch that was taken before.
+        // The bound suffices: no operation is posted meanwhile, so the queue holds at most its capacity. The first round handles the batch that
+        // was polled before.
         for _ in 0..=1 + self.capacity as usize / BATCH {
             if self.kept.try_reserve(BATCH).is_err() {
                 return false;
@@ -146,31 +147,32 @@ impl CompletionQueue {
         true
     }
 
-    /// The descriptor that [`CompletionQueue::request_notify`] arms.
+    /// Returns the descriptor that [`CompletionQueue::request_notify`] arms.
     pub(crate) fn wait_descriptor(&self) -> &Arc<OwnedFd> {
         &self.descriptor
     }
 
-    /// Asks for the descriptor to become readable with the next completion. Completions that have arrived already do not make it readable.
+    /// Arms the descriptor to become readable with the next completion. Completions that have arrived already do not make it readable
+    /// (ibv_req_notify_cq(3)), so the caller polls once more.
     pub(crate) fn request_notify(&mut self) {
         while is_readable(&self.descriptor) {
             let mut cq = std::ptr::null_mut();
             let mut user = std::ptr::null_mut();
-            // SAFETY: the channel is open, and the two places are whole. It does not wait: there is an event.
+            // SAFETY: the channel is open, and both places are valid for writes. The call does not block, because the descriptor is readable.
             let taken =
                 unsafe { (self.device.calls().get_cq_event)(self.channel, &raw mut cq, &raw mut user) };
             if taken != 0 {
                 break;
             }
-            // SAFETY: one event of this queue was taken.
+            // SAFETY: exactly one event of this queue was taken. Unacknowledged events would block `ibv_destroy_cq` (ibv_get_cq_event(3)).
             unsafe { (self.device.calls().ack_cq_events)(cq, 1) };
         }
-        // SAFETY: the queue lives as long as this.
+        // SAFETY: the queue is open while `self` lives.
         unsafe { (self.notify)(self.raw, 0) };
     }
 }
 
-/// Duplicates a descriptor of the library's. One that cannot be a descriptor is an error, whatever the library is.
+/// Duplicates a descriptor of the library's. A negative one is an error, so that a faulty library cannot cause undefined behaviour.
 ///
 /// # Safety
 /// It is open, or negative.
@@ -178,12 +180,12 @@ unsafe fn duplicate_descriptor(descriptor: i32) -> io::Result<OwnedFd> {
     if descriptor < 0 {
         return Err(io::Error::from(io::ErrorKind::InvalidData));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that it is open; it is not negative.
     let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
     borrowed.try_clone_to_owned()
 }
 
-/// Whether a descriptor has something to read.
+/// Whether a descriptor is readable.
 fn is_readable(descriptor: &OwnedFd) -> bool {
     let mut polled = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }))
@@ -193,9 +195,9 @@ fn is_readable(descriptor: &OwnedFd) -> bool {
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
         self.device.faults.remove(self.raw);
-        // SAFETY: the queue pairs that used it are gone.
+        // SAFETY: the queue pairs that used it have been destroyed: their owners drop them before the queue.
         unsafe { (self.device.calls().destroy_cq)(self.raw) };
-        // SAFETY: the queue on it is gone.
+        // SAFETY: the only completion queue on it was destroyed.
         unsafe { (self.device.calls().destroy_comp_channel)(self.channel) };
         self.device.queues.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
 //! An open device with its protection domain, and one of its ports. Shared by all rails of the device; closed with the last
-//! thing that was made of it.
+//! object that was created on it. It posts nothing.
 
 use std::ffi::{CStr, c_int};
 use std::io;
@@ -20,7 +20,7 @@ use crate::pipelines::DevicePipelines;
 use crate::register::MrTable;
 use crate::{VerbsConfig, VerbsLibrary, gid, gpudirect};
 
-/// Most entries that are read of a port's table of addresses.
+/// Most entries that are read of a port's GID table.
 const GIDS_MAX: u32 = 256;
 
 /// A device that is open.
@@ -32,15 +32,15 @@ pub(crate) struct VerbsDevice {
     pub(crate) attr: DeviceAttr,
     /// Its name.
     pub(crate) name: String,
-    /// Its folder in sysfs.
+    /// Its directory in sysfs.
     pub(crate) folder: PathBuf,
-    /// What it tells by itself.
+    /// The asynchronous events that it reports.
     pub(crate) faults: DeviceFaults,
-    /// Regions that are registered on it.
+    /// Its registered regions.
     pub(crate) regions: MrTable,
-    /// Those whose owners are gone, and that the device would not end.
+    /// Registrations that their owners abandoned and the device has not ended.
     pub(crate) abandoned: AbandonedKeys,
-    /// Memory of GPUs that it reaches.
+    /// Memory of GPUs that it can reach.
     pub(crate) reach: DeviceReach,
     /// Its pipelines.
     pub(crate) pipelines: DevicePipelines,
@@ -55,7 +55,7 @@ unsafe impl Send for VerbsDevice {}
 // SAFETY: as above.
 unsafe impl Sync for VerbsDevice {}
 
-/// The system's error of a call that tells by a null pointer.
+/// Returns the system's error of a call that returned a null pointer.
 pub(crate) fn last_error() -> io::Error {
     match io::Error::last_os_error() {
         error if error.raw_os_error() == Some(0) => io::ErrorKind::Other.into(),
@@ -63,11 +63,11 @@ pub(crate) fn last_error() -> io::Error {
     }
 }
 
-/// The error of a call that returns its number.
+/// Converts the return value of a call into its error.
 pub(crate) fn check_code(code: c_int) -> io::Result<()> {
     match code {
         0 => Ok(()),
-        // Some tell it by -1 and the thread's error.
+        // Some functions return -1 and set errno instead of returning the number.
         -1 => Err(last_error()),
         code => Err(io::Error::from_raw_os_error(code.abs())),
     }
@@ -89,16 +89,16 @@ impl VerbsDevice {
         let (faults, regions) =
             DeviceFaults::new().and_then(|faults| Ok((faults, MrTable::new()?))).map_err(io::Error::other)?;
         let calls = library.calls();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `raw` is an entry of a list that has not been freed.
         let name = unsafe { (calls.get_device_name)(raw) };
-        // SAFETY: the library's text ends with zero and lives as long as the device.
+        // SAFETY: the library returns a zero-terminated text inside the device, which lives as long as the list.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `raw` is an entry of a list that has not been freed.
         let folder = unsafe { &(*raw).ibdev_path };
-        // SAFETY: a text inside the device that ends with zero.
+        // SAFETY: the library fills the array inside the device with a zero-terminated text.
         let folder = unsafe { CStr::from_ptr(folder.as_ptr()) };
         let folder = PathBuf::from(folder.to_string_lossy().into_owned());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that `raw` is an entry of a list that has not been freed.
         let context = unsafe { (calls.open_device)(raw) };
         if context.is_null() {
             return Err(last_error());
@@ -107,13 +107,13 @@ impl VerbsDevice {
         let pd = unsafe { (calls.alloc_pd)(context) };
         if pd.is_null() {
             let error = last_error();
-            // SAFETY: nothing was made of the context.
+            // SAFETY: the context is open, and no object was created on it.
             unsafe { (calls.close_device)(context) };
             return Err(error);
         }
-        // SAFETY: all zeros are such attributes.
+        // SAFETY: the attributes consist of plain numbers, for which all zeros is a valid value.
         let mut attr: DeviceAttr = unsafe { std::mem::zeroed() };
-        // SAFETY: the context is open, and the attributes are whole.
+        // SAFETY: the context is open, and `attr` has the size that this version of the call fills.
         let queried = check_code(unsafe { (calls.query_device)(context, &raw mut attr) });
         // SAFETY: the context is open.
         let events = unsafe { (*context).async_fd };
@@ -133,6 +133,7 @@ impl VerbsDevice {
             queues: AtomicU32::new(0),
         };
         device.reach = gpudirect::device_reach(&device, config);
+        // The error is returned only now, so that dropping the device closes context and domain.
         queried.map(|()| device)
     }
 
@@ -141,26 +142,26 @@ impl VerbsDevice {
         self.library.calls()
     }
 
-    /// The open device.
+    /// Returns the open device.
     #[inline]
     pub(crate) fn context(&self) -> *mut Context {
         self.context
     }
 
-    /// Its domain.
+    /// Returns its protection domain.
     #[inline]
     pub(crate) fn protection_domain(&self) -> *mut Pd {
         self.pd
     }
 
-    /// What is called for each message.
+    /// Returns the functions of the data path, which libibverbs' inline functions call through the context.
     #[inline]
     pub(crate) fn context_ops(&self) -> &ContextOps {
-        // SAFETY: the context is open as long as this lives, and its table does not change.
+        // SAFETY: the context is open while `self` lives, and its table does not change.
         unsafe { &(*self.context).ops }
     }
 
-    /// The newer slots of the context, where `reach`, counted from its end, lies inside.
+    /// Returns the extended context if it has the slot at `reach`, counted from its end.
     pub(crate) fn extended_context(&self, reach: usize) -> Option<*const VerbsContext> {
         // SAFETY: the context is open.
         let mark = unsafe { (*self.context).abi_compat };
@@ -169,44 +170,45 @@ impl VerbsDevice {
         }
         let whole = self.context.wrapping_byte_sub(std::mem::offset_of!(VerbsContext, context));
         let whole = whole.cast_const().cast::<VerbsContext>();
-        // SAFETY: a context with that mark is the end of an extended one, which has at least its size.
+        // SAFETY: a context with that mark is the end of an extended one, whose size is stored in `sz`.
         let size = unsafe { (*whole).sz };
         (size >= reach).then_some(whole)
     }
 
-    /// The attributes of a port.
+    /// Returns the attributes of a port.
     pub(crate) fn query_port(&self, port: u8) -> io::Result<PortAttrEx> {
-        // A library that is older than a field leaves it as it is.
-        // SAFETY: all zeros are such attributes.
+        // Zeroed, because a library that is older than a field does not write it.
+        // SAFETY: the attributes consist of plain numbers, for which all zeros is a valid value.
         let mut attr: PortAttrEx = unsafe { std::mem::zeroed() };
         let at = std::mem::offset_of!(VerbsContext, query_port);
         let newer = self.extended_context(size_of::<VerbsContext>() - at).and_then(|whole| {
-            // SAFETY: the slot lies inside what the library has.
+            // SAFETY: `extended_context` checked that the slot lies inside the library's structure.
             unsafe { (*whole).query_port }
         });
         let code = match newer {
-            // SAFETY: the context is open; the attributes are as long as is said.
+            // SAFETY: the context is open, and `attr` has the length that is passed.
             Some(call) => unsafe {
                 call(self.context, port, (&raw mut attr).cast(), size_of::<PortAttrEx>())
             },
-            // SAFETY: the context is open; the call fills the beginning of the attributes.
+            // SAFETY: the context is open; the call fills the older attributes, with which `attr` begins.
             None => unsafe { (self.calls().query_port)(self.context, port, (&raw mut attr).cast()) },
         };
         check_code(code)?;
         Ok(attr)
     }
 
-    /// The entries of a port's table of addresses that are set.
+    /// Returns the entries of a port's GID table that are set.
     pub(crate) fn query_gids(&self, port: u8, attr: &PortAttr) -> Vec<gid::GidTableEntry> {
+        // Limited, because each entry costs a call and the device reports the length.
         let most = attr.gid_tbl_len.unsigned_abs().min(GIDS_MAX);
         (0..most).filter_map(|index| self.query_gid(port, index)).collect()
     }
 
     fn query_gid(&self, port: u8, index: u32) -> Option<gid::GidTableEntry> {
         if let Some(query) = self.calls().query_gid_ex {
-            // SAFETY: all zeros are such an entry.
+            // SAFETY: the entry consists of plain numbers, for which all zeros is a valid value.
             let mut entry: GidEntry = unsafe { std::mem::zeroed() };
-            // SAFETY: the context is open; the entry is as long as is said.
+            // SAFETY: the context is open, and `entry` has the length that is passed.
             let found =
                 unsafe { query(self.context, port.into(), index, &raw mut entry, 0, size_of::<GidEntry>()) };
             let roce = match entry.gid_type {
@@ -219,6 +221,7 @@ impl VerbsDevice {
         let mut gid = Gid { raw: [0; 16] };
         // SAFETY: the context is open; the address is whole.
         let found = unsafe { (self.calls().query_gid)(self.context, port, index as c_int, &raw mut gid) };
+        // Without `_ibv_query_gid_ex` the type of an entry can only be read from sysfs.
         let roce = match std::fs::read_to_string(self.gid_type_path(port, index)) {
             Ok(text) if text.contains("v2") => 2,
             Ok(text) if text.contains("RoCE") => 1,
@@ -231,16 +234,16 @@ impl VerbsDevice {
         self.folder.join(format!("ports/{port}/gid_attrs/types/{index}"))
     }
 
-    /// Its place on the bus, function 0, and of virtual functions the card's if they count as that; none for a device that is
-    /// no hardware.
+    /// Returns its PCI path with function 0, and that of the card for a virtual function if `merges`. Returns `None` for a device without
+    /// hardware.
     pub(crate) fn pci_path(&self, merges: bool) -> Option<String> {
         let path = std::fs::canonicalize(self.folder.join("device")).ok()?;
         first_function(&path, merges)
     }
 }
 
-/// The path of function 0 of the card: its functions count as one device. Virtual ones have further numbers of devices on the
-/// bus, which are left out too if they are to count as it.
+/// Returns the path of function 0 of the card, because its functions count as one device. Virtual functions have further device numbers on the
+/// bus, which are removed too if `merges`.
 fn first_function(path: &Path, merges: bool) -> Option<String> {
     let path = path.to_str()?;
     let (card, function) = path.rsplit_once('.')?;
@@ -250,10 +253,11 @@ fn first_function(path: &Path, merges: bool) -> Option<String> {
 
 impl Drop for VerbsDevice {
     fn drop(&mut self) {
+        // Regions before the domain, because ibv_dealloc_pd(3) fails while one is registered.
         self.regions.end_all(self.calls());
-        // SAFETY: all that was made of the domain held this device, and is gone.
+        // SAFETY: every object of the domain holds this device, so all of them have been destroyed.
         unsafe { (self.calls().dealloc_pd)(self.pd) };
-        // SAFETY: as above; nobody uses the context any more.
+        // SAFETY: as above: all objects of the context have been destroyed, and this was its last owner.
         unsafe { (self.calls().close_device)(self.context) };
     }
 }
@@ -264,42 +268,42 @@ pub(crate) struct VerbsPort {
     pub(crate) device: Arc<VerbsDevice>,
     /// Its number, from 1.
     pub(crate) number: u8,
-    /// What users choose.
+    /// The user's configuration.
     pub(crate) config: Arc<VerbsConfig>,
-    /// Its attributes and address when the fabric was made.
+    /// Its attributes and address when the fabric was created.
     pub(crate) first: PortAddress,
-    /// Its speed then.
+    /// Its speed at that time.
     pub(crate) speed_mbps: u32,
     /// The address that was read last.
     pub(crate) last_gid: Mutex<gid::GidTableEntry>,
     /// The sizes that the device granted to its queue pairs.
     pub(crate) grant: QueueGrant,
-    /// What flushes, while somebody does.
+    /// The flusher, while a rail is a member.
     pub(crate) flusher: Mutex<Weak<PortFlusher>>,
-    /// Whether the network may send the packets of one write over several ways.
+    /// Whether the network may send the packets of one write over several paths (adaptive routing).
     pub(crate) adaptive: bool,
 }
 
 /// The address by which peers reach a port, as it was read for one link.
 #[derive(Clone, Copy)]
 pub(crate) struct PortAddress {
-    /// The attributes of the port, among them its local address on InfiniBand.
+    /// The attributes of the port, including its local address (LID) on InfiniBand.
     pub(crate) attr: PortAttr,
-    /// Its global address.
+    /// Its global address (GID).
     pub(crate) gid: gid::GidTableEntry,
 }
 
 impl VerbsPort {
-    /// Reads the address by which peers reach the port now. Called for each link that is created, because a RoCE port whose interface gets
-    /// another address has it at another place of its table.
+    /// Reads the address at which peers reach the port now. Called for each link that is created, because a RoCE port whose interface gets
+    /// another address has it at another index of its table.
     ///
     /// # Errors
-    /// The system's; [`LinkError::Unreachable`] while the address that the port had is gone and no other of its kind has come,
+    /// The system's error. [`LinkError::Unreachable`] while the port's address has left the table and no other of its kind has been added,
     /// so that the caller tries again later.
     pub(crate) fn read_address(&self) -> Result<PortAddress, LinkError> {
         let attr = self.read_attributes()?;
         let mut last = self.last_gid.lock().unwrap_or_else(PoisonError::into_inner);
-        // One question to the kernel in place of one for each entry of the table.
+        // One query to the kernel instead of one per entry of the table.
         if self.device.query_gid(self.number, last.index) != Some(*last) {
             let found = self.choose_gid(&attr).filter(|found| found.may_replace(&self.first.gid));
             *last = found.ok_or(LinkError::Unreachable(
@@ -309,7 +313,7 @@ impl VerbsPort {
         Ok(PortAddress { attr, gid: *last })
     }
 
-    /// Reads the address by which the port reaches itself. While the address that peers use is gone, any other does.
+    /// Reads the address at which the port reaches itself. While the address for peers is missing, any other address works.
     ///
     /// # Errors
     /// As [`VerbsPort::read_address`], where the port has no address at all.

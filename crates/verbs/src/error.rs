@@ -1,9 +1,9 @@
-//! Why there is no NIC, and what a work completion's status means.
+//! Why the fabric has no NIC, and the contract's status for that of a work completion. Polling and opening call it.
 
 use trunkline_fabric::OpStatus;
 use trunkline_sys::verbs::wc_status;
 
-/// There is nothing that this fabric could use, and why.
+/// The fabric is not usable, and why.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsUnavailable {
@@ -18,7 +18,7 @@ pub enum VerbsUnavailable {
         /// The version of its symbol.
         version: String,
     },
-    /// Users do not want it.
+    /// The user has disabled it.
     #[error("RDMA devices are switched off: NCCL_IB_DISABLE is 1")]
     Disabled,
     /// The kernel has no device.
@@ -29,7 +29,7 @@ pub enum VerbsUnavailable {
     Ports(String),
 }
 
-/// What was posted, as far as the meaning of an error depends on it.
+/// The kind of a posted request, as far as the meaning of an error depends on it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PostedKind {
     /// A send, which has to fit its receive.
@@ -40,18 +40,18 @@ pub(crate) enum PostedKind {
     Receive,
 }
 
-/// The contract's word for the status of a work completion that is not success.
+/// Returns the contract's status for an unsuccessful status of a work completion.
 pub(crate) fn completion_status(code: u32, what: PostedKind) -> OpStatus {
     match (code, what) {
         (wc_status::WR_FLUSH_ERR, _) => OpStatus::Flushed,
-        // Soft-RoCE gives a receive what it tells the sender, and from the second packet on calls it an operation that
-        // the receiver cannot do.
+        // Soft-RoCE completes the receive with the status that it also sends to the sender; from the second packet on that is "remote operation
+        // error".
         (
             wc_status::LOC_LEN_ERR | wc_status::REM_INV_REQ_ERR | wc_status::LOC_QP_OP_ERR,
             PostedKind::Receive,
         )
         | (wc_status::REM_INV_REQ_ERR | wc_status::REM_OP_ERR, PostedKind::Send) => OpStatus::TooLong,
-        // A word that is not aligned is an invalid request to some, and an access error to others.
+        // Devices report an unaligned word either as an invalid request or as an access error.
         (wc_status::REM_INV_REQ_ERR, PostedKind::OneSided) | (wc_status::REM_ACCESS_ERR, _) => {
             OpStatus::RemoteAccess
         }
@@ -62,9 +62,9 @@ pub(crate) fn completion_status(code: u32, what: PostedKind) -> OpStatus {
     }
 }
 
-/// [`OpStatus::Other`]: the device took less than what was posted; the number of the system's error is added.
+/// [`OpStatus::Other`]: the device refused posted requests; the number of the system's error is added.
 pub(crate) const NOT_POSTED: u32 = 1 << 16;
-/// [`OpStatus::Other`]: an operation that this fabric does not have.
+/// [`OpStatus::Other`]: an operation that this fabric does not support.
 pub(crate) const UNSUPPORTED: u32 = 1 << 17;
 
 #[cfg(test)]

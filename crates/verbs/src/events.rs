@@ -1,5 +1,5 @@
-//! What a device tells by itself: asynchronous events, turned into faults of the links they are about. Asked for by
-//! [`LinkControl::check_link`](trunkline_fabric::LinkControl::check_link), now and then; no thread waits for them, and no message pays for them.
+//! The asynchronous events of a device (ibv_get_async_event(3)), turned into faults of the links they are about. Polled by
+//! [`LinkControl::check_link`](trunkline_fabric::LinkControl::check_link), periodically; no thread waits for them, and no message pays for them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,27 +11,27 @@ use rustix::fs::OFlags;
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 use trunkline_sys::verbs::{AckAsyncEvent, AsyncEvent, Context, GetAsyncEvent, event};
 
-/// Most events taken in one look.
+/// Most events taken in one call, which bounds its duration.
 const TAKEN_MAX: u32 = 64;
-/// Ports whose state is kept; the numbers of ports are bytes.
+/// Ports whose state is kept; a port's number is a byte.
 const PORTS: usize = 256;
 
-/// What an event says.
+/// The meaning of an event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum VerbsEvent {
     /// A queue pair or a completion queue has failed.
     Object(&'static str),
-    /// The whole device has.
+    /// The whole device has failed.
     Device,
-    /// A port went down.
+    /// A port is down.
     PortDown,
     /// It is up again.
     PortUp,
-    /// Nothing that ends a link.
+    /// An event that ends no link.
     Other,
 }
 
-/// The meaning of an event's number.
+/// Returns the meaning of an event's number.
 pub(crate) fn event_meaning(event_type: u32) -> VerbsEvent {
     match event_type {
         event::CQ_ERR => VerbsEvent::Object("its completion queue is lost"),
@@ -46,12 +46,12 @@ pub(crate) fn event_meaning(event_type: u32) -> VerbsEvent {
     }
 }
 
-/// Whether something has failed, as its owner looks at it: 0, or 1 and the number of the event.
+/// The fault of an object, shared with its owner: 0, or 1 plus the number of the event.
 #[derive(Debug, Default)]
 pub(crate) struct ObjectFault(AtomicU32);
 
 impl ObjectFault {
-    /// Why it has failed, if it has.
+    /// Returns why the object has failed, if it has.
     pub(crate) fn fault_reason(&self) -> Option<&'static str> {
         let code = self.0.load(Ordering::Relaxed).checked_sub(1)?;
         match event_meaning(code) {
@@ -63,7 +63,7 @@ impl ObjectFault {
 
 /// The events of one device.
 pub(crate) struct DeviceFaults {
-    /// Whether the descriptor can be asked without waiting.
+    /// Whether the descriptor is non-blocking, so that it may be polled.
     asks: bool,
     state: Mutex<FaultTable>,
     dead: AtomicBool,
@@ -72,12 +72,12 @@ pub(crate) struct DeviceFaults {
 struct FaultTable {
     /// By the address of the object.
     objects: HashMap<usize, Arc<ObjectFault>>,
-    /// Since when ports are down.
+    /// Times since when ports are down.
     down: Box<[Option<Instant>]>,
 }
 
 impl DeviceFaults {
-    /// Those of a device that is not open yet.
+    /// Creates the table for a device that is not open yet.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -86,7 +86,7 @@ impl DeviceFaults {
         Ok(Self { asks: false, state: Mutex::new(state), dead: AtomicBool::new(false) })
     }
 
-    /// The same, of those that come over a descriptor of the device.
+    /// Polls a descriptor of the device for the events.
     pub(crate) fn with_descriptor(self, events: i32) -> Self {
         Self { asks: set_nonblocking(events), ..self }
     }
@@ -95,14 +95,14 @@ impl DeviceFaults {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where events about an object go from now on.
+    /// Returns where events about an object are stored from now on.
     pub(crate) fn watch_object<T>(&self, object: *mut T) -> Arc<ObjectFault> {
         let fault = Arc::new(ObjectFault::default());
         self.lock_table().objects.insert(object.addr(), Arc::clone(&fault));
         fault
     }
 
-    /// The object is about to be destroyed.
+    /// Removes an object that is about to be destroyed.
     pub(crate) fn remove<T>(&self, object: *mut T) {
         self.lock_table().objects.remove(&object.addr());
     }
@@ -112,32 +112,33 @@ impl DeviceFaults {
         self.dead.load(Ordering::Relaxed)
     }
 
-    /// Since when a port is down, if it is.
+    /// Returns since when a port is down, if it is.
     pub(crate) fn down_since(&self, port: u8) -> Option<Instant> {
         self.lock_table().down[usize::from(port)]
     }
 
-    /// Takes the events that are there.
+    /// Takes the pending events.
     pub(crate) fn take_events(&self, context: *mut Context, get: GetAsyncEvent, ack: AckAsyncEvent) {
         if !self.asks {
             return;
         }
-        // Held, so that an object is not destroyed between its event and the handing back.
+        // Locked across both calls, so that no object is destroyed between its event and the acknowledgement: ibv_destroy_qp(3) waits for
+        // unacknowledged events.
         let mut state = self.lock_table();
         for _ in 0..TAKEN_MAX {
             let mut event = AsyncEvent { element: std::ptr::null_mut(), event_type: 0 };
-            // SAFETY: the context is open, and the event is whole. The descriptor does not wait.
+            // SAFETY: the context is open, and `event` is valid for writes. The descriptor is non-blocking, so the call returns.
             if unsafe { get(context, &raw mut event) } != 0 {
                 return;
             }
             self.note_event(&mut state, &event);
-            // SAFETY: the event was just taken.
+            // SAFETY: exactly this event was taken, and it is acknowledged once.
             unsafe { ack(&raw mut event) };
         }
     }
 
     fn note_event(&self, state: &mut FaultTable, event: &AsyncEvent) {
-        // The union's other side is a port's number in its low half.
+        // The union may instead hold a port's number in its low byte.
         let port = usize::from(event.element.addr() as u8);
         match event_meaning(event.event_type) {
             VerbsEvent::Object(_) => {
@@ -153,7 +154,7 @@ impl DeviceFaults {
     }
 }
 
-/// Makes reads of a descriptor return at once; whether it could.
+/// Makes a descriptor non-blocking; returns whether that succeeded.
 fn set_nonblocking(fd: i32) -> bool {
     if fd < 0 {
         return false;

@@ -1,4 +1,4 @@
-//! The fabric: the ports that are usable, found once when it is made.
+//! The fabric: the usable ports of this host, found once when it is created. The front end creates it; it opens rails and moves no data.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -23,10 +23,10 @@ pub struct VerbsFabric {
 }
 
 impl VerbsFabric {
-    /// Opens rdma-core and the devices that `config` takes.
+    /// Opens rdma-core and the devices that `config` selects.
     ///
     /// # Errors
-    /// [`VerbsUnavailable`] says what there is not.
+    /// [`VerbsUnavailable`] names the missing part.
     pub fn new(config: VerbsConfig) -> Result<Self, VerbsUnavailable> {
         if config.disabled {
             return Err(VerbsUnavailable::Disabled);
@@ -34,7 +34,7 @@ impl VerbsFabric {
         Self::with_library(Arc::new(VerbsLibrary::open()?), config)
     }
 
-    /// The same with a library that is open.
+    /// Opens the devices with a library that is open.
     ///
     /// # Errors
     /// As [`VerbsFabric::new`].
@@ -57,7 +57,7 @@ impl VerbsFabric {
         if found.ports.is_empty() { Err(VerbsUnavailable::Ports(left_out.join("; "))) } else { Ok(found) }
     }
 
-    /// The request to each NIC and its grant, a line per NIC, for the log of the caller that opens the fabric.
+    /// Returns the requested and granted queue sizes, a line per NIC, for the log of the caller that opens the fabric.
     #[must_use]
     pub fn grant_notes(&self) -> &[String] {
         &self.notes
@@ -69,7 +69,7 @@ impl VerbsFabric {
         self.nics.iter().any(|nic| nic.caps.devices.reaches_any())
     }
 
-    /// Leaves of the memory of GPUs that NICs reach what is of use with these drivers. Not called, it is all that the
+    /// Limits the memory of GPUs that NICs reach to that of these drivers. Without this call it is all memory that the
     /// devices reach.
     #[must_use]
     pub fn with_gpus(mut self, gpus: &VendorDrivers) -> Self {
@@ -117,8 +117,8 @@ impl VerbsFabric {
 }
 
 impl VerbsFabric {
-    /// Other devices at the same place, of which there is more than one if the functions of a card count as one: their ports
-    /// come first.
+    /// Returns the number of other devices at the same place, which is not 0 if the functions of a card count as one: their ports
+    /// are numbered first.
     fn devices_at(&self, place: Option<&str>, name: &str) -> u32 {
         let there = |(nic, port): (&NicPort, &Arc<VerbsPort>)| {
             let there = nic.pci_path.as_deref() == place && port.device.name != name;
@@ -128,48 +128,48 @@ impl VerbsFabric {
         if place.is_none() {
             return 0;
         }
-        // At most as many as there are devices.
+        // At most the number of devices.
         names.len() as u32
     }
 }
 
-/// Every device that can be opened, or why one cannot.
+/// Opens every device; each failure is returned as its reason.
 fn open_all(
     library: &Arc<VerbsLibrary>,
     config: &VerbsConfig,
 ) -> Result<Vec<Result<VerbsDevice, String>>, VerbsUnavailable> {
     let mut count = 0;
-    // SAFETY: the count is a whole number.
+    // SAFETY: `count` is valid for writes.
     let list = unsafe { (library.calls().get_device_list)(&raw mut count) };
     if list.is_null() {
         return Err(VerbsUnavailable::Devices);
     }
     let mut devices = Vec::new();
     for at in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: the list has as many entries as were counted.
+        // SAFETY: `at` is less than the number of entries that the library returned.
         let entry = unsafe { list.add(at) };
-        // SAFETY: as above.
+        // SAFETY: an entry of the list, which has not been freed.
         let raw = unsafe { *entry };
-        // SAFETY: as above.
+        // SAFETY: the entry points to a device, which lives as long as the list.
         let transport = unsafe { (*raw).transport_type };
         if transport != TRANSPORT_IB {
             continue;
         }
-        // SAFETY: the list has not been freed.
+        // SAFETY: `raw` is an entry of the list, which has not been freed.
         let device = unsafe { VerbsDevice::open(library, raw, config) };
         devices.push(device.map_err(|error| format!("device {at} cannot be opened ({error})")));
     }
-    // SAFETY: the list was made above; open devices stay.
+    // SAFETY: the list was returned above and is freed once; open devices remain valid (ibv_get_device_list(3)).
     unsafe { (library.calls().free_device_list)(list) };
     if devices.is_empty() { Err(VerbsUnavailable::Devices) } else { Ok(devices) }
 }
 
-/// The second and further ports of a device have their number in the name.
+/// Returns the name of a port. The second and further ports of a device have their number in it.
 fn nic_name(device: &str, port: u8) -> String {
     if port == 1 { device.to_owned() } else { format!("{device}:{port}") }
 }
 
-/// A port, if it can be used; else why not.
+/// Returns a port if it can be used, else the reason why not.
 fn usable_port(
     device: &Arc<VerbsDevice>,
     number: u8,
@@ -197,7 +197,7 @@ fn usable_port(
         PacketRouting::Adaptive => true,
         PacketRouting::Fixed => false,
     };
-    // A write whose immediate goes by itself is two requests.
+    // A write whose immediate is a request of its own needs two requests.
     let places = if adaptive { 2 } else { 1 };
     let grant = QueueGrant::probe_grant(device, config, places)?;
     Ok(VerbsPort {

@@ -1,7 +1,9 @@
-//! Flushes: a read from ourselves. A queue pair that is connected to itself reads a word of our own memory, or a byte of a
-//! GPU's; by the rules of the bus its answer pushes earlier writes of the device to that memory before it. Needs no peer,
-//! and works when a link is in error. There is one for a port, made with the first flush and gone with the last rail that
-//! has flushed: each rail has a [`FlusherMember`], behind a lock that is held for a post or a look and never for a wait.
+//! Flushes, as loopback reads. A queue pair that is connected to itself reads a word of this process's memory, or a byte of a
+//! GPU's. Its read completion cannot pass earlier writes of the device to that memory (PCI Express Base Specification, section 2.4.1), so they are
+//! visible then. It needs no peer, and works when a link is in error.
+//!
+//! Each port has one, made with the first flush and freed with the last rail that
+//! has flushed. Each rail has a [`FlusherMember`]. A lock is held for a post or a poll and never for a wait.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,36 +22,36 @@ use crate::qp::VerbsQp;
 use crate::qp_state::{self, LocalQpAttrs, PeerQpAttrs, QpAttrLimits, QpTransition};
 use crate::register::device_rkey;
 
-/// Bytes that a flush of memory of the host reads.
+/// Bytes that a flush of host memory reads.
 const BYTES: u64 = 8;
-/// Flushes that the device has at once; others wait here.
+/// Most flushes that the device has at a time; further ones are queued here.
 const ROOM: u32 = 256;
-/// Nobody's seat: who asked is gone.
+/// Member number of flushes whose rail has been closed.
 const NOBODY: u64 = 0;
 
-/// One flush that was asked for.
+/// One requested flush.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct FlushRequest {
-    /// By which link,
+    /// The link that requested it.
     pub(crate) link: LinkId,
-    /// in which of its lives.
+    /// Distinguishes that link from earlier ones of the same number.
     pub(crate) life: u64,
     /// The user's number.
     pub(crate) wr_id: u64,
-    /// Whether the user is told.
+    /// Whether the user gets a completion when it succeeds.
     pub(crate) told: bool,
 }
 
-/// The same, with what is to be read and who is to hear of it.
+/// A flush with the memory to read and the rail that requested it.
 #[derive(Clone, Copy, Debug)]
 struct QueuedFlush {
     seat: u64,
     asked: FlushRequest,
-    /// `None`: a word of ours.
+    /// The byte to read; `None` reads the word of this process.
     at: Option<RemoteLocation>,
 }
 
-/// The queue pair of a port that reads from itself.
+/// The loopback queue pair of a port.
 pub(crate) struct PortFlusher {
     state: Mutex<FlusherQueues>,
     port: Arc<VerbsPort>,
@@ -57,30 +59,31 @@ pub(crate) struct PortFlusher {
     limits: QpAttrLimits,
 }
 
-/// What the lock is for.
+/// The state behind the lock.
 struct FlusherQueues {
-    // In the order in which they may go.
+    // Fields are dropped in this order: libibverbs refuses to destroy a completion queue that a queue pair still uses (EBUSY), and the
+    // queue pair may use the region until it is destroyed.
     qp: VerbsQp,
     cq: CompletionQueue,
     region: RegisteredRegion<ControlRole>,
     to: Sge,
-    /// Those that the device has, oldest first.
+    /// Flushes that the device has, oldest first.
     posted: VecDeque<QueuedFlush>,
-    /// Those that it is still to be given.
+    /// Flushes that were not submitted yet.
     waiting: VecDeque<QueuedFlush>,
-    /// Those that have ended, with the status, until their rail looks.
+    /// Flushes that have ended, with their status, until their rail polls.
     done: VecDeque<(QueuedFlush, u32)>,
     seats: u64,
 }
 
-/// What a rail has of the flusher of its port.
+/// A rail's membership of the flusher of its port.
 pub(crate) struct FlusherMember {
     flusher: Arc<PortFlusher>,
     number: u64,
 }
 
 impl FlusherMember {
-    /// A seat at the flusher of a port, which is made if there is none.
+    /// Joins the flusher of a port, which is created if there is none.
     ///
     /// # Errors
     /// The system's error, with the attribute that was wrong.
@@ -108,14 +111,14 @@ impl FlusherMember {
         Ok(Self { flusher, number })
     }
 
-    /// Has memory of the host flushed, or that at a place.
+    /// Queues a flush of host memory, or of the memory at `at`, and submits it if the device has room.
     pub(crate) fn post_flush(&self, asked: FlushRequest, at: Option<RemoteLocation>) {
         let mut state = self.flusher.lock_queues();
         state.waiting.push_back(QueuedFlush { seat: self.number, asked, at });
         state.submit_waiting();
     }
 
-    /// One that was asked for from here and has ended, with its status. None too while another rail looks.
+    /// Returns the next ended flush of this member, with its status. Returns `None` also while another rail holds the lock.
     pub(crate) fn next(&self) -> Option<(FlushRequest, u32)> {
         let mut state = match self.flusher.state.try_lock() {
             Ok(state) => state,
@@ -138,7 +141,7 @@ impl Drop for FlusherMember {
         let number = self.number;
         state.waiting.retain(|flush| flush.seat != number);
         state.done.retain(|(flush, _)| flush.seat != number);
-        // What the device has ends when it ends.
+        // The device still has these flushes and cannot cancel them; their completions are dropped.
         for flush in state.posted.iter_mut().filter(|flush| flush.seat == number) {
             flush.seat = NOBODY;
         }
@@ -174,9 +177,9 @@ impl PortFlusher {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what has ended, and gives the device what waits.
+    /// Collects ended flushes, and submits queued ones.
     fn collect_flushes(&self, state: &mut FlusherQueues) {
-        // More than it has cannot end.
+        // A bound only: the device never has more than ROOM flushes to complete.
         for _ in 0..ROOM {
             let more = state.cq.poll_batch();
             while let Some(wc) = state.cq.oldest_completion() {
@@ -192,8 +195,8 @@ impl PortFlusher {
         state.submit_waiting();
     }
 
-    /// One has failed, for which its own asker is to blame, or the device; the queue pair is in error. What others have
-    /// asked for goes over a new one.
+    /// Replaces the queue pair after a failed flush, which puts it into error. Either that flush's key or the device is at fault, so the flushes of
+    /// other members are submitted again on a new queue pair.
     #[cold]
     fn replace_qp(&self, state: &mut FlusherQueues) {
         let made = connect_to_itself(&self.port, &state.cq, &self.ours, &self.limits);
@@ -202,7 +205,7 @@ impl PortFlusher {
         }
         match made {
             Ok(qp) => {
-                // The old one goes here, and all it had to tell with it.
+                // The assignment destroys the old queue pair; its remaining completions are dropped.
                 state.qp = qp;
                 state.cq.retain_completions(|_| false);
             }
@@ -214,7 +217,7 @@ impl PortFlusher {
     }
 }
 
-/// A queue pair of a port that is connected to itself.
+/// Creates a queue pair of a port that is connected to itself.
 fn connect_to_itself(
     port: &VerbsPort,
     cq: &CompletionQueue,
@@ -245,7 +248,7 @@ fn connect_to_itself(
 }
 
 impl FlusherQueues {
-    /// Gives the device what waits, as far as it has room.
+    /// Submits queued flushes as far as the device has room.
     fn submit_waiting(&mut self) {
         while self.posted.len() < ROOM as usize
             && let Some(flush) = self.waiting.pop_front()
@@ -264,13 +267,13 @@ impl FlusherQueues {
             wr.wr.rdma = Rdma { remote_addr: at.addr, rkey: device_rkey(at.key) };
             match self.qp.post_send(&raw mut wr) {
                 Ok(()) => self.posted.push_back(flush),
-                // The device is lost.
+                // Only a lost device refuses a request within the granted sizes.
                 Err(_) => self.done.push_back((flush, wc_status::GENERAL_ERR)),
             }
         }
     }
 
-    /// The oldest has ended; whether badly.
+    /// Ends the oldest flush; returns whether it failed.
     fn finish_oldest(&mut self, wc: &Wc) -> bool {
         if wc.qp_num != self.qp.qp_number() {
             return false;

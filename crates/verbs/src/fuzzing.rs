@@ -1,5 +1,5 @@
-//! What the fuzz target of this crate does with its input: link addresses. Whatever parses must print to what parses to the
-//! same.
+//! The check that the fuzz target of this crate runs on its input: link addresses. Input that parses must encode to bytes that parse to the
+//! same value.
 
 use trunkline_proto::fuzzing::{FuzzTarget, make_variants};
 use trunkline_sys::verbs::Ece;

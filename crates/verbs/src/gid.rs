@@ -1,5 +1,5 @@
-//! Which address of a port is used. Pure; called when a port is found, and again once its address is no longer in the table. The rules for RoCE are those of NCCL's own transport,
-//! so that a job which sets its variables gets the same address here.
+//! The choice of a port's address. Pure; called when a port is found, and again once its address is no longer in the table. The rules for
+//! RoCE are those of NCCL's own transport, so that a job which sets its variables gets the same address here.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,11 +10,11 @@ use crate::config::{GidFamily, VerbsConfig};
 /// An entry of a port's table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct GidTableEntry {
-    /// Its place in the table.
+    /// Its index in the table.
     pub(crate) index: u32,
-    /// The address, as it travels.
+    /// The address in network order.
     pub(crate) raw: [u8; 16],
-    /// 1 or 2 for RoCE; 0 on InfiniBand, or if it is not known.
+    /// Version of RoCE, 1 or 2; 0 on InfiniBand, or if it is not known.
     pub(crate) roce: u8,
 }
 
@@ -30,22 +30,22 @@ impl GidTableEntry {
         }
     }
 
-    /// Whether links may use it after `before`, the port's first address, has left the table: it is of the same kind and
-    /// reaches as far. While an interface has no other address, its link-local one does not.
+    /// Whether links may use it after `before`, the port's first address, has left the table: it must be of the same kind and
+    /// scope. So a link-local address is not used while an interface is between two others.
     pub(crate) fn may_replace(&self, before: &Self) -> bool {
         self.gid_family() == before.gid_family()
             && self.roce == before.roce
             && (self.is_routable() || !before.is_routable())
     }
 
-    /// Whether it is set, and reaches beyond its own cable.
+    /// Whether it is set, and not link-local.
     fn is_routable(&self) -> bool {
         let set = self.raw[8..] != [0; 8];
         set && !Ipv6Addr::from(self.raw).is_unicast_link_local()
     }
 }
 
-/// The entry to use of a port on this link layer.
+/// Returns the entry to use for a port on this link layer.
 pub(crate) fn choose_gid(
     link_layer: u8,
     table: &[GidTableEntry],
@@ -58,10 +58,10 @@ pub(crate) fn choose_gid(
     }
 }
 
-/// The entry of a RoCE port to use, from those that are there, the one with index 0 first.
+/// Returns the entry of a RoCE port to use, from its entries by ascending index.
 ///
-/// A forced index is taken if it is there. Else the first entry gives way to one of the wanted family in the wanted range,
-/// and that to one with the wanted version of RoCE, if it is routable.
+/// An index given by the user has precedence if it exists. Else the first entry is replaced by one of the wanted family in the wanted range,
+/// and that by one with the wanted version of RoCE, if it is routable.
 pub(crate) fn of_roce(table: &[GidTableEntry], config: &VerbsConfig) -> Option<GidTableEntry> {
     if let Some(forced) = config.gid_index {
         return table.iter().find(|one| one.index == forced).copied();
@@ -84,13 +84,13 @@ pub(crate) fn of_roce(table: &[GidTableEntry], config: &VerbsConfig) -> Option<G
     Some(best)
 }
 
-/// The entry of an InfiniBand port to use: the routable one if it names a subnet to route by, else the first.
+/// Returns the entry of an InfiniBand port to use: the routable one if it names a subnet to route by, else the first.
 pub(crate) fn of_infiniband(table: &[GidTableEntry], config: &VerbsConfig) -> Option<GidTableEntry> {
     let at = |index: u32| table.iter().find(|one| one.index == index).copied();
     if let Some(forced) = config.gid_index {
         return at(forced);
     }
-    // Bytes 4 and 5 hold what routers forward by.
+    // Bytes 4 and 5 are the identifier that routers forward by (FLID).
     at(config.routable_gid_index).filter(|one| one.raw[4..6] != [0; 2]).or_else(|| at(0))
 }
 
@@ -115,7 +115,7 @@ mod tests {
         Some(GidRange::parse(text).unwrap())
     }
 
-    /// As a port with two addresses has it: each of them with both versions, after the one that is always there.
+    /// A port with two addresses: each of them with both versions, after the link-local one that every port has.
     fn table() -> Vec<GidTableEntry> {
         vec![
             entry(0, "fe80::5", 1),

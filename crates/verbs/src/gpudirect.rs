@@ -1,5 +1,5 @@
-//! Which memory of GPUs a device reaches: asked of library, kernel and modules once, when the device is opened. It opens no
-//! driver of a GPU; whether there is one is for the front end to find out.
+//! The memory of GPUs that a device reaches: determined from library, kernel and modules once, when the device is opened. It opens no
+//! driver of a GPU; the front end checks whether one is present.
 
 use std::io;
 use std::path::Path;
@@ -8,24 +8,24 @@ use crate::VerbsConfig;
 use crate::device::{VerbsDevice, last_error};
 use trunkline_fabric::{DeviceReach, RegisterError};
 
-/// What says that NVIDIA's module for peer memory is loaded, from the root on: today's name, and two older ones.
+/// Files that show that NVIDIA's module for peer memory is loaded, relative to the root: today's name, and two older ones.
 const NVIDIA: [&str; 3] = [
     "sys/module/nvidia_peermem/version",
     "sys/kernel/mm/memory_peers/nvidia-peermem/version",
     "sys/kernel/mm/memory_peers/nv_mem/version",
 ];
-/// The same of AMD's, which is in their kernel driver.
+/// Files that show the same of AMD's module, which is part of its kernel driver.
 const AMD: [&str; 2] = ["sys/kernel/mm/memory_peers/amdkfd/version", "sys/memory_peers/amdkfd/version"];
 
-/// As a dma-buf.
+/// How memory is registered as a dma-buf, for messages.
 const BY_DMABUF: &str = "as a dma-buf";
-/// By its address.
+/// How memory is registered by its address, for messages.
 const BY_ADDRESS: &str = "by its address";
-/// What helps where the kernel or the NIC's driver registers no dma-bufs.
+/// The remedy if the kernel or the NIC's driver registers no dma-bufs.
 const LOAD_PEER_MEMORY: &str = "load the module for peer memory (modprobe nvidia-peermem; AMD: amdgpu of ROCm with it), or \
      use a kernel and a driver of the NIC that register dma-bufs (Linux 5.12 or later, rdma-core 34 or later)";
 
-/// What a device reaches.
+/// Returns the memory of GPUs that a device reaches.
 pub(crate) fn device_reach(device: &VerbsDevice, config: &VerbsConfig) -> DeviceReach {
     let there = |names: &[&str]| names.iter().any(|name| is_there(&config.root, name));
     DeviceReach {
@@ -40,28 +40,28 @@ fn is_there(root: &Path, name: &str) -> bool {
     root.join(name).exists()
 }
 
-/// Whether library, kernel and driver register dma-bufs: asked with a descriptor that is none. Who looks at it knows the
-/// call.
+/// Whether library, kernel and driver register dma-bufs. Tries it with an invalid descriptor: only a driver that supports the call reads the
+/// descriptor and returns EBADF.
 fn registers_dmabufs(device: &VerbsDevice) -> bool {
     let calls = device.calls();
     let Some(register) = calls.reg_dmabuf_mr else { return false };
-    // SAFETY: the domain is open; no bytes of no file.
+    // SAFETY: the domain is open; no memory is involved, because the descriptor is invalid and the length is 0.
     let mr = unsafe { register(device.protection_domain(), 0, 0, 0, -1, 0) };
     if !mr.is_null() {
-        // SAFETY: just made. What takes anything is not to be trusted.
+        // SAFETY: registered just now, and used nowhere else. A driver that accepts an invalid descriptor does not count as support.
         unsafe { (calls.dereg_mr)(mr) };
         return false;
     }
     last_error().raw_os_error() == Some(libc::EBADF)
 }
 
-/// Memory of a device cannot be registered by its address.
+/// Returns the error that memory of a device cannot be registered by its address.
 pub(crate) fn no_peer_memory() -> RegisterError {
     let why = "no module of the kernel for peer memory is loaded".to_owned();
     RegisterError::Device { how: BY_ADDRESS, why, remedy: LOAD_PEER_MEMORY }
 }
 
-/// It could not be, although there is a module for it.
+/// Returns the error that registration by address failed although a module is loaded.
 pub(crate) fn not_by_address(error: &io::Error) -> RegisterError {
     let remedy = match error.raw_os_error() {
         Some(libc::EFAULT | libc::EINVAL) => {
@@ -75,13 +75,13 @@ pub(crate) fn not_by_address(error: &io::Error) -> RegisterError {
     RegisterError::Device { how: BY_ADDRESS, why: error.to_string(), remedy }
 }
 
-/// The device registers no dma-bufs.
+/// Returns the error that the device registers no dma-bufs.
 pub(crate) fn no_dmabufs() -> RegisterError {
     let why = "the kernel, rdma-core or the NIC's driver has no call for it".to_owned();
     RegisterError::Device { how: BY_DMABUF, why, remedy: LOAD_PEER_MEMORY }
 }
 
-/// A dma-buf was refused.
+/// Returns the error that a dma-buf was refused.
 pub(crate) fn not_as_dmabuf(error: &io::Error) -> RegisterError {
     let remedy = match error.raw_os_error() {
         Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::ENOSYS) => LOAD_PEER_MEMORY,

@@ -1,7 +1,7 @@
-//! How large the queues of a port's queue pairs may be: found out by creating one when the fabric is made.
+//! The largest queues that a port's queue pairs can have: determined by creating one when the fabric is created.
 //!
-//! The limits that a device reports (`max_qp_wr`) hold for its smallest requests alone. How many of ours it takes depends on
-//! their inline bytes and ranges, so a queue pair of the wanted size is tried, then smaller ones.
+//! The limits that a device reports (`max_qp_wr`) only hold for its smallest requests. The number of larger requests depends on
+//! their inline bytes and ranges. So a queue pair of the wanted size is tried, then smaller ones.
 
 use std::io;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::qp::VerbsQp;
 
 /// Inline bytes that are tried, most first: 96 is the maximum of some devices of Broadcom and Intel.
 const INLINE: [u32; 7] = [256, 192, 128, 96, 64, 32, 0];
-/// Most operations of a link; what is kept for each takes memory.
+/// Most operations of a link, because each takes memory here.
 const DEPTH_MAX: u32 = 16_384;
-/// Fewest operations of a link that are tried, as the engine's own least depth is.
+/// Fewest operations of a link that are tried, which is the engine's own minimum.
 const DEPTH_MIN: u32 = 32;
 
 /// The sizes that a device granted to the queue pairs of a port.
@@ -27,37 +27,37 @@ pub(crate) struct QueueGrant {
     pub(crate) depth: u32,
     /// Most inline bytes of a request.
     pub(crate) inline: u32,
-    /// Whether work is built in place.
+    /// Whether requests are built in place.
     pub(crate) extended: bool,
     asked: QpCap,
     granted: QpCap,
 }
 
-/// The sizes of a queue pair for `depth` operations, of `places` requests each.
+/// Returns the sizes of a queue pair for `depth` operations, of `places` requests each.
 pub(crate) fn qp_sizes(depth: u32, receives: u32, places: u32, inline: u32) -> QpCap {
     QpCap {
-        // The last is for the request that ends a link.
+        // One more for the mark that ends a link.
         max_send_wr: places * depth + 1,
         max_recv_wr: receives.max(1),
-        // Sends have heads and bodies.
+        // A send has a head and a body.
         max_send_sge: 2,
         max_recv_sge: 1,
         max_inline_data: inline,
     }
 }
 
-/// Whether a smaller queue pair may be had where this error came: "invalid" and "no memory" are the providers' answers to sizes
+/// Whether a smaller queue pair may succeed after this error: providers return "invalid" and "no memory" for sizes
 /// beyond their own.
 fn may_shrink(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM))
 }
 
 impl QueueGrant {
-    /// Creates queue pairs for as many operations as `config` wants, of `places` requests each, and smaller ones until the device takes
-    /// one: with fewer inline bytes first, because the rail copies the bytes that the device does not, then with half the operations.
+    /// Creates queue pairs for the operations that `config` wants, of `places` requests each, and smaller ones until the device accepts
+    /// one. It first tries fewer inline bytes, because the rail copies the bytes that the device does not, then half the operations.
     ///
     /// # Errors
-    /// Why the device takes none, for a person.
+    /// Why the device accepts none, as a text for the user.
     pub(crate) fn probe_grant(
         device: &Arc<VerbsDevice>,
         config: &VerbsConfig,
@@ -90,7 +90,7 @@ impl QueueGrant {
         Err(format!("makes no queue pair, not even for {least} operations without inline bytes ({last})"))
     }
 
-    /// One line for the log: the request to the device called `name`, and its grant.
+    /// Returns a line for the log: the request to the device called `name`, and its grant.
     pub(crate) fn log_line(&self, name: &str) -> String {
         let QpCap { max_send_wr, max_recv_wr, max_inline_data, .. } = self.asked;
         let granted = self.granted;
@@ -102,7 +102,7 @@ impl QueueGrant {
     }
 }
 
-/// Depths and inline bytes, of at most so many, in the order in which they are tried.
+/// Returns depths and inline bytes in the order in which they are tried: depths from `wanted`, inline bytes of at most `most`.
 fn size_attempts(wanted: u32, most: u32) -> impl Iterator<Item = (u32, u32)> {
     let smaller = move |depth: &u32| Some(depth / 2).filter(|half| *half >= DEPTH_MIN);
     let depths = std::iter::successors(Some(wanted), smaller);

@@ -1,4 +1,4 @@
-//! Which ports are taken, by `TRUNKLINE_IB_HCA` or `NCCL_IB_HCA`. Pure; asked once for each port that is found.
+//! The selection of ports by `TRUNKLINE_IB_HCA` or `NCCL_IB_HCA`. Pure; called once for each port that is found.
 
 use crate::config::VerbsConfigError;
 
@@ -7,9 +7,9 @@ const ENTRIES_MAX: usize = 32;
 
 /// A list of devices and ports: `[^][=]name[:port[:rail[:plane]]],...`.
 ///
-/// `^` takes what the list does not name; `=` compares whole names instead of their beginnings; where both are given `^`
-/// comes first. An entry without a port is for all ports. Without entries everything is taken. Rails and planes are names
-/// for the library that uses the NIC; they choose nothing here.
+/// `^` selects the devices that the list does not name; `=` compares whole names instead of their beginnings; if both are given, `^`
+/// is first. An entry without a port is for all ports. Without entries everything is selected. Rails and planes are names
+/// for the library that uses the NIC; they select nothing here.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct HcaFilter {
     excludes: bool,
@@ -41,7 +41,7 @@ impl HcaFilter {
         Ok(Self { excludes, exact, entries })
     }
 
-    /// Whether a port of a device is taken.
+    /// Whether a port of a device is selected.
     #[must_use]
     pub fn matches_port(&self, device: &str, port: u32) -> bool {
         if self.entries.is_empty() {
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(taken("^=mlx5_1"), [0, 3, 4]);
         assert_eq!(taken("^=mlx5_1:2"), [0, 1, 3, 4]);
         assert_eq!(taken("^"), [0, 1, 2, 3, 4], "nothing is excluded");
-        // The other way round `^` is part of a name.
+        // In the other order `^` is part of a name.
         assert_eq!(taken("=^mlx5_1"), [0_usize; 0]);
     }
 

@@ -1,4 +1,4 @@
-//! libibverbs, opened at run time by the versions of its symbols. Made once for a fabric; never unloaded, because its
+//! libibverbs, opened at run time by the versions of its symbols. Opened once per fabric; never unloaded, because its
 //! providers may have threads and handlers in this process.
 
 use std::error::Error as _;
@@ -27,7 +27,7 @@ macro_rules! load {
     } };
 }
 
-/// The symbol of a function that need not be there.
+/// Returns the symbol of an optional function.
 fn may_be(field: &str) -> &'static str {
     match field {
         "query_gid_ex" => "_ibv_query_gid_ex",
@@ -48,7 +48,7 @@ impl VerbsLibrary {
         let name = LIBRARY.to_string_lossy().into_owned();
         // SAFETY: rdma-core's own library; its constructors run here as in any program that is linked with it.
         let library = unsafe { libloading::os::unix::Library::new(name) };
-        // What the linker said stands behind the error.
+        // The linker's message is the source of the error.
         let said = |error: libloading::Error| error.source().map_or(error.to_string(), ToString::to_string);
         let handle = library.map_err(|error| VerbsUnavailable::Library(said(error)))?.into_raw();
         let find = |symbol: &str| find_symbol(handle, symbol);
@@ -69,25 +69,25 @@ impl VerbsLibrary {
         })
     }
 
-    /// A library that is a table of functions.
+    /// Uses a table of functions as the library.
     ///
     /// # Safety
-    /// The functions, and those in the tables of what they return, do what libibverbs says of them.
+    /// The functions, and those in the tables that they return, behave as libibverbs documents.
     #[must_use]
     pub unsafe fn from_calls(calls: Calls) -> Self {
         Self { calls, ionic: None }
     }
 
-    /// The same with a library that stands for the provider's.
+    /// Adds a table of functions that replaces the provider's library.
     ///
     /// # Safety
-    /// The functions do what libionic says of them.
+    /// The functions behave as libionic documents.
     #[must_use]
     pub unsafe fn with_pipelines(self, ionic: ionic::Calls) -> Self {
         Self { ionic: Some(ionic), ..self }
     }
 
-    /// The provider's.
+    /// Returns the functions of the provider's library, if it is open.
     pub(crate) fn ionic_calls(&self) -> Option<ionic::Calls> {
         self.ionic
     }
@@ -98,7 +98,7 @@ impl VerbsLibrary {
     }
 }
 
-/// The symbol in the version that our types are for.
+/// Returns the symbol in the version that the types of this crate are for.
 fn find_symbol(handle: *mut c_void, symbol: &str) -> Result<NonNull<c_void>, VerbsUnavailable> {
     let missing = |version: &CStr| VerbsUnavailable::Symbol {
         symbol: symbol.to_owned(),
@@ -120,7 +120,7 @@ mod tests {
         for name in ["query_gid_ex", "reg_mr_iova2", "reg_dmabuf_mr", "qp_to_qp_ex", "set_ece", "query_ece"] {
             assert!(VERSIONS.iter().any(|(known, _)| known.to_str() == Ok(may_be(name))), "{name}");
         }
-        // Every field of the table is a pointer.
+        // The division counts the fields, because each one is a pointer.
         assert_eq!(size_of::<Calls>() / size_of::<usize>(), VERSIONS.len());
     }
 

@@ -1,7 +1,7 @@
-//! A link: one queue pair towards one peer, what is posted on it, and the receives that wait.
+//! A link: one queue pair towards one peer, its posted operations, and its posted receives. The rail calls it.
 //!
-//! Writes with immediate take receives as sends do. One that such a write took is posted again where its completion is
-//! told, in the same poll (`poll.rs`), and the user does not hear of it.
+//! Writes with immediate consume receives as sends do. A receive that such a write consumed is posted again in the poll that returns the
+//! write's completion (`poll.rs`), without a completion for the user.
 
 use std::time::{Duration, Instant};
 
@@ -15,37 +15,37 @@ use crate::queue::WorkQueue;
 use crate::receives::PostedReceives;
 use crate::stage::RequestChain;
 
-/// Where a link is in its life.
+/// State of a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum VerbsLinkStage {
-    /// Takes receives.
+    /// Not connected: accepts only receives.
     New,
-    /// Full service.
+    /// Connected.
     Up,
-    /// Everything posted comes back flushed.
+    /// In error: all posted operations complete as flushed.
     Error,
 }
 
-/// What a completion is of, as its number says: the kind, the place of the link, and a position.
+/// The kind of request that a completion belongs to. A request's number contains the kind, the place of the link, and a position.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WrIdKind {
     /// Work of the user, by its position in the queue.
     Work,
     /// A receive of the user, by its slot.
     Receive,
-    /// What is posted last on a queue pair in error.
+    /// The request that is posted last on a queue pair in error.
     Mark,
 }
 
-/// By then a queue pair that broke has told its peer why.
+/// Time within which a queue pair that failed by itself has sent its peer the reason (a NAK).
 const PEER_IS_TOLD: Duration = Duration::from_millis(100);
-/// Bits of a link's place in a number.
+/// Bits of a link's place in a request's number.
 const PLACE_BITS: u32 = 24;
-/// Most links of a rail.
+/// Most links of a rail, as its place has that many bits.
 pub(crate) const LINKS_MAX: u32 = 1 << PLACE_BITS;
 
 impl WrIdKind {
-    /// The number of a request.
+    /// Encodes the number of a request.
     #[inline]
     pub(crate) fn to_wr_id(self, place: u32, position: u32) -> u64 {
         let kind = match self {
@@ -56,7 +56,7 @@ impl WrIdKind {
         kind << 56 | u64::from(place) << 32 | u64::from(position)
     }
 
-    /// What a number says: the kind, the place of the link, and the position.
+    /// Decodes a request's number into the kind, the place of the link, and the position.
     #[inline]
     pub(crate) fn from_wr_id(id: u64) -> Option<(Self, u32, u32)> {
         let kind = match id >> 56 {
@@ -69,24 +69,24 @@ impl WrIdKind {
     }
 }
 
-/// Registered memory of a link for payload that the caller wants copied and the device does not take inline: the first bytes of
+/// Registered memory of a link for payload that must be copied and that the device does not take inline: the first bytes of
 /// sends whose rest is registered, and payload beyond the device's inline room. It has a place for each operation in the queue, which
-/// is free again once that has ended.
+/// is free again once that operation has ended.
 pub(crate) struct InlineStaging {
     pub(crate) region: RegisteredRegion<ControlRole>,
-    /// As the device names it.
+    /// Its address and key for the device.
     pub(crate) base: Sge,
     /// Bytes of a place.
     pub(crate) stride: u64,
 }
 
 impl InlineStaging {
-    /// Copies payload to place number `place`; where the device finds it.
+    /// Copies payload to place number `place`; returns its address for the device.
     #[inline]
     pub(crate) fn copy_payload(&self, place: u32, one: &[u8], two: &[u8]) -> Sge {
         let at = u64::from(place) * self.stride;
         let memory = self.region.memory();
-        // There is a place for each operation, and no payload is longer than one.
+        // Cannot fail: there is a place for each operation, and no payload is longer than a place.
         let _ = memory.write(at, one);
         let _ = memory.write(at + one.len() as u64, two);
         Sge { addr: self.base.addr + at, length: (one.len() + two.len()) as u32, lkey: self.base.lkey }
@@ -98,47 +98,47 @@ pub(crate) struct VerbsLink {
     pub(crate) id: LinkId,
     pub(crate) qp: VerbsQp,
     pub(crate) queue: WorkQueue,
-    /// What waits to be given to the device.
+    /// Requests that are not submitted yet.
     pub(crate) chain: RequestChain,
-    /// The pipeline that it is on.
+    /// Its pipeline.
     pub(crate) pipeline: u32,
-    /// First packet number.
+    /// Number of the first packet it sends.
     pub(crate) psn: u32,
-    /// What its device may add to the standard; once it is connected, what it has agreed to.
+    /// The extensions (ECE) that its device offers; once connected, those that it has agreed to.
     pub(crate) ece: Option<Ece>,
     pub(crate) state: VerbsLinkStage,
-    /// Most operations at once, the flushes included.
+    /// Most operations at once, including flushes.
     pub(crate) depth: u32,
-    /// What an immediate will end as whose bytes have failed.
+    /// The status for the next immediate, if the bytes of its write have failed.
     pub(crate) half: Option<OpStatus>,
     /// Flushes that have not completed.
     pub(crate) flushes: u32,
-    /// Those that the device has, or is about to get, or did not take.
+    /// Receives that the device has, will get, or has refused.
     pub(crate) receives: PostedReceives,
-    /// Receives that wait to be given to the device.
+    /// Receives that are not submitted yet.
     pub(crate) receive_chain: RequestChain,
-    /// When it broke by itself, until it is put into error from here too.
+    /// Time when it failed by itself, until this side puts it into error, too.
     pub(crate) broken: Option<Instant>,
-    /// Told apart from earlier links of the same place.
+    /// Distinguishes it from earlier links of the same place.
     pub(crate) life: u64,
-    /// Why the device was not given something or did not take it, until the first of that is given back.
+    /// Why the device was not given a request or refused it; reported with the first such request.
     pub(crate) refusal: Option<OpStatus>,
-    /// The address by which the peer reaches our port.
+    /// The address at which the peer reaches this side's port.
     pub(crate) at: PortAddress,
-    /// Most bytes of a request that the device copies.
+    /// Most bytes of a request that the device copies (inline data).
     pub(crate) inline: usize,
-    // After the queue pair, which may still read it.
+    // Dropped after the queue pair, which may still read it.
     pub(crate) staging: InlineStaging,
 }
 
 impl VerbsLink {
-    /// Operations that have not ended.
+    /// Returns the number of operations that have not ended.
     #[inline]
     pub(crate) fn outstanding_ops(&self) -> u32 {
         self.queue.operation_count() + self.flushes
     }
 
-    /// Operations that can be posted.
+    /// Returns the number of operations that can be posted.
     #[inline]
     pub(crate) fn free_credits(&self) -> u32 {
         match self.state {
@@ -147,12 +147,12 @@ impl VerbsLink {
         }
     }
 
-    /// Whether nothing is owed.
+    /// Whether no completion is owed.
     pub(crate) fn is_empty(&self) -> bool {
         self.outstanding_ops() == 0 && self.receives.len() == 0
     }
 
-    /// Puts the queue pair into error; what the device has comes back as flushed.
+    /// Puts the queue pair into error; the device flushes its requests.
     pub(crate) fn break_down(&mut self) {
         if self.state == VerbsLinkStage::Error {
             return;
@@ -161,8 +161,8 @@ impl VerbsLink {
         self.enter_error();
     }
 
-    /// The same after a completion in error: the device has done it by itself, and may still have to tell the peer why. Moved
-    /// from here, soft-RoCE would leave that out.
+    /// Records that a completion was in error: the device has put the queue pair into error by itself, and may still have to send the peer the reason.
+    /// Soft-RoCE drops that NAK if this side also moves the queue pair to ERR.
     pub(crate) fn has_broken(&mut self) {
         if self.state != VerbsLinkStage::Error {
             self.broken = Some(Instant::now());
@@ -170,8 +170,8 @@ impl VerbsLink {
         }
     }
 
-    /// Some of what the device has done was not to be told, and in error it tells nothing of that any more: one operation behind
-    /// all others does.
+    /// Enters the error state and posts a mark behind all requests. In error a device completes every request as flushed, but not those that it
+    /// executed unsignalled before; the mark's completion ends them.
     fn enter_error(&mut self) {
         let was_up = std::mem::replace(&mut self.state, VerbsLinkStage::Error) == VerbsLinkStage::Up;
         if !was_up {
@@ -180,12 +180,12 @@ impl VerbsLink {
         let mut work = SendWr::ZERO;
         work.wr_id = WrIdKind::Mark.to_wr_id(self.id.0, self.queue.submitted_end());
         (work.opcode, work.send_flags) = (wr_opcode::RDMA_WRITE, SEND_SIGNALED);
-        // A device that is lost refuses it.
+        // Ignored: only a lost device refuses it.
         let _ = self.qp.post_send(&raw mut work);
     }
 
-    /// Whether it is in error and nothing is owed any more. What was posted between the error and the word of it may not come
-    /// back by itself, so after a while the queue pair is put into error from here.
+    /// Whether it is in error and owes no completion. A request that was posted between the error and its completion may never be
+    /// flushed by the device, so after [`PEER_IS_TOLD`] this side puts the queue pair into error.
     pub(crate) fn is_quiet(&mut self) -> bool {
         let told = self.broken.is_some_and(|since| since.elapsed() > PEER_IS_TOLD);
         if told && !self.is_empty() {
@@ -197,7 +197,7 @@ impl VerbsLink {
     fn tell_device(&mut self) {
         self.broken = None;
         let (attr, mask) = qp_state::error_attrs();
-        // A device that is lost refuses it.
+        // Ignored: only a lost device refuses it.
         let _ = self.qp.modify(&attr, mask);
     }
 }

@@ -1,4 +1,4 @@
-//! The names of the devices for which rdma-core has a provider. Asked by `crates/runtime` when a device is not used; opens no device.
+//! The names of the devices for which rdma-core has a provider. `crates/runtime` calls it when a device is not used; it opens no device.
 
 use std::ffi::CStr;
 
@@ -13,24 +13,24 @@ pub fn device_names() -> Result<Vec<String>, VerbsUnavailable> {
     let library = VerbsLibrary::open()?;
     let calls = library.calls();
     let mut count = 0;
-    // SAFETY: the count is a whole number.
+    // SAFETY: `count` is valid for writes.
     let list = unsafe { (calls.get_device_list)(&raw mut count) };
     if list.is_null() {
         return Ok(Vec::new());
     }
     let mut names = Vec::new();
     for at in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: the list has as many entries as were counted.
+        // SAFETY: `at` is less than the number of entries that the library returned.
         let entry = unsafe { list.add(at) };
-        // SAFETY: as above.
+        // SAFETY: an entry of the list, which has not been freed.
         let device = unsafe { *entry };
-        // SAFETY: the list has not been freed.
+        // SAFETY: `device` is an entry of the list, which has not been freed.
         let name = unsafe { (calls.get_device_name)(device) };
-        // SAFETY: the library's text ends with zero and lives as long as the list.
+        // SAFETY: the library returns a zero-terminated text inside the device, which lives as long as the list.
         let name = unsafe { CStr::from_ptr(name) };
         names.push(name.to_string_lossy().into_owned());
     }
-    // SAFETY: the list was made above, and no device of it is open.
+    // SAFETY: the list was returned above and is freed once; no device of it is open.
     unsafe { (calls.free_device_list)(list) };
     Ok(names)
 }

@@ -1,13 +1,13 @@
-//! Variables that users of NCCL know for its RDMA transport and that change nothing here. Who has set one is told so, once.
+//! Variables of NCCL's RDMA transport that have no effect here. Users who set one get a line in the log, once.
 //! Pure; the front end reads the environment and writes the lines.
 
-/// One of them.
+/// A variable without effect.
 struct IgnoredVariable {
     /// Without `NCCL_`.
     name: &'static str,
-    /// Values that ask for what is done anyway.
+    /// Values that request the behaviour that is used anyway.
     same: &'static [&'static str],
-    /// What is done instead.
+    /// The behaviour that is used instead.
     instead: &'static str,
 }
 
@@ -80,7 +80,7 @@ const UNHEARD: &[IgnoredVariable] = &[
     IgnoredVariable { name: "IB_RESILIENCY_PORT_RECOVERY_ATTEMPTS_MAX", same: &[], instead: FAILOVER },
 ];
 
-/// A line for each that is set, by `look_up`, to what is not done anyway.
+/// Returns a line for each variable that `look_up` finds set to a behaviour that is not used anyway.
 #[must_use]
 pub fn ignored_variables(look_up: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let line = |one: &IgnoredVariable| {

@@ -1,5 +1,5 @@
-//! The pipelines of a device, where its maker's library says that it has some (AMD's, through libionic): which there are, and
-//! how a queue pair gets on one. Called when links are made; elsewhere a device counts as one pipeline.
+//! The pipelines of a device whose vendor's library reports some (AMD's, through libionic): their numbers, and
+//! the placement of queue pairs on them. Called when links are created; any other device counts as one pipeline.
 
 use std::ffi::CStr;
 use std::io;
@@ -10,12 +10,12 @@ use trunkline_sys::verbs::{Context, Pd, Qp as RawQp};
 
 use crate::device::check_code;
 
-/// The maker's library, if it is installed.
+/// Opens the vendor's library, if it is installed.
 pub(crate) fn open_ionic() -> Option<Calls> {
     // SAFETY: the library of an rdma-core provider; its constructors run here as when rdma-core loads it.
     let library = unsafe { libloading::os::unix::Library::new(LIBRARY.to_str().ok()?) }.ok()?;
     let calls = load_calls(&library);
-    // Never closed, as rdma-core's own is not: the provider may have handlers in this process.
+    // Never closed, as rdma-core's own library: the provider may have handlers in this process.
     std::mem::forget(library);
     calls
 }
@@ -38,31 +38,31 @@ fn symbol_name(name: &CStr) -> &[u8] {
     name.to_bytes_with_nul()
 }
 
-/// Those of one device.
+/// The pipelines of one device.
 pub(crate) struct DevicePipelines {
     calls: Option<Calls>,
-    /// The number of the bit of each.
+    /// For each pipeline the number of its bit in the library's masks.
     bits: Vec<u8>,
-    /// The domain stands for one of them while a queue pair is made.
+    /// Held while a queue pair is created, because the mask is set for the whole domain.
     making: Mutex<()>,
 }
 
 impl DevicePipelines {
-    /// Finds them. `context` is an open device.
+    /// Finds the pipelines. `context` is an open device.
     pub(crate) fn from_context(calls: Option<Calls>, context: *mut Context) -> Self {
-        // SAFETY: the device is open; of another maker's the call says so by 0.
+        // SAFETY: the device is open; the call returns 0 for one of another vendor.
         let mask = calls.map_or(0, |calls| unsafe { (calls.ctx_get_udma_mask)(context) });
         let bits = (0..8).filter(|bit| mask >> bit & 1 == 1).collect();
         Self { calls, bits, making: Mutex::default() }
     }
 
-    /// How many, at least 1.
+    /// Returns the number of pipelines, at least 1.
     pub(crate) fn pipeline_count(&self) -> u32 {
-        // At most eight.
+        // The mask has eight bits, so there are at most eight.
         self.bits.len().max(1) as u32
     }
 
-    /// Makes a queue pair of a domain on that pipeline, or on any.
+    /// Creates a queue pair of a domain on that pipeline, or on any.
     ///
     /// # Errors
     /// Those of `make`, and the library's.
@@ -76,7 +76,7 @@ impl DevicePipelines {
         let (Some(calls), Some(bit)) = (self.calls, bit) else { return make() };
         let all = self.bits.iter().fold(0, |all, bit| all | 1 << bit);
         let _one = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: a domain of a device that the library knows.
+        // SAFETY: an open domain of a device that the library supports, because it has reported pipelines for it.
         check_code(unsafe { (calls.pd_set_udma_mask)(pd, 1 << bit) })?;
         let made = make();
         // SAFETY: as above.
@@ -84,10 +84,10 @@ impl DevicePipelines {
         made
     }
 
-    /// The pipeline that a queue pair is on.
+    /// Returns the pipeline of a queue pair.
     pub(crate) fn qp_pipeline(&self, qp: *mut RawQp) -> u32 {
         let Some(calls) = self.calls.filter(|_| !self.bits.is_empty()) else { return 0 };
-        // SAFETY: a queue pair of a device that the library knows.
+        // SAFETY: an open queue pair of a device that the library supports, because it has reported pipelines for it.
         let bit = unsafe { (calls.qp_get_udma_idx)(qp) };
         self.bits.iter().position(|known| *known == bit).map_or(0, |at| at as u32)
     }

@@ -1,5 +1,5 @@
-//! What the device says has finished, as the contract tells it. Called by the rail's poll; takes completions in batches, and
-//! finds the operation by the number it was posted with. Receives that writes with immediate took are posted again here.
+//! Converts the device's completions into those of the contract. Called by the rail's poll; takes completions in batches, and
+//! finds the operation by the number it was posted with. Receives that writes with immediate consumed are posted again here.
 
 use trunkline_fabric::{Completion, CompletionKind, LinkId, OpStatus, Rail as _};
 use trunkline_sys::verbs::{WC_WITH_IMM, Wc, wc_opcode, wc_status};
@@ -10,15 +10,15 @@ use crate::flusher::FlusherMember;
 use crate::link::{VerbsLink, WrIdKind};
 use crate::queue::{EndedWork, WorkEntry};
 
-/// What one look at a completion gave.
+/// The result of processing a completion once.
 enum CompletionStep {
-    /// Nothing that the user is told; it is over.
+    /// No completion for the user; the device's completion is done.
     Nothing,
-    /// Something, and it is over.
+    /// A completion for the user; the device's completion is done.
     Last(Completion),
-    /// Something, and there is more in it.
+    /// A completion for the user, and the device's completion implies more.
     More(Completion),
-    /// Nothing yet, and there is more in it.
+    /// No completion for the user, but the device's completion implies more.
     Again,
 }
 
@@ -26,11 +26,11 @@ fn posted_completion(link: LinkId, entry: WorkEntry, status: OpStatus) -> Comple
     Completion { wr_id: entry.wr_id, link, done: CompletionKind::Posted, status, imm: None, len: 0 }
 }
 
-/// Batches that one poll goes through at most.
+/// Most batches that one poll handles, which bounds its duration.
 const BATCHES: u32 = 64;
 
 impl VerbsRail {
-    /// Fills `out` from the front with what has finished. One call of the library, unless that brings a full batch.
+    /// Fills `out` from the front with completions; returns their number. One call of the library, unless that returns a full batch.
     #[inline]
     pub(crate) fn collect_completions(&mut self, out: &mut [Completion]) -> usize {
         let mut count = self.tell_all(out, 0);
@@ -44,7 +44,7 @@ impl VerbsRail {
                 break;
             }
         }
-        // What immediates took is posted again before anybody acts on them.
+        // Post the receives that immediates consumed before the caller acts on their completions: the peer's reaction may need one.
         self.flush();
         if self.flushes > 0 {
             count = self.tell_flushes(out, count);
@@ -52,7 +52,7 @@ impl VerbsRail {
         if self.refused.is_empty() { count } else { self.give_back(out, count) }
     }
 
-    /// Tells what was taken, as far as there is room.
+    /// Converts the completions that were polled, as far as there is room; returns the new count.
     #[inline]
     fn tell_all(&mut self, out: &mut [Completion], mut count: usize) -> usize {
         while count < out.len() {
@@ -84,7 +84,7 @@ impl VerbsRail {
         if kind == WrIdKind::Mark { tell_mark(link, position) } else { tell_work(link, position, wc) }
     }
 
-    /// A receive was taken by a send or by a write with immediate, or never will be.
+    /// Converts the completion of a receive: of a send, of a write with immediate, or of a flushed one.
     #[inline]
     fn tell_receive(&mut self, place: u32, slot: u32, wc: &Wc) -> CompletionStep {
         let Some(Some(link)) = self.links.get_mut(place as usize) else { return CompletionStep::Nothing };
@@ -127,7 +127,7 @@ impl VerbsRail {
         })
     }
 
-    /// Tells which flushes have ended, as far as there is room.
+    /// Returns the completions of ended flushes, as far as there is room.
     fn tell_flushes(&mut self, out: &mut [Completion], mut count: usize) -> usize {
         while count < out.len() {
             let Some((asked, code)) = self.flusher.as_ref().and_then(FlusherMember::next) else { break };
@@ -149,7 +149,7 @@ impl VerbsRail {
         count
     }
 
-    /// Gives back what the device did not take, once all that it took has ended.
+    /// Completes the requests that the device refused, after all those that it accepted have ended, so that the order is kept.
     #[cold]
     fn give_back(&mut self, out: &mut [Completion], mut count: usize) -> usize {
         let mut at = 0;
@@ -175,7 +175,7 @@ impl VerbsRail {
     }
 }
 
-/// The oldest that the device did not take, and has nothing before it.
+/// Removes the oldest request that the device refused, if no accepted one is before it; returns its completion.
 fn next_refused(link: &mut VerbsLink) -> Option<Completion> {
     while let Some(entry) = link.queue.drop_oldest() {
         if entry.half {
@@ -193,7 +193,7 @@ fn received_completion(link: LinkId, wr_id: u64, status: OpStatus) -> Completion
     Completion { wr_id, link, done: CompletionKind::Received, status, imm: None, len: 0 }
 }
 
-/// What was posted last has come back: so has all before it.
+/// Ends all operations before the mark that was posted last: its completion implies that they have ended.
 #[cold]
 fn tell_mark(link: &mut VerbsLink, mark: u32) -> CompletionStep {
     match link.queue.end_before(mark) {
@@ -214,7 +214,7 @@ fn tell_work(link: &mut VerbsLink, position: u32, wc: &Wc) -> CompletionStep {
     match link.queue.end_oldest(position, well) {
         EndedWork::Nobody => CompletionStep::Nothing,
         EndedWork::Silently(_) => CompletionStep::Again,
-        // Told with its immediate.
+        // Its immediate, the next request, reports the failure.
         EndedWork::Flushed(entry) if entry.half => CompletionStep::Again,
         EndedWork::Flushed(entry) => CompletionStep::More(posted_completion(id, entry, OpStatus::Flushed)),
         EndedWork::This(entry) if well && entry.told => {

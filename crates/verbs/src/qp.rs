@@ -1,4 +1,4 @@
-//! One queue pair of the library: made, moved along its ladder, given work, and destroyed with its owner.
+//! One queue pair of the library: created, moved through its states, given requests, and destroyed with its owner. It tracks no operation.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::cq::CompletionQueue;
 use crate::device::{VerbsDevice, check_code, last_error};
 use crate::events::ObjectFault;
 
-/// All that is built in place.
+/// All operations that are built in place.
 const OPS: u64 = send_ops::RDMA_WRITE
     | send_ops::RDMA_WRITE_WITH_IMM
     | send_ops::SEND
@@ -24,15 +24,15 @@ const OPS: u64 = send_ops::RDMA_WRITE
     | send_ops::ATOMIC_CMP_AND_SWP
     | send_ops::ATOMIC_FETCH_AND_ADD;
 
-/// How work gets to the device; found out when the queue pair is made.
+/// How requests are submitted to the device; determined when the queue pair is created.
 pub(crate) enum PostMethod {
-    /// As a list.
+    /// As a list (ibv_post_send(3)).
     Listed,
-    /// Built in place.
+    /// Built in place (ibv_wr_post(3)), which saves a copy of each request.
     Built(WrBuilder),
 }
 
-/// The calls that build work in place.
+/// The calls that build requests in place.
 pub(crate) struct WrBuilder {
     qp: *mut QpEx,
     start: WrSend,
@@ -60,11 +60,11 @@ pub(crate) struct VerbsQp {
     fault: Arc<ObjectFault>,
 }
 
-// SAFETY: a queue pair has one owner at a time, and libibverbs does not mind which thread that is.
+// SAFETY: a queue pair has one owner at a time, and libibverbs functions may be called from any thread.
 unsafe impl Send for VerbsQp {}
 
 impl VerbsQp {
-    /// Makes one whose completions go to `cq`, with queues and inline bytes of at least these sizes.
+    /// Creates a queue pair whose completions are added to `cq`, with queues and inline bytes of at least these sizes.
     ///
     /// # Errors
     /// The system's error.
@@ -83,12 +83,12 @@ impl VerbsQp {
         }
         let ops = device.context_ops();
         let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
-            // SAFETY: it was just made.
+            // SAFETY: it was just created, and nothing else uses it.
             unsafe { (device.calls().destroy_qp)(raw) };
             return Err(io::ErrorKind::Unsupported.into());
         };
         let built = if extended { WrBuilder::from_qp(device, raw) } else { None };
-        // SAFETY: it was just made.
+        // SAFETY: it was just created, so the pointer is valid.
         let number = unsafe { (*raw).qp_num };
         device.queue_pairs.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
@@ -103,7 +103,7 @@ impl VerbsQp {
         })
     }
 
-    /// Asks for sizes `cap`, and leaves there those that were granted.
+    /// Requests sizes `cap`, and replaces them by the granted ones; null if refused.
     fn create_plain(device: &VerbsDevice, cq: &CompletionQueue, cap: &mut QpCap) -> *mut RawQp {
         let mut attr = QpInitAttr {
             qp_context: std::ptr::null_mut(),
@@ -114,7 +114,7 @@ impl VerbsQp {
             qp_type: QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: domain and queue are of this device and live; the attributes are whole.
+        // SAFETY: domain and completion queue are of this device and open; all attributes are initialised.
         let made = unsafe { (device.calls().create_qp)(device.protection_domain(), &raw mut attr) };
         *cap = attr.cap;
         made
@@ -124,45 +124,45 @@ impl VerbsQp {
     fn create_extended(device: &VerbsDevice, cq: &CompletionQueue, cap: &mut QpCap) -> *mut RawQp {
         let at = std::mem::offset_of!(VerbsContext, create_qp_ex);
         let create = device.extended_context(size_of::<VerbsContext>() - at).and_then(|whole| {
-            // SAFETY: the slot lies inside what the library has.
+            // SAFETY: `extended_context` checked that the slot lies inside the library's structure.
             unsafe { (*whole).create_qp_ex }
         });
         let Some(create) = create else { return std::ptr::null_mut() };
-        // SAFETY: all zeros are such attributes.
+        // SAFETY: the attributes consist of numbers and pointers, for which all zeros is a valid value.
         let mut attr: QpInitAttrEx = unsafe { std::mem::zeroed() };
         (attr.send_cq, attr.recv_cq) = (cq.as_raw(), cq.as_raw());
         (attr.cap, attr.qp_type, attr.pd) = (*cap, QPT_RC, device.protection_domain());
         attr.comp_mask = INIT_ATTR_PD | INIT_ATTR_SEND_OPS_FLAGS;
         attr.send_ops_flags = OPS;
-        // SAFETY: domain and queue are of this device and live; the attributes are whole.
+        // SAFETY: domain and completion queue are of this device and open; all attributes are initialised.
         let made = unsafe { create(device.context(), &raw mut attr) };
         *cap = attr.cap;
         made
     }
 
-    /// The sizes that the device granted.
+    /// Returns the sizes that the device granted.
     pub(crate) fn granted_sizes(&self) -> QpCap {
         self.granted
     }
 
-    /// Its number on the network.
+    /// Returns its number on the network.
     #[inline]
     pub(crate) fn qp_number(&self) -> u32 {
         self.number
     }
 
-    /// How work gets to it.
+    /// Returns how requests are submitted to it.
     #[inline]
     pub(crate) fn post_method(&self) -> &PostMethod {
         &self.ring
     }
 
-    /// The pipeline that it is on.
+    /// Returns its pipeline.
     pub(crate) fn pipeline(&self) -> u32 {
         self.device.pipelines.qp_pipeline(self.raw)
     }
 
-    /// Why the device gave it up, if it did.
+    /// Returns why the device has failed it, if it has.
     pub(crate) fn fault_reason(&self) -> Option<&'static str> {
         self.fault.fault_reason()
     }
@@ -170,44 +170,44 @@ impl VerbsQp {
     /// Moves it to another state.
     ///
     /// # Errors
-    /// The system's error; it does not say which attribute was wrong.
+    /// The system's error; it does not name the wrong attribute.
     pub(crate) fn modify(&self, attr: &QpAttr, mask: i32) -> io::Result<()> {
         let mut attr = *attr;
-        // SAFETY: the queue pair lives as long as this; the attributes are whole.
+        // SAFETY: the queue pair is open while `self` lives; all attributes are initialised.
         check_code(unsafe { (self.device.calls().modify_qp)(self.raw, &raw mut attr, mask) })
     }
 
-    /// What it may add to the standard, or adds; none where library or device know nothing of that.
+    /// Returns the extensions (ECE) that it offers or uses; `None` if library or device do not support them.
     pub(crate) fn query_ece(&self) -> Option<Ece> {
         let query = self.device.calls().query_ece?;
         let mut ece = Ece { vendor_id: 0, options: 0, comp_mask: 0 };
-        // SAFETY: the queue pair lives as long as this; the place is whole.
+        // SAFETY: the queue pair is open while `self` lives; `ece` is valid for writes.
         (unsafe { query(self.raw, &raw mut ece) } == 0).then_some(ece)
     }
 
-    /// Has it add what the peer's device asked for, or took.
+    /// Enables the extensions that the peer's device requested or accepted.
     ///
     /// # Errors
     /// The system's error.
     pub(crate) fn set_ece(&self, mut ece: Ece) -> io::Result<()> {
         let Some(set) = self.device.calls().set_ece else { return Ok(()) };
-        // SAFETY: the queue pair lives as long as this; the value is whole.
+        // SAFETY: the queue pair is open while `self` lives; all fields of `ece` are initialised.
         check_code(unsafe { set(self.raw, &raw mut ece) })
     }
 
-    /// Gives it a list of requests.
+    /// Submits a list of requests.
     ///
     /// # Errors
-    /// The system's number, and the first that was not taken.
+    /// The system's number, and the first request that was refused.
     #[inline]
     pub(crate) fn post_send(&self, list: *mut SendWr) -> Result<(), (i32, *mut SendWr)> {
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the queue pair lives as long as this; list, entries and bytes are the caller's, and live.
+        // SAFETY: the queue pair is open while `self` lives; the caller keeps the list, its entries and inline bytes valid during the call.
         let code = unsafe { (self.post_send)(self.raw, list, &raw mut bad) };
         if code == 0 { Ok(()) } else { Err((code, bad)) }
     }
 
-    /// Gives it a list of receives.
+    /// Submits a list of receives.
     ///
     /// # Errors
     /// As [`VerbsQp::post_send`].
@@ -223,17 +223,17 @@ impl VerbsQp {
 impl Drop for VerbsQp {
     fn drop(&mut self) {
         self.device.faults.remove(self.raw);
-        // SAFETY: nobody uses it any more, and its events have been handed back.
+        // SAFETY: it is dropped, so no call uses it any more, and its asynchronous events have been acknowledged.
         unsafe { (self.device.calls().destroy_qp)(self.raw) };
         self.device.queue_pairs.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl WrBuilder {
-    /// Those of a queue pair that was made for them.
+    /// Returns the calls of a queue pair that was created for them.
     fn from_qp(device: &VerbsDevice, raw: *mut RawQp) -> Option<Self> {
         let to_extended = device.calls().qp_to_qp_ex?;
-        // SAFETY: the queue pair was just made.
+        // SAFETY: the queue pair was just created.
         let qp = unsafe { to_extended(raw) };
         if qp.is_null() {
             return None;
@@ -256,17 +256,17 @@ impl WrBuilder {
         })
     }
 
-    /// Begins a list.
+    /// Begins a list of requests.
     #[inline]
     pub(crate) fn start_list(&self) {
-        // SAFETY: the queue pair lives as long as this.
+        // SAFETY: the queue pair is open while `self` lives.
         unsafe { (self.start)(self.qp) };
     }
 
-    /// Gives the list to the device.
+    /// Submits the list to the device.
     ///
     /// # Errors
-    /// The system's number; none was taken.
+    /// The system's number; none of the requests was accepted.
     #[inline]
     pub(crate) fn submit_list(&self) -> Result<(), i32> {
         // SAFETY: a list was begun.
@@ -276,16 +276,16 @@ impl WrBuilder {
         }
     }
 
-    /// Begins a request.
+    /// Begins a request of the list.
     #[inline]
     pub(crate) fn begin_request(&self, wr: &SendWr) {
         let qp = self.qp;
-        // SAFETY: the queue pair lives as long as this, and has one owner.
+        // SAFETY: the queue pair is open while `self` lives, and has one owner, so no other thread writes the field.
         unsafe { (*qp).wr_id = wr.wr_id };
-        // SAFETY: as above. Soft-RoCE wants to be told that bytes are copied; others know it by the call.
+        // SAFETY: as above. Soft-RoCE needs the flag for inline bytes; other providers derive it from the call.
         unsafe { (*qp).wr_flags = wr.send_flags };
         if matches!(wr.opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD) {
-            // SAFETY: the opcode says which side of the union was written.
+            // SAFETY: the opcode determines which field of the union was written.
             let to = unsafe { wr.wr.atomic };
             match wr.opcode {
                 // SAFETY: a list was begun.
@@ -297,7 +297,7 @@ impl WrBuilder {
             }
             return;
         }
-        // SAFETY: as above; of sends, both sides are zeros.
+        // SAFETY: as above; for sends, all fields of the union are zeros.
         let to = unsafe { wr.wr.rdma };
         match wr.opcode {
             // SAFETY: a list was begun.
@@ -319,14 +319,14 @@ impl WrBuilder {
     #[inline]
     pub(crate) fn set_inline_bytes(&self, bytes: &Sge) {
         let addr = std::ptr::with_exposed_provenance_mut(bytes.addr as usize);
-        // SAFETY: a request was begun; the bytes are the stage's.
+        // SAFETY: a request was begun; the stage keeps the bytes valid during the call, which copies them.
         unsafe { (self.copy)(self.qp, addr, bytes.length as usize) };
     }
 
     /// Ends a request whose bytes are registered.
     #[inline]
     pub(crate) fn set_sge_list(&self, list: &[Sge]) {
-        // SAFETY: a request was begun; the list is the stage's.
+        // SAFETY: a request was begun; the stage keeps the list valid during the call.
         unsafe { (self.place)(self.qp, list.len(), list.as_ptr()) };
     }
 }

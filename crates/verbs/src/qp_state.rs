@@ -1,5 +1,6 @@
-//! The ladder of a queue pair, RESET to RTS: the attributes of each rung, and, when the kernel refuses one, which attribute
-//! it was. Pure, because the kernel says only "invalid argument".
+//! The transitions of a queue pair from RESET to RTS (InfiniBand Architecture Specification, volume 1, section 10.3.1; ibv_modify_qp(3)): the
+//! attributes of each, and, when the kernel refuses one, the attribute that was wrong. Pure; links and flushers call it. The kernel reports only
+//! "invalid argument", so the cause is derived here.
 
 use std::io;
 
@@ -8,23 +9,23 @@ use trunkline_sys::verbs::{
     QpAttr, QpCap, qp_mask, qp_state,
 };
 
-/// Wait that a peer is told when there is no receive: 0.64 ms.
+/// Time that a peer waits after an RNR NAK, as its code: 0.64 ms (InfiniBand Architecture Specification, volume 1, section 9.7.5.2.8).
 const RNR_TIMER: u8 = 12;
-/// Without receives, a peer tries for ever.
+/// Number of RNR retries that means "for ever" (same section).
 const RNR_FOR_EVER: u8 = 7;
-/// Routers that a packet may pass.
+/// Most routers that a packet may pass.
 const HOPS: u8 = 255;
-/// Shortest time an acknowledgement is given where it is not said: 67 ms.
+/// Shortest local ACK timeout that is chosen automatically, as its exponent: 67 ms.
 const TIMEOUT_LEAST: u8 = 14;
 
-/// A rung.
+/// A transition.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum QpTransition {
-    /// Takes receives.
+    /// To INIT: accepts receives.
     Init,
-    /// Ready to receive.
+    /// To RTR: ready to receive.
     Receive,
-    /// Ready to send.
+    /// To RTS: ready to send.
     Send,
 }
 
@@ -38,7 +39,7 @@ impl QpTransition {
     }
 }
 
-/// What the rungs need to know of this side.
+/// The attributes of this side that the transitions need.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct LocalQpAttrs {
     pub(crate) port: u8,
@@ -48,17 +49,17 @@ pub(crate) struct LocalQpAttrs {
     pub(crate) traffic_class: u8,
     pub(crate) timeout: u8,
     pub(crate) retries: u8,
-    /// First packet number we send.
+    /// Number of the first packet that this side sends.
     pub(crate) psn: u32,
-    /// Reads and atomics we may have outstanding.
+    /// Reads and atomics that this side may have outstanding.
     pub(crate) reads: u8,
-    /// Reads and atomics we execute at once.
+    /// Reads and atomics that this side executes at once.
     pub(crate) serves: u8,
-    /// Whether the way leads through an IPv6 header.
+    /// Whether packets need a global route header.
     pub(crate) global: bool,
 }
 
-/// What the rungs need to know of the peer.
+/// The attributes of the peer that the transitions need.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct PeerQpAttrs {
     pub(crate) number: u32,
@@ -68,7 +69,7 @@ pub(crate) struct PeerQpAttrs {
     pub(crate) gid: [u8; 16],
 }
 
-/// Attributes of zeros.
+/// Returns attributes of zeros.
 fn zero_attrs() -> QpAttr {
     let route = GlobalRoute {
         dgid: Gid { raw: [0; 16] },
@@ -109,18 +110,18 @@ fn zero_attrs() -> QpAttr {
     }
 }
 
-/// RESET to INIT.
+/// Returns the attributes for RESET to INIT.
 pub(crate) fn init_attrs(ours: &LocalQpAttrs) -> (QpAttr, i32) {
     let mut attr = zero_attrs();
     attr.qp_state = qp_state::INIT;
     attr.pkey_index = ours.pkey_index;
     attr.port_num = ours.port;
-    // What peers may do to which region, its registration says.
+    // Everything is allowed here: each region's registration restricts the access of peers.
     attr.qp_access_flags = (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ | ACCESS_REMOTE_ATOMIC).unsigned_abs();
     (attr, qp_mask::STATE | qp_mask::PKEY_INDEX | qp_mask::PORT | qp_mask::ACCESS_FLAGS)
 }
 
-/// INIT to RTR.
+/// Returns the attributes for INIT to RTR.
 pub(crate) fn rtr_attrs(ours: &LocalQpAttrs, theirs: &PeerQpAttrs) -> (QpAttr, i32) {
     let mut attr = zero_attrs();
     attr.qp_state = qp_state::RTR;
@@ -132,6 +133,7 @@ pub(crate) fn rtr_attrs(ours: &LocalQpAttrs, theirs: &PeerQpAttrs) -> (QpAttr, i
     attr.ah_attr.dlid = theirs.lid;
     attr.ah_attr.sl = ours.service_level;
     attr.ah_attr.port_num = ours.port;
+    // RoCE packets always have a global route header; InfiniBand packets only between subnets.
     if ours.global {
         attr.ah_attr.is_global = 1;
         attr.ah_attr.grh.dgid = Gid { raw: theirs.gid };
@@ -139,6 +141,7 @@ pub(crate) fn rtr_attrs(ours: &LocalQpAttrs, theirs: &PeerQpAttrs) -> (QpAttr, i
         attr.ah_attr.grh.hop_limit = HOPS;
         attr.ah_attr.grh.traffic_class = ours.traffic_class;
     }
+    // Exactly the attributes that ibv_modify_qp(3) requires for this transition: the kernel refuses others.
     let mask = qp_mask::STATE
         | qp_mask::AV
         | qp_mask::PATH_MTU
@@ -149,15 +152,17 @@ pub(crate) fn rtr_attrs(ours: &LocalQpAttrs, theirs: &PeerQpAttrs) -> (QpAttr, i
     (attr, mask)
 }
 
-/// RTR to RTS.
+/// Returns the attributes for RTR to RTS.
 pub(crate) fn rts_attrs(ours: &LocalQpAttrs) -> (QpAttr, i32) {
     let mut attr = zero_attrs();
     attr.qp_state = qp_state::RTS;
     attr.timeout = ours.timeout;
     attr.retry_cnt = ours.retries;
+    // For ever, because a send waits for its receive as long as the peer lives; a dead peer ends the link by the ACK timeout.
     attr.rnr_retry = RNR_FOR_EVER;
     attr.sq_psn = ours.psn;
     attr.max_rd_atomic = ours.reads;
+    // As for RTR, exactly the required attributes.
     let mask = qp_mask::STATE
         | qp_mask::TIMEOUT
         | qp_mask::RETRY_CNT
@@ -167,14 +172,14 @@ pub(crate) fn rts_attrs(ours: &LocalQpAttrs) -> (QpAttr, i32) {
     (attr, mask)
 }
 
-/// Any state to ERR.
+/// Returns the attributes for any state to ERR.
 pub(crate) fn error_attrs() -> (QpAttr, i32) {
     let mut attr = zero_attrs();
     attr.qp_state = qp_state::ERR;
     (attr, qp_mask::STATE)
 }
 
-/// How long an acknowledgement may take, as the exponent that devices want: the longest with which all repetitions fit
+/// Returns the local ACK timeout as its exponent: the longest with which all retries fit
 /// into `nanoseconds`, at least 14.
 pub(crate) fn ack_timeout(nanoseconds: u64, retries: u8) -> u8 {
     let tries = u64::from(retries) + 1;
@@ -184,7 +189,7 @@ pub(crate) fn ack_timeout(nanoseconds: u64, retries: u8) -> u8 {
         .unwrap_or(TIMEOUT_LEAST)
 }
 
-/// What a device and a port allow, as far as a rung depends on it.
+/// The limits of a device and a port that the transitions depend on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct QpAttrLimits {
     pub(crate) ports: u8,
@@ -197,7 +202,7 @@ pub(crate) struct QpAttrLimits {
 }
 
 impl QpAttrLimits {
-    /// Of a port, on a device with these.
+    /// Creates the limits for a port, on a device with these limits.
     pub(crate) fn from_port(ports: u8, reads: u8, serves: u8, attr: &PortAttr, infiniband: bool) -> Self {
         Self {
             ports,
@@ -211,7 +216,7 @@ impl QpAttrLimits {
     }
 }
 
-/// The error of a rung, with the attribute that was wrong as far as that can be known.
+/// Returns the error of a transition, with the attribute that was wrong as far as that can be derived.
 pub(crate) fn explain_refusal(
     rung: QpTransition,
     attr: &QpAttr,
@@ -232,6 +237,7 @@ fn wrong_attribute(
     let ah = &attr.ah_attr;
     let beyond =
         |what: &str, is: u64, most: u64| (is > most).then(|| format!("{what} is {is}, at most {most}"));
+    // The kernel returns the same error for each of them, so they are checked in turn.
     match rung {
         QpTransition::Init => beyond("port_num", attr.port_num.into(), limits.ports.into()).or_else(|| {
             beyond("pkey_index", attr.pkey_index.into(), u64::from(limits.pkeys).saturating_sub(1))
@@ -251,7 +257,7 @@ fn wrong_attribute(
     }
 }
 
-/// What is wrong with the way to the peer.
+/// Returns the fault of the route to the peer, if there is one.
 fn wrong_route(attr: &QpAttr, limits: &QpAttrLimits, error: &io::Error) -> Option<String> {
     let ah = &attr.ah_attr;
     if limits.infiniband && ah.dlid == 0 && ah.is_global == 0 {
@@ -315,7 +321,7 @@ mod tests {
         explain_refusal(rung, attr, limits, &io::Error::from_raw_os_error(libc::EPERM)).to_string()
     }
 
-    /// Attributes of one rung, one of them changed; the name is in the error.
+    /// Attributes of one transition, one of them changed; the error must contain the name.
     type Case = (&'static str, QpTransition, fn(&mut QpAttr));
 
     #[test]

@@ -1,4 +1,5 @@
-//! What is posted on one work queue, oldest first, and what its completions say of it. Pure: knows no device.
+//! The operations posted on one work queue, oldest first, and the results that completions imply for them. A link calls it when it posts and
+//! when it polls. Pure: knows no device.
 
 use trunkline_proto::reserve::{OutOfMemory, try_filled};
 
@@ -7,47 +8,47 @@ use trunkline_proto::reserve::{OutOfMemory, try_filled};
 pub(crate) struct WorkEntry {
     /// The user's number.
     pub(crate) wr_id: u64,
-    /// Whether the user is told when it is well.
+    /// Whether the user gets a completion when it succeeds.
     pub(crate) told: bool,
-    /// Whether it is a send, which can be too long.
+    /// Whether it is a send, which can be too long for its receive.
     pub(crate) is_send: bool,
-    /// It is the bytes of a write whose immediate comes next: the user knows nothing of it.
+    /// Whether it carries the bytes of a write whose immediate is the next request: it has no completion of its own for the user.
     pub(crate) half: bool,
 }
 
-/// A queue of a fixed number of operations, by their positions, which wrap.
+/// A queue of a fixed number of operations, addressed by positions that wrap.
 #[derive(Debug)]
 pub(crate) struct WorkQueue {
     entries: Box<[WorkEntry]>,
-    /// Position of the oldest that has not ended.
+    /// Position of the oldest operation that has not ended.
     head: u32,
-    /// Position of the next.
+    /// Position of the next operation.
     tail: u32,
-    /// Position up to which the device has been given them.
+    /// Position up to which operations were submitted to the device.
     given: u32,
-    /// Halves among those that have not ended.
+    /// Number of halves among the operations that have not ended.
     halves: u32,
-    /// How many of the last are not signalled.
+    /// Number of unsignalled operations since the last signalled one.
     quiet: u32,
-    /// Whether one has failed: those that the device leaves out from then on were flushed.
+    /// Whether an operation has failed: operations that the device skips from then on were flushed.
     failed: bool,
 }
 
-/// What a completion says of the oldest operation.
+/// The result that a completion implies for the oldest operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum EndedWork {
-    /// It is an earlier one, and it went well.
+    /// It is an earlier operation, and it succeeded.
     Silently(WorkEntry),
-    /// It is an earlier one, and it never ran.
+    /// It is an earlier operation, and it never ran.
     Flushed(WorkEntry),
-    /// It is the one.
+    /// It is the completed operation.
     This(WorkEntry),
-    /// There is none with that position.
+    /// No operation has that position.
     Nobody,
 }
 
 impl WorkQueue {
-    /// A queue for `depth` operations.
+    /// Creates a queue for `depth` operations.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -63,10 +64,10 @@ impl WorkQueue {
         })
     }
 
-    /// Operations that it has room for.
+    /// Returns the number of operations that it has room for.
     #[inline]
     pub(crate) fn depth(&self) -> u32 {
-        // As many as it was made for.
+        // The length is the `u32` that `new` was called with.
         self.entries.len() as u32
     }
 
@@ -74,25 +75,25 @@ impl WorkQueue {
         (position % self.depth()) as usize
     }
 
-    /// Operations that have not ended.
+    /// Returns the number of operations that have not ended.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         ring_distance(self.head, self.tail, self.depth())
     }
 
-    /// Operations that the device has been given and has not ended.
+    /// Returns the number of operations that were submitted to the device and have not ended.
     #[inline]
     pub(crate) fn submitted_count(&self) -> u32 {
         ring_distance(self.head, self.given, self.depth())
     }
 
-    /// Of those, what the user posted: halves count with the others.
+    /// Returns the number of the user's operations that have not ended: a half counts together with its immediate as one.
     #[inline]
     pub(crate) fn operation_count(&self) -> u32 {
         self.len() - self.halves
     }
 
-    /// The oldest leaves.
+    /// Removes the oldest operation.
     #[inline]
     fn pop_oldest(&mut self) -> WorkEntry {
         let entry = self.entries[self.entry_index(self.head)];
@@ -101,7 +102,8 @@ impl WorkQueue {
         entry
     }
 
-    /// Adds an operation; its position, and whether it must be signalled so that places come free in time. There must be
+    /// Adds an operation. Returns its position, and whether it must be signalled. At least one operation per quarter of the queue is, because a
+    /// device frees the slots of unsignalled requests only with a later completion. There must be
     /// room.
     #[inline]
     pub(crate) fn push(&mut self, entry: WorkEntry, last: bool) -> (u32, bool) {
@@ -117,19 +119,19 @@ impl WorkQueue {
         (position, signalled)
     }
 
-    /// The device has been given all.
+    /// Marks all operations as submitted.
     #[inline]
     pub(crate) fn mark_submitted(&mut self) {
         self.given = self.tail;
     }
 
-    /// The device took all but the last `count`.
+    /// Marks all operations but the last `count` as submitted, because the device refused those.
     pub(crate) fn mark_refused(&mut self, count: u32) {
         let lap = 2 * self.depth();
         self.given = (self.tail + lap - count % lap) % lap;
     }
 
-    /// What a completion of `position` says of the oldest operation, which leaves the queue. To be asked again until it is
+    /// Removes the oldest operation, and returns the result that a completion of `position` implies for it. The caller repeats it until it returns
     /// [`EndedWork::This`].
     #[inline]
     pub(crate) fn end_oldest(&mut self, position: u32, well: bool) -> EndedWork {
@@ -148,13 +150,13 @@ impl WorkQueue {
         }
     }
 
-    /// The position behind the last operation that the device was given.
+    /// Returns the position behind the last submitted operation.
     pub(crate) fn submitted_end(&self) -> u32 {
         self.given
     }
 
-    /// What is to be said of the oldest operation before a mark once the device has come to that: it leaves the queue. To be
-    /// asked again until it is [`EndedWork::Nobody`].
+    /// Removes the oldest operation before a mark that has completed, and returns its result. The caller repeats it until it returns
+    /// [`EndedWork::Nobody`].
     pub(crate) fn end_before(&mut self, mark: u32) -> EndedWork {
         let left = ring_distance(self.head, mark, self.depth());
         if left == 0 || left > self.submitted_count() {
@@ -164,7 +166,7 @@ impl WorkQueue {
         if self.failed { EndedWork::Flushed(entry) } else { EndedWork::Silently(entry) }
     }
 
-    /// The oldest operation, taken out, if the device has none and never gets it.
+    /// Removes the oldest operation if no earlier one is with the device, and the device never gets it.
     pub(crate) fn drop_oldest(&mut self) -> Option<WorkEntry> {
         if self.submitted_count() > 0 || self.len() == 0 {
             return None;
@@ -175,7 +177,7 @@ impl WorkQueue {
     }
 }
 
-/// Positions run through two laps, so that a full queue is not an empty one.
+/// Returns the next position. Positions run through two laps, so that a full queue differs from an empty one.
 #[inline]
 fn next(position: u32, depth: u32) -> u32 {
     if position + 1 == 2 * depth { 0 } else { position + 1 }
@@ -249,7 +251,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list: places come free in order, and a queue that is used without being told never stays full.
+        /// Compares with a list: slots are freed in order, and a queue with only unsignalled operations never stays full.
         #[test]
         fn places_come_free(depth in 1_u32..20, steps in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut queue = WorkQueue::new(depth).unwrap();

@@ -1,5 +1,5 @@
-//! An open port: its links, what is posted and not yet given to the device, and its completion queue. Posting builds
-//! requests in place; `flush` gives them away, one call for each queue pair. Nothing here allocates or locks for a message.
+//! An open port: its links, its posted requests, and its completion queue. Posting builds
+//! requests in place; `flush` submits them, one call for each queue pair. Nothing here allocates or locks per message.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::queue::WorkEntry;
 use crate::register::{VerbsRegistrar, device_rkey};
 use crate::stage::{ROOM, RequestBytes, RequestChain, RequestStage, StagedRequest};
 
-/// A queue that has something waiting.
+/// A queue with requests that are not submitted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum DirtyQueue {
     /// Work of a link.
@@ -32,17 +32,17 @@ pub(crate) enum DirtyQueue {
 
 /// An open port of a device.
 pub struct VerbsRail {
-    // In the order in which they may go.
+    // Fields are dropped in this order: libibverbs refuses to destroy a completion queue that queue pairs still use (EBUSY).
     pub(crate) links: Vec<Option<Box<VerbsLink>>>,
     pub(crate) flusher: Option<FlusherMember>,
-    /// Flushes that have not been told of.
+    /// Flushes whose completions were not returned.
     pub(crate) flushes: u32,
     pub(crate) cq: CompletionQueue,
-    /// Completions of links that have ended may still come: there was no memory to take them out.
+    /// Completions of ended links may still be polled, because there was no memory to take them out.
     pub(crate) leftovers: bool,
     pub(crate) stage: RequestStage,
     pub(crate) dirty: Vec<DirtyQueue>,
-    /// Links that have work or receives which the device did not take.
+    /// Links that have requests or receives which the device refused.
     pub(crate) refused: Vec<u32>,
     pub(crate) live: u32,
     pub(crate) lives: u64,
@@ -51,28 +51,28 @@ pub struct VerbsRail {
     pub(crate) verbs: Arc<VerbsConfig>,
     pub(crate) config: RailConfig,
     pub(crate) caps: Caps,
-    /// The immediate of a longer write goes by itself.
+    /// Bytes above which a write's immediate is a request of its own.
     pub(crate) adaptive_above: u64,
 }
 
-/// A request as the operation asks for it.
+/// The request for an operation.
 struct WorkRequest<'a> {
     opcode: u32,
     imm: u32,
     target: SendWrTarget,
     bytes: RequestPayload<'a>,
-    /// The immediate follows by itself.
+    /// Whether the immediate follows as a request of its own.
     apart: bool,
-    /// Whether it is for a word that is not aligned. Some devices refuse it when it is posted and some when it arrives, so
-    /// none is given it.
+    /// Whether it is for a word that is not aligned to 8 bytes, which the InfiniBand Architecture Specification forbids (volume 1, section 9.4.5).
+    /// Some devices refuse it when it is posted and some when it arrives, so it is never submitted.
     astray: bool,
 }
 
-/// Its bytes, before heads have a place.
+/// Its bytes, before heads are copied to a place.
 enum RequestPayload<'a> {
     Copied(&'a [u8], &'a [u8]),
     Placed(Sge),
-    /// A head that needs a place, and what follows it.
+    /// A head that must be copied to a place, and the bytes that follow it.
     Headed(&'a [u8], Sge),
 }
 
@@ -90,6 +90,7 @@ impl VerbsRail {
 
     #[inline]
     fn resolve_extent(&self, extent: RegionExtent) -> Result<Sge, PostError> {
+        // Refused here, because at the device it would fail and end the link.
         if extent.len > self.caps.message_max {
             return Err(PostError::Refused(OpStatus::LocalProtection));
         }
@@ -108,6 +109,7 @@ impl VerbsRail {
             OpSource::Inline(bytes) => Ok(RequestPayload::Copied(head, bytes)),
             OpSource::Region(extent) => {
                 let sge = self.resolve_extent(extent)?;
+                // Without a body the head alone is copied, which needs no second range.
                 Ok(match (head.is_empty(), sge.length) {
                     (true, _) => RequestPayload::Placed(sge),
                     (false, 0) => RequestPayload::Copied(head, &[]),
@@ -117,7 +119,7 @@ impl VerbsRail {
         }
     }
 
-    /// An operation as the device knows it.
+    /// Converts an operation into the request for the device.
     #[inline]
     fn build_request<'a>(&self, op: Op<'a>) -> Result<WorkRequest<'a>, PostError> {
         let unsupported = PostError::Refused(OpStatus::Other(UNSUPPORTED));
@@ -133,7 +135,7 @@ impl VerbsRail {
                 let opcode =
                     if imm.is_some() { wr_opcode::RDMA_WRITE_WITH_IMM } else { wr_opcode::RDMA_WRITE };
                 let asks = with(opcode, imm, rdma_target(to), self.source(&[], from)?)?;
-                // What is copied goes in one packet.
+                // Copied bytes fit into one packet, so there is nothing to distribute over several paths.
                 let long =
                     matches!(asks.bytes, RequestPayload::Placed(_)) && from.len() > self.adaptive_above;
                 Ok(WorkRequest { apart: imm.is_some() && long, ..asks })
@@ -148,7 +150,7 @@ impl VerbsRail {
             Op::CompareSwap { old, at, expect, swap } if self.caps.atomics => {
                 self.atomic_request(wr_opcode::ATOMIC_CMP_AND_SWP, old, at, expect, swap)
             }
-            // A write of nothing: devices look at no key then.
+            // A write of no bytes: devices do not check its key (InfiniBand Architecture Specification, volume 1, C9-88).
             Op::Nop => with(wr_opcode::RDMA_WRITE, None, SendWr::ZERO.wr, RequestPayload::Copied(&[], &[])),
             _ => Err(unsupported),
         }
@@ -162,6 +164,7 @@ impl VerbsRail {
         compare_add: u64,
         swap: u64,
     ) -> Result<WorkRequest<'a>, PostError> {
+        // An atomic has exactly 8 bytes (InfiniBand Architecture Specification, volume 1, section 9.4.5).
         if old.len != 8 {
             return Err(PostError::Refused(OpStatus::LocalProtection));
         }
@@ -185,6 +188,7 @@ impl VerbsRail {
         if credits == 0 {
             return Err(PostError::Busy);
         }
+        // Staged requests are submitted before an unaligned atomic is refused, so that they are before it in the queue.
         if !self.stage.has_room(1 + usize::from(asks.apart)) || asks.astray {
             self.ring_all();
         }
@@ -194,6 +198,7 @@ impl VerbsRail {
         };
         let found = &mut **found;
         let is_send = matches!(asks.opcode, wr_opcode::SEND | wr_opcode::SEND_WITH_IMM);
+        // The request that takes the last credit is signalled, or no completion might ever return a credit.
         let (position, signalled) =
             found.queue.push(WorkEntry { wr_id, told, is_send, half: false }, credits == 1);
         let id = WrIdKind::Work.to_wr_id(link.0, position);
@@ -224,7 +229,7 @@ impl VerbsRail {
         Ok(())
     }
 
-    /// Adds the bytes of a write whose immediate follows by itself; what is left of it.
+    /// Adds the bytes of a write whose immediate is a request of its own; returns the request for the immediate.
     fn add_bytes<'a>(&mut self, link: LinkId, wr_id: u64, asks: WorkRequest<'a>) -> WorkRequest<'a> {
         let Some(Some(found)) = self.links.get_mut(link.0 as usize) else { return asks };
         let entry = WorkEntry { wr_id, told: false, is_send: false, half: true };
@@ -258,7 +263,7 @@ impl VerbsRail {
         Ok(())
     }
 
-    /// Adds a receive to what waits. There must be room.
+    /// Adds a receive to the requests that are not submitted. There must be room.
     #[inline]
     fn stage_receive(&mut self, place: u32, slot: u32, into: Sge) {
         let Some(Some(found)) = self.links.get_mut(place as usize) else { return };
@@ -268,7 +273,7 @@ impl VerbsRail {
         self.stage.add_receive(&mut found.receive_chain, WrIdKind::Receive.to_wr_id(place, slot), into);
     }
 
-    /// A write with immediate took a receive: it is posted again with what this poll gives to the device.
+    /// Posts a receive again that a write with immediate consumed; this poll submits it.
     #[inline]
     pub(crate) fn lend_again(&mut self, place: u32, slot: u32) {
         if self.stage.is_full() {
@@ -279,7 +284,7 @@ impl VerbsRail {
         self.stage_receive(place, slot, into);
     }
 
-    /// A flush works on a link in error too.
+    /// Posts a flush. It works on a link in error too, because it uses the flusher's queue pair.
     fn post_flush(
         &mut self,
         link: LinkId,
@@ -291,8 +296,8 @@ impl VerbsRail {
             return Err(PostError::Refused(OpStatus::Flushed));
         }
         if self.flusher.is_none() {
-            // Only if somebody flushes.
-            // The address is read where the queue pair is connected.
+            // Created with the first flush, because most rails never flush.
+            // The port's first address is replaced by the current one where the queue pair is connected.
             let ours = self.local_attrs(0, &self.port.first);
             let limits = self.attr_limits();
             let seat = FlusherMember::new(&self.port, &self.registrar(), &ours, &limits).map_err(|error| {
@@ -313,7 +318,7 @@ impl VerbsRail {
         Ok(())
     }
 
-    /// Gives everything that waits to the device, one call for each queue.
+    /// Submits all requests, one call for each queue.
     pub(crate) fn ring_all(&mut self) {
         for at in 0..self.dirty.len() {
             match self.dirty[at] {
@@ -341,7 +346,7 @@ impl VerbsRail {
         let Some(Some(link)) = self.links.get_mut(place as usize) else { return };
         let chain = std::mem::replace(&mut link.receive_chain, RequestChain::EMPTY);
         if link.state == VerbsLinkStage::Error {
-            // Not every device gives back what it is given from now on.
+            // Not every device flushes receives that are posted in the error state, so they are completed by `give_back`.
             for id in self.stage.receives_of(chain) {
                 link.receives.keep_untaken(id as u32);
             }
@@ -355,7 +360,7 @@ impl VerbsRail {
         }
     }
 
-    /// The device did not take what was given: the link is in error, and what it did not take comes back last.
+    /// Fails a link because the device refused requests; those complete last.
     #[cold]
     fn break_refused(&mut self, place: u32, why: OpStatus) {
         if let Some(Some(link)) = self.links.get_mut(place as usize) {
@@ -365,7 +370,7 @@ impl VerbsRail {
         self.note_refused(place);
     }
 
-    /// Something of a link is given back although the device did not have it.
+    /// Lists a link with requests that must complete although the device does not have them.
     fn note_refused(&mut self, place: u32) {
         if !self.refused.contains(&place) {
             self.refused.push(place);
@@ -416,12 +421,12 @@ impl Rail for VerbsRail {
 
     fn arm_wait(&mut self) -> WaitMethod {
         self.flush();
-        // Flushes wake nobody.
+        // Loopback flushes use the flusher's completion queue, which no descriptor of this rail reports.
         if self.cq.oldest_completion().is_some() || self.flushes > 0 {
             return WaitMethod::After(Duration(0));
         }
         self.cq.request_notify();
-        // What came before it was armed makes no event.
+        // A completion that arrived before the queue was armed makes no event (ibv_req_notify_cq(3)), so poll once more.
         self.cq.poll_batch();
         if self.cq.oldest_completion().is_some() { WaitMethod::After(Duration(0)) } else { WaitMethod::Event }
     }

@@ -1,12 +1,12 @@
-//! The receives of a link, by their slots: what their owner calls each, where its memory is, and whether the device has it. A
-//! write with immediate takes whichever is next, so each completion names its slot. Pure: knows no device.
+//! The receives of a link, by their slots: the owner's number of each, its memory, and whether the device has it. A
+//! write with immediate consumes any of them, so each completion names its slot. Pure: knows no device.
 
 use std::collections::VecDeque;
 
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_deque, try_filled};
 use trunkline_sys::verbs::Sge;
 
-/// One receive.
+/// A posted receive.
 #[derive(Clone, Copy)]
 struct ReceiveEntry {
     /// The user's number.
@@ -18,14 +18,14 @@ struct ReceiveEntry {
 /// The receives of a link.
 pub(crate) struct PostedReceives {
     slots: Box<[ReceiveEntry]>,
-    /// Slots that are not in use, the one that was used last on top.
+    /// Free slots; the slot that was used last is on top.
     free: Vec<u32>,
-    /// Slots whose receives the device does not have and never gets, oldest first; they are given back last.
+    /// Slots whose receives the device does not have and never gets, oldest first; they complete last.
     untaken: VecDeque<u32>,
 }
 
 impl PostedReceives {
-    /// Room for so many.
+    /// Creates a table with room for `most` receives.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -38,12 +38,12 @@ impl PostedReceives {
         })
     }
 
-    /// Those that have not ended.
+    /// Returns the number of receives that have not ended.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Takes one; its slot, if there is room.
+    /// Adds a receive; returns its slot, if there is room.
     #[inline]
     pub(crate) fn take_slot(&mut self, wr_id: u64, into: Sge) -> Option<u32> {
         let slot = self.free.pop()?;
@@ -51,7 +51,7 @@ impl PostedReceives {
         Some(slot)
     }
 
-    /// One has ended: the user's number, if there is such a one.
+    /// Ends a receive; returns the user's number, if the slot is in use.
     #[inline]
     pub(crate) fn end_receive(&mut self, slot: u32) -> Option<u64> {
         let found = self.slots.get_mut(slot as usize).filter(|found| found.used)?;
@@ -60,18 +60,18 @@ impl PostedReceives {
         Some(found.wr_id)
     }
 
-    /// The memory of one that an immediate took.
+    /// Returns the memory of the receive in a slot, to post it again.
     #[inline]
     pub(crate) fn slot_memory(&self, slot: u32) -> Option<Sge> {
         self.slots.get(slot as usize).filter(|found| found.used).map(|found| found.into)
     }
 
-    /// The device does not have one, and never gets it.
+    /// Records that the device does not have a receive, and never gets it.
     pub(crate) fn keep_untaken(&mut self, slot: u32) {
         self.untaken.push_back(slot);
     }
 
-    /// The user's number of the oldest that the device never gets, which ends here, once the device has none left.
+    /// Ends the oldest receive that the device never gets, once the device has none left; returns the user's number.
     pub(crate) fn drop_oldest(&mut self) -> Option<u64> {
         if self.len() > self.untaken.len() {
             return None;
@@ -80,7 +80,7 @@ impl PostedReceives {
         self.end_receive(slot)
     }
 
-    /// Whether none is left that the device never gets.
+    /// Whether the device has, or will get, all of them.
     pub(crate) fn are_with_device(&self) -> bool {
         self.untaken.is_empty()
     }

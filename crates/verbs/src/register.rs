@@ -1,5 +1,5 @@
-//! Registered memory: the device's table of regions, which every operation is checked against before it is posted, and the
-//! registrar of a rail. Looking up takes no lock; registering does.
+//! Registered memory: the device's table of regions, against which every operation is checked before it is posted, and the
+//! registrar of a rail. Resolving a key takes no lock; registering does.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -23,16 +23,16 @@ use crate::config;
 use crate::device::{VerbsDevice, check_code, last_error};
 use crate::gpudirect;
 
-/// Slots that are made at once.
+/// Slots that are allocated at a time.
 const CHUNK: usize = 1024;
 /// Most chunks.
 const CHUNKS: usize = 1024;
-/// A page, within which the address for peers must be as the address itself.
+/// A page: the address for peers must have the same offset in its page as the virtual address (ibv_reg_mr(3)).
 const PAGE: u64 = 4096;
-/// The same for memory of GPUs, whose pages are large: a device maps it in the largest ones within which the two agree.
+/// The same for memory of GPUs, whose pages are large: a device maps with the largest pages in which both offsets agree.
 const LARGE: u64 = 1 << 30;
 
-/// A region as those who post see it. `key` is stored last and withdrawn first.
+/// A region as the posting threads see it. `key` is stored last and withdrawn first, so that a valid key implies valid fields.
 #[derive(Default)]
 struct MrSlot {
     /// The local key, 0 if there is none.
@@ -42,17 +42,17 @@ struct MrSlot {
     len: AtomicU64,
 }
 
-/// The regions of a device. A local key holds the device's key in its low half, and slot and life in the other.
+/// The regions of a device. A local key holds the device's key in its low half, and the slot and its generation in the other.
 pub(crate) struct MrTable {
     chunks: Box<[OnceLock<Box<[MrSlot]>>]>,
     max: u32,
     live: Mutex<LiveMrs>,
 }
 
-/// What only registering and deregistering look at.
+/// The part that only registering and deregistering use.
 #[derive(Default)]
 struct LiveMrs {
-    /// By local key; the memory stays mapped as long as it is here.
+    /// By local key; the memory stays mapped while it is listed here.
     regions: HashMap<u64, (RawMr, MemoryRange)>,
     free: Vec<u32>,
     made: u32,
@@ -60,7 +60,7 @@ struct LiveMrs {
 }
 
 impl LiveMrs {
-    /// Makes room for one more region, and for its slot when it has left.
+    /// Reserves room for one more region, and for its slot in the free list, so that removing it never allocates.
     fn reserve_one(&mut self) -> Result<(), OutOfMemory> {
         let entries = self.regions.len() + 1;
         let bytes = entries * size_of::<(u64, (RawMr, MemoryRange))>();
@@ -77,7 +77,7 @@ struct RawMr(*mut Mr);
 unsafe impl Send for RawMr {}
 
 impl MrTable {
-    /// An empty one, which takes no region until it is told how many its device does.
+    /// Creates an empty table, which accepts no region until its limit is set.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -85,19 +85,19 @@ impl MrTable {
         Ok(Self { chunks: try_filled_with(CHUNKS, OnceLock::new)?, max: 0, live: Mutex::default() })
     }
 
-    /// The same of a device that takes `max` regions.
+    /// Sets the device's limit of `max` regions.
     pub(crate) fn with_limit(self, max: u32) -> Self {
         Self { max: max.min((CHUNK * CHUNKS) as u32), ..self }
     }
 
-    /// Most regions.
+    /// Returns the most regions.
     pub(crate) fn regions_max(&self) -> u32 {
         self.max
     }
 
-    /// Regions in it.
+    /// Returns the number of regions.
     pub(crate) fn len(&self) -> u32 {
-        // At most as many as there are slots.
+        // At most the number of slots, which has 32 bits.
         self.lock_live().regions.len() as u32
     }
 
@@ -110,11 +110,12 @@ impl MrTable {
         self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)
     }
 
-    /// The bytes of an extent as the device names them; nothing if they are not all in a region that is registered.
+    /// Returns the bytes of an extent for the device; `None` if they are not all in one registered region.
     #[inline]
     pub(crate) fn resolve_extent(&self, extent: RegionExtent) -> Option<Sge> {
         let key = extent.key.0;
         let slot = self.slot_at((key >> 32) as u32 & SLOTS)?;
+        // Acquire pairs with the release in `insert`, so that a slot whose key matches has valid bounds.
         if key == 0 || slot.key.load(Ordering::Acquire) != key {
             return None;
         }
@@ -122,12 +123,13 @@ impl MrTable {
         if end > slot.len.load(Ordering::Relaxed) {
             return None;
         }
+        // A scatter/gather entry has a length of 32 bits.
         let length = u32::try_from(extent.len).ok()?;
         let addr = slot.base.load(Ordering::Relaxed).wrapping_add(extent.offset);
         Some(Sge { addr, length, lkey: key as u32 })
     }
 
-    /// A slot for one more region, with all the memory that the region takes in this table until it has left.
+    /// Reserves a slot for one more region, with all the memory that the region needs in this table until it is removed.
     fn take_slot(&self, live: &mut LiveMrs) -> Result<u32, RegisterError> {
         live.reserve_one()?;
         if let Some(index) = live.free.pop() {
@@ -145,7 +147,7 @@ impl MrTable {
         Ok(live.made - 1)
     }
 
-    /// Takes a region in, or says why there is no place for it.
+    /// Adds a region; the error is the reason why there is no room for it.
     fn insert(
         &self,
         mr: *mut Mr,
@@ -157,8 +159,10 @@ impl MrTable {
         let index = self.take_slot(&mut live)?;
         let full = RegisterError::Exhausted(self.max);
         let Some(slot) = self.slot_at(index) else { return Err(full) };
+        // Each region has another generation, so that the key of an ended region does not match its successor in the slot.
         live.lives = live.lives.wrapping_add(1) % LIVES + 1;
         let key = u64::from(live.lives) << LIFE_AT | u64::from(index) << 32 | u64::from(lkey);
+        // The key is stored last, so that a thread that finds it also sees the other fields.
         slot.base.store(base, Ordering::Relaxed);
         slot.len.store(memory.len() as u64, Ordering::Relaxed);
         slot.key.store(key, Ordering::Release);
@@ -166,17 +170,18 @@ impl MrTable {
         Ok(LocalKey(key))
     }
 
-    /// Withdraws a region and has the device forget it.
+    /// Withdraws a region and deregisters it from the device.
     fn remove_region(&self, calls: &Calls, key: LocalKey) -> Result<(), DeregisterError> {
         let mut live = self.lock_live();
         let Some((object, _)) = live.regions.get(&key.0) else { return Err(DeregisterError::Unknown) };
         let index = (key.0 >> 32) as u32 & SLOTS;
+        // Withdrawn first, so that no operation is posted with the key while the device ends the registration.
         if let Some(slot) = self.slot_at(index) {
             slot.key.store(0, Ordering::Release);
         }
         let ended = forget_region(calls, object);
         if ended.is_err() {
-            // Something is still bound to it; it may be asked again.
+            // A memory window is still bound to it (EBUSY, ibv_dereg_mr(3)); the caller may try again.
             return Err(DeregisterError::InUse { peer: 0 });
         }
         live.regions.remove(&key.0);
@@ -184,7 +189,8 @@ impl MrTable {
         Ok(())
     }
 
-    /// Has the device forget the remaining registrations when it is closed. The memory stays mapped as long as the table: something may be bound to it.
+    /// Deregisters the remaining regions when the device is closed. The memory stays mapped as long as the table exists, because a region that the
+    /// device refuses to end may still be in use.
     pub(crate) fn end_all(&self, calls: &Calls) {
         for (object, _) in self.lock_live().regions.values() {
             let _ = forget_region(calls, object);
@@ -192,17 +198,17 @@ impl MrTable {
     }
 }
 
-/// Has the device forget a region of its table, which then leaves the table, or goes with it.
+/// Deregisters a region of the table from the device; the region then leaves the table, or is dropped with it.
 fn forget_region(calls: &Calls, object: &RawMr) -> io::Result<()> {
-    // SAFETY: the region is registered: objects of the table are, and leave it when they are not.
+    // SAFETY: the region is registered: regions leave the table when they are deregistered, so none is deregistered twice.
     check_code(unsafe { (calls.dereg_mr)(object.0) })
 }
 
 /// Bits of a slot's number.
 const SLOTS: u32 = (CHUNK * CHUNKS - 1) as u32;
-/// Where the life of a slot begins in a key.
+/// First bit of a slot's generation in a key.
 const LIFE_AT: u32 = 52;
-/// Lives that are told apart, 0 never.
+/// Number of generations of a slot; 0 is none of them.
 const LIVES: u32 = (1 << 12) - 1;
 
 /// Registers memory for one rail.
@@ -212,12 +218,13 @@ pub(crate) struct VerbsRegistrar {
 }
 
 impl VerbsRegistrar {
-    /// A registrar on a device.
+    /// Creates a registrar on a device.
     pub(crate) fn new(device: &Arc<VerbsDevice>, ordering: config::BusOrdering) -> Self {
         Self { device: Arc::clone(device), ordering }
     }
 
-    /// What peers and device may do. Mailboxes and signals are never relaxed.
+    /// Returns the access flags for peers and device. Local write is always set, because remote write and atomic require it (ibv_reg_mr(3)).
+    /// Mailboxes and signals are never relaxed.
     fn access_flags(&self, access: AccessRights, purpose: RegionPurpose) -> c_int {
         let bit = |on: bool, bit: c_int| if on { bit } else { 0 };
         let relaxed = purpose == RegionPurpose::Data;
@@ -228,7 +235,8 @@ impl VerbsRegistrar {
             | bit(relaxed && self.ordering == config::BusOrdering::Relaxed, ACCESS_RELAXED_ORDERING)
     }
 
-    /// The library's object, and the address peers count from: the place in a page where the library can do that.
+    /// Registers memory. Returns the library's object, and the base address for peers: the offset in its page if the library
+    /// supports that.
     fn register_mr(&self, memory: &MemoryRange, rights: c_int) -> (*mut Mr, u64) {
         let calls = self.device.calls();
         let pd = self.device.protection_domain();
@@ -237,21 +245,21 @@ impl VerbsRegistrar {
             Some(register) => {
                 let page = if memory.kind() == MemoryKind::Host { PAGE } else { LARGE };
                 let base = memory.addr() as u64 % page;
-                // SAFETY: the memory stays mapped until it is deregistered, because the table keeps it.
+                // SAFETY: the domain is open. The table keeps the memory, so it stays mapped until it is deregistered.
                 let mr = unsafe { register(pd, addr, memory.len(), base, rights as c_uint) };
                 (mr, base)
             }
             None => {
                 let rights = rights & !ACCESS_RELAXED_ORDERING;
-                // SAFETY: as above.
+                // SAFETY: the domain is open. The table keeps the memory, so it stays mapped until it is deregistered.
                 let mr = unsafe { (calls.reg_mr)(pd, addr, memory.len(), rights) };
                 (mr, memory.addr() as u64)
             }
         }
     }
 
-    /// The same of memory that was exported. The address peers count from is as far into a page as the bytes are in the
-    /// dma-buf, which the kernel insists on.
+    /// Registers exported memory. The base address for peers has the same offset in its page as the bytes have in the
+    /// dma-buf, which the kernel requires.
     fn make_exported(
         &self,
         memory: &MemoryRange,
@@ -267,12 +275,12 @@ impl VerbsRegistrar {
             inset if addr % page == inset => addr % LARGE,
             inset => inset,
         };
-        // SAFETY: the domain is open. The descriptor is open during the call, which keeps what it stands for by itself.
+        // SAFETY: the domain is open. The descriptor is open during the call, and the registration holds its own reference to the dma-buf.
         let mr = unsafe { register(self.device.protection_domain(), offset, memory.len(), base, fd, rights) };
         Some((mr, base))
     }
 
-    /// Takes a region into the table.
+    /// Adds a registered region to the table; deregisters it if there is no room.
     fn insert_region(
         &self,
         mr: *mut Mr,
@@ -281,13 +289,13 @@ impl VerbsRegistrar {
     ) -> Result<RegionKeys, RegisterError> {
         let table = &self.device.regions;
         let (lkey, rkey) = {
-            // SAFETY: the library has just made it.
+            // SAFETY: the caller has just registered it successfully, so the pointer is valid.
             let made = unsafe { &*mr };
             (made.lkey, made.rkey)
         };
         let entered = table.insert(mr, lkey, base, memory);
         if entered.is_err() {
-            // SAFETY: as above, and nobody knows it.
+            // SAFETY: registered just now, and its keys were not given to any caller.
             unsafe { (self.device.calls().dereg_mr)(mr) };
         }
         Ok(RegionKeys { local: entered?, remote: RemoteKey(rkey.into()), remote_base: base })
@@ -297,7 +305,7 @@ impl VerbsRegistrar {
         self.device.regions.remove_region(self.device.calls(), key)
     }
 
-    /// Whether there is room for one more, once what was abandoned has ended as far as it can.
+    /// Checks that there is room for one more region, after ending abandoned ones as far as possible.
     fn check_room(&self) -> Result<(), RegisterError> {
         self.device.abandoned.try_some(|key| self.end_registration(key));
         let table = &self.device.regions;
@@ -316,7 +324,7 @@ impl MemoryRegistrar for VerbsRegistrar {
         access: AccessRights,
         purpose: RegionPurpose,
     ) -> Result<RegionKeys, RegisterError> {
-        // Memory that the CPU has mapped has an address in this process, by which the kernel may or may not find it.
+        // Memory that the CPU has mapped has an address in this process, though the kernel may not be able to resolve it.
         let is_addressed = matches!(memory.kind(), MemoryKind::Host | MemoryKind::Mapped);
         let of_device = !is_addressed;
         let reach = self.device.reach;
@@ -362,13 +370,13 @@ impl MemoryRegistrar for VerbsRegistrar {
 
     fn abandon(&self, key: LocalKey) {
         if let Err(DeregisterError::InUse { .. }) = self.end_registration(key) {
-            // Of too many, those that find no place stay until the device is closed.
+            // If the list is full, the region stays registered until the device is closed.
             self.device.abandoned.keep_key(key);
         }
     }
 }
 
-/// Says what helps where the system's word does not.
+/// Replaces a system error that does not show its cause by one that names the remedy.
 fn add_hint(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ENOMEM) => {
@@ -378,8 +386,8 @@ fn add_hint(error: io::Error) -> io::Error {
     }
 }
 
-/// The key that a request carries: a key that is longer than those of devices is none of theirs, and is made one that
-/// fits nothing it is like.
+/// Returns the key for a request. A key of more than 32 bits belongs to no device; it is mixed into 32 bits so that it does not match the
+/// device key that it resembles.
 #[inline]
 pub(crate) fn device_rkey(key: RemoteKey) -> u32 {
     let above = (key.0 >> 32) as u32;

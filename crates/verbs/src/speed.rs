@@ -1,17 +1,17 @@
-//! The speed of a port, from the codes that rdma-core reports. Asked once for each port, when the fabric is made.
+//! The speed of a port, from the codes that rdma-core reports. Read once for each port, when the fabric is created.
 
 use trunkline_sys::verbs::PortAttrEx;
 
 /// Mb/s of a port with an unknown code: the speed that NCCL assumes of a NIC that reports no speed.
 const UNKNOWN_MBPS: u32 = 10_000;
 
-/// Mb/s of a lane, by the bit that stands for it: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR, XDR.
+/// Mb/s of a lane, by the bit that encodes it: SDR, DDR, QDR, FDR10, FDR, EDR, HDR, NDR, XDR.
 const LANE_MBPS: [u32; 9] = [2_500, 5_000, 10_000, 10_000, 14_000, 25_000, 50_000, 100_000, 200_000];
 
-/// Lanes, by the bit that stands for them.
+/// Number of lanes, by the bit that encodes it.
 const LANES: [u32; 5] = [1, 4, 8, 12, 2];
 
-/// Mb/s of a port. `active_speed_ex` counts where the library fills it, because the older field of 8 bits has no room for XDR.
+/// Returns the Mb/s of a port. `active_speed_ex` has precedence if the library fills it, because the older field of 8 bits has no room for XDR.
 pub(crate) fn of_port(port: &PortAttrEx) -> u32 {
     let newer = port.active_speed_ex;
     let code = if newer == 0 { port.attr.active_speed.into() } else { newer };
@@ -19,7 +19,7 @@ pub(crate) fn of_port(port: &PortAttrEx) -> u32 {
     lane.map_or(UNKNOWN_MBPS, |(lane, lanes)| lane * lanes)
 }
 
-/// The entry of the lowest bit that is set; `None` without a bit, or for one beyond the table.
+/// Returns the entry of the lowest bit that is set; `None` without a bit, or for one beyond the table.
 fn by_bit(code: u32, table: &[u32]) -> Option<u32> {
     table.get(code.trailing_zeros() as usize).copied()
 }
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     fn port(speed: u8, speed_ex: u32, width: u8) -> u32 {
-        // SAFETY: all zeros are such attributes.
+        // SAFETY: the attributes consist of plain numbers, for which all zeros is a valid value.
         let mut port: PortAttrEx = unsafe { std::mem::zeroed() };
         (port.attr.active_speed, port.active_speed_ex, port.attr.active_width) = (speed, speed_ex, width);
         of_port(&port)

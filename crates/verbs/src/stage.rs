@@ -1,5 +1,5 @@
-//! Requests that have been posted and not yet given to the device: built in one place for all links of a rail, chained by
-//! queue, and given away with one call a queue.
+//! Requests that have been posted and not yet submitted to the device: built in one place for all links of a rail, chained by
+//! queue, and submitted with one call per queue. The rail calls it; it tracks no completion.
 
 use std::ffi::c_int;
 
@@ -8,14 +8,14 @@ use trunkline_sys::verbs::{RecvWr, SEND_INLINE, SEND_SIGNALED, SendWr, SendWrTar
 
 use crate::qp::{PostMethod, VerbsQp, WrBuilder};
 
-/// Most requests that wait; the next one has all of them given away first.
+/// Most requests that are staged; before a further one all of them are submitted.
 pub(crate) const ROOM: usize = 64;
 /// Most bytes that are copied into one request.
 pub(crate) const COPIED_MAX: usize = 256;
 /// No request.
 const NONE: u16 = u16::MAX;
 
-/// Requests of one queue that wait, by their places.
+/// Staged requests of one queue, by their places.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct RequestChain {
     first: u16,
@@ -24,26 +24,26 @@ pub(crate) struct RequestChain {
 }
 
 impl RequestChain {
-    /// None.
+    /// A chain without requests.
     pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, count: 0 };
 
-    /// Whether there are none.
+    /// Whether the chain has no requests.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// How many.
+    /// Returns the number of requests.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.count.into()
     }
 }
 
-/// What a request is, apart from its bytes.
+/// A request without its bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct StagedRequest {
-    /// Comes back with its completion.
+    /// Returned with its completion.
     pub(crate) id: u64,
     /// `enum ibv_wr_opcode`.
     pub(crate) opcode: u32,
@@ -51,11 +51,11 @@ pub(crate) struct StagedRequest {
     pub(crate) imm: u32,
     /// The peer's memory.
     pub(crate) target: SendWrTarget,
-    /// Whether it completes when it is well.
+    /// Whether it completes when it succeeds.
     pub(crate) signalled: bool,
 }
 
-/// Where the bytes of a request come from, or go.
+/// The source or destination of a request's bytes.
 #[derive(Clone, Copy)]
 pub(crate) enum RequestBytes<'a> {
     /// Copied, one after the other; at most [`COPIED_MAX`] together.
@@ -66,7 +66,7 @@ pub(crate) enum RequestBytes<'a> {
     Both(Sge, Sge),
 }
 
-/// All that waits on one rail.
+/// All staged requests of one rail.
 pub(crate) struct RequestStage {
     sends: Box<[SendWr; ROOM]>,
     lists: Box<[[Sge; 2]; ROOM]>,
@@ -79,12 +79,12 @@ pub(crate) struct RequestStage {
     used_receives: usize,
 }
 
-// SAFETY: the pointers inside lead into the other boxes, whose bytes stay where they are when the stage is moved. Each is derived anew from its
-// box before the device's library is given the request it stands in, and none is followed at another time or by another thread.
+// SAFETY: the pointers inside lead into the other boxes, whose bytes stay where they are when the stage is moved. Each pointer is derived again from its
+// box before its request is passed to the device's library, and none is followed at another time or by another thread.
 unsafe impl Send for RequestStage {}
 
 impl RequestStage {
-    /// An empty one.
+    /// Creates an empty stage.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -102,19 +102,19 @@ impl RequestStage {
         })
     }
 
-    /// Whether the next send, or receive, finds no room.
+    /// Whether there is no room for one more send, or for one more receive.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.used == ROOM || self.used_receives == ROOM
     }
 
-    /// Whether so many more sends find room.
+    /// Whether there is room for `sends` more sends and a receive.
     #[inline]
     pub(crate) fn has_room(&self, sends: usize) -> bool {
         self.used + sends <= ROOM && self.used_receives < ROOM
     }
 
-    /// All chains were given away.
+    /// Frees all places, after all chains were submitted.
     #[inline]
     pub(crate) fn clear(&mut self) {
         (self.used, self.used_receives) = (0, 0);
@@ -135,6 +135,7 @@ impl RequestStage {
         let wr = &mut self.sends[at];
         wr.wr_id = work.id;
         wr.opcode = work.opcode;
+        // The immediate is in network byte order (ibv_post_send(3)).
         wr.imm_data = work.imm.to_be();
         wr.wr = work.target;
         wr.num_sge = num_sge;
@@ -142,7 +143,7 @@ impl RequestStage {
         append_to_chain(&mut self.next[..], chain, at);
     }
 
-    /// Copies or names the bytes of a request; the entries of its list, and whether they are copied.
+    /// Copies or names the bytes of a request; returns the number of entries of its list, and whether the bytes are copied.
     #[inline]
     fn fill_bytes(&mut self, at: usize, bytes: RequestBytes<'_>) -> (c_int, bool) {
         let list = &mut self.lists[at];
@@ -157,6 +158,7 @@ impl RequestStage {
             }
             RequestBytes::Placed(sge) => {
                 list[0] = sge;
+                // No entry for an empty payload, because some devices read a length of 0 as 2^31.
                 (c_int::from(sge.length > 0), false)
             }
             RequestBytes::Both(one, two) => {
@@ -177,16 +179,16 @@ impl RequestStage {
         append_to_chain(&mut self.next_receive[..], chain, at);
     }
 
-    /// Gives a chain of sends to its queue pair.
+    /// Submits a chain of sends to its queue pair.
     ///
     /// # Errors
-    /// The system's number, and how many of the last were not taken.
+    /// The system's number, and how many of the last requests were refused.
     pub(crate) fn submit_chain(&mut self, qp: &VerbsQp, chain: RequestChain) -> Result<(), (i32, u32)> {
         let PostMethod::Built(builder) = qp.post_method() else { return self.submit_list(qp, chain) };
         let mut at = chain.first;
         let mut left = chain.count;
         while left > 0 {
-            // Soft-RoCE takes two ranges for two of the first where work is built in place; the two ways go together.
+            // Soft-RoCE sends the first of two ranges twice if the request is built in place, so such requests are submitted as lists.
             let listed = self.has_ranges(at);
             let (run, next) = self.uniform_run(at, left, listed);
             left -= run.count;
@@ -201,7 +203,7 @@ impl RequestStage {
         self.sends[usize::from(at)].num_sge > 1
     }
 
-    /// The requests from one on, of at most so many, that are given away in the same way, and the one behind them.
+    /// Returns the requests from `first` on, at most `most`, that are submitted in the same way, and the place of the request behind them.
     fn uniform_run(&self, first: u16, most: u16, listed: bool) -> (RequestChain, u16) {
         let mut run = RequestChain { first, last: first, count: 0 };
         let mut at = first;
@@ -216,8 +218,8 @@ impl RequestStage {
     fn submit_list(&mut self, qp: &VerbsQp, chain: RequestChain) -> Result<(), (i32, u32)> {
         let mut left = u32::from(chain.count);
         let mut at = chain.first;
-        // Until the library has the chain, its requests are reached through this pointer alone: any access through the box ends what was
-        // derived from it before.
+        // Until the library has the chain, its requests are only accessed through this pointer: any access through the box would invalidate the
+        // pointers that were derived from it before.
         let base = self.sends.as_mut_ptr();
         let mut first = NONE;
         while left > 0 {
@@ -229,9 +231,9 @@ impl RequestStage {
             };
             let list = self.lists[index].as_mut_ptr();
             let request = base.wrapping_add(index);
-            // SAFETY: `index` is a place of the box, as `lists` has just checked, and nothing else refers to the entry there.
+            // SAFETY: `index` is a place of the box, as the access to `lists` has just checked, and no reference to the entry exists.
             unsafe { (*request).sg_list = list };
-            // SAFETY: the same.
+            // SAFETY: as for `sg_list`.
             unsafe { (*request).next = following };
             if first == NONE {
                 first = at;
@@ -242,7 +244,7 @@ impl RequestStage {
             return Ok(());
         }
         qp.post_send(base.wrapping_add(usize::from(first))).map_err(|(error, bad)| {
-            // From the one that is named on, none was taken.
+            // `bad` is the first refused request; all requests behind it were refused, too (ibv_post_send(3)).
             let mut at = chain.first;
             let mut taken = 0;
             while taken < chain.count && base.wrapping_add(usize::from(at)) != bad {
@@ -266,16 +268,16 @@ impl RequestStage {
             }
             at = self.next[usize::from(at)];
         }
-        // All or none of them.
+        // ibv_wr_complete(3) accepts all requests of a list or none.
         builder.submit_list().map_err(|error| (error, chain.count.into()))
     }
 
-    /// Gives a chain of receives to its queue pair.
+    /// Submits a chain of receives to its queue pair.
     ///
     /// # Errors
-    /// The system's number, and the first that was not taken, for [`RequestStage::receives_from`].
+    /// The system's number, and the first receive that was refused, for [`RequestStage::receives_from`].
     pub(crate) fn ring_receives(&mut self, qp: &VerbsQp, chain: RequestChain) -> Result<(), (i32, u16)> {
-        // As in `list`, the only way to the requests until the library has them.
+        // As in `submit_list`, the only access to the requests until the library has them.
         let base = self.receives.as_mut_ptr();
         let mut at = chain.first;
         while at != NONE {
@@ -287,9 +289,9 @@ impl RequestStage {
             };
             let place = &raw mut self.places[index];
             let request = base.wrapping_add(index);
-            // SAFETY: `index` is a place of the box, as `places` has just checked, and nothing else refers to the entry there.
+            // SAFETY: `index` is a place of the box, as the access to `places` has just checked, and no reference to the entry exists.
             unsafe { (*request).sg_list = place };
-            // SAFETY: the same.
+            // SAFETY: as for `sg_list`.
             unsafe { (*request).next = following };
             at = next;
         }
@@ -303,12 +305,12 @@ impl RequestStage {
         })
     }
 
-    /// The numbers of the receives of a chain.
+    /// Returns the numbers of the receives of a chain.
     pub(crate) fn receives_of(&self, chain: RequestChain) -> impl Iterator<Item = u64> {
         self.receives_from(chain.first)
     }
 
-    /// The same from one on.
+    /// Returns the numbers of the receives of a chain from `first` on.
     pub(crate) fn receives_from(&self, first: u16) -> impl Iterator<Item = u64> {
         let place = |at: u16| (at != NONE).then_some(at);
         let next = move |at: &u16| place(self.next_receive[usize::from(*at)]);
@@ -316,16 +318,16 @@ impl RequestStage {
     }
 }
 
-/// A value for each place.
+/// Allocates a value for each place.
 fn try_room<T: Clone>(value: T) -> Result<Box<[T; ROOM]>, OutOfMemory> {
-    // There are as many as are asked for.
+    // Cannot fail: the slice has exactly `ROOM` values.
     try_filled(value, ROOM)?.try_into().map_err(|_| OutOfMemory { bytes: ROOM * size_of::<T>() })
 }
 
 #[inline]
 fn append_to_chain(next: &mut [u16], chain: &mut RequestChain, at: usize) {
     next[at] = NONE;
-    // Fewer than 65536 are waiting.
+    // Fits, because fewer than 65536 requests are staged.
     let place = at as u16;
     match chain.last {
         NONE => chain.first = place,
