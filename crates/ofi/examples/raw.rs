@@ -1,6 +1,5 @@
-//! What a provider gives to who asks for nothing else: tagged messages between two processes of this host, over one reliable
-//! endpoint each. The yardstick of `cargo xtask compare` for what the rail costs over libfabric; it posts, waits and counts as
-//! `trunkline bench p2p` does.
+//! The performance of a bare provider: tagged messages between two processes of this host, over one reliable endpoint each. The baseline of
+//! `cargo xtask compare` for the cost of the rail over libfabric; it posts, waits and counts as `trunkline bench p2p` does.
 //!
 //! ```text
 //! cargo run --release -p trunkline-ofi --example raw -- PROVIDER DOMAIN BYTES MESSAGES [each]
@@ -45,17 +44,17 @@ const TAG: u64 = 0x7a67;
 
 struct End {
     endpoint: OfiEndpoint<PayloadTraffic>,
-    /// What receives, if that is another.
+    /// The receiving endpoint, if it is a separate one.
     receiver: Option<OfiEndpoint<PayloadTraffic>>,
     queue: OfiQueue,
     mr: MrEnabled<PayloadTraffic>,
-    /// What the other end writes and reads, and its of this kind.
+    /// Memory that the other end writes and reads, and the corresponding memory of the other end.
     open: MrEnabled<PayloadTraffic>,
     theirs: Option<RemotePlace<PayloadTraffic>>,
     peer: Option<EndpointPeer<PayloadTraffic>>,
     bytes: usize,
     inject: usize,
-    /// Receives that have completed since they were asked for.
+    /// Completed receives that have not been consumed.
     came: usize,
     /// Sends that the provider still has.
     out: usize,
@@ -216,7 +215,7 @@ impl End {
         (times[count / 2] as f64 / 1e3, rate)
     }
 
-    /// Measures writes and reads, which the other end serves until it is told.
+    /// Measures writes and reads, which the other end serves until it receives a message.
     fn remotes(&mut self, first: bool, count: usize) {
         if first {
             self.remote(true, (count / 10).max(16));
@@ -237,7 +236,7 @@ impl End {
         }
     }
 
-    /// Half round trips in nanoseconds, the next receive always posted before the message that it answers.
+    /// Measures half round trips in nanoseconds; the next receive is always posted before the message that it answers.
     fn latency(&mut self, first: bool, messages: usize) -> Vec<u64> {
         let mut times = Vec::with_capacity(messages);
         self.receive(0);
@@ -331,7 +330,7 @@ fn main() {
     if remote {
         end.latency(first, 16);
         end.remotes(first, messages);
-        // Nobody closes what the other still reads.
+        // Synchronizes, so that no end closes memory that the other still reads.
         end.latency(first, 1);
         child.map(|mut peer| peer.wait().unwrap());
         return;
@@ -345,7 +344,7 @@ fn main() {
     let start = Instant::now();
     end.stream(first, messages);
     let rate = messages as f64 / start.elapsed().as_secs_f64() / 1e6;
-    // Nobody closes what the other still reads.
+    // Synchronizes, so that no end closes memory that the other still reads.
     end.latency(first, 1);
     if let Some(mut peer) = child {
         times.sort_unstable();

@@ -1,35 +1,34 @@
-//! What a link tells its peer. The layout is in docs/wire.md; what comes from a peer is parsed into values that cannot be
-//! wrong.
+//! The address that a link sends to its peer. docs/wire.md specifies the layout; a peer's bytes are parsed into values that are always valid.
 
 const MAGIC: [u8; 8] = *b"TLOFIRDM";
 const VERSION: u16 = 1;
-/// Bytes before the names.
+/// Length before the names, in bytes.
 const HEAD: usize = 58;
-/// Most bytes of the name of an endpoint.
+/// The maximum length of an endpoint's name, in bytes.
 pub(crate) const NAME_MAX: usize = 96;
 
-/// Where a peer proves that what it sent has arrived: a place to write to.
+/// The remote memory to which a peer writes to prove that its earlier operations have arrived.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct ProofTarget {
     pub(crate) key: u64,
     pub(crate) addr: u64,
 }
 
-/// What a link tells its peer.
+/// The address of a link.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct OfiLinkAddress {
-    /// What comes with a write for this link has this in the upper half of its CQ data.
+    /// Upper half of the CQ data of every write to this link.
     pub(crate) mark: u32,
-    /// The tag of messages for this link.
+    /// The tag of messages to this link.
     pub(crate) cookie: u64,
-    /// For payload, and for records.
+    /// Proof targets, for payload and for records.
     pub(crate) landings: [ProofTarget; 2],
-    /// The same of the endpoints.
+    /// Names of the endpoints, for payload and for records.
     pub(crate) names: [Vec<u8>; 2],
 }
 
 impl OfiLinkAddress {
-    /// As it goes to the peer.
+    /// Encodes the address for the peer.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let [data, records] = &self.names;
         let mut out = Vec::with_capacity(HEAD + data.len() + records.len());
@@ -42,14 +41,14 @@ impl OfiLinkAddress {
             out.extend_from_slice(&key.to_le_bytes());
             out.extend_from_slice(&addr.to_le_bytes());
         }
-        // Names are as long as an endpoint may have them at most.
+        // The casts cannot truncate, because names have at most `NAME_MAX` bytes.
         out.extend_from_slice(&[data.len() as u8, records.len() as u8]);
         out.extend_from_slice(data);
         out.extend_from_slice(records);
         out
     }
 
-    /// Parses what a peer sent.
+    /// Parses a peer's address.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
         let (head, names) = bytes.split_at_checked(HEAD).ok_or("it is too short")?;
         if head[..8] != MAGIC {
@@ -58,11 +57,13 @@ impl OfiLinkAddress {
         if head[8..10] != VERSION.to_le_bytes() {
             return Err("its version is another");
         }
+        // Untrusted input: every length is checked before it is used as an offset.
         let word = |at: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&head[at..at + 8]);
             u64::from_le_bytes(word)
         };
+        // The word at offset 8 contains the version and reserved bytes in its low half, so the mark is its high half.
         let mark = word(8) >> 32;
         let cookie = word(16);
         let landing = |at: usize| ProofTarget { key: word(at), addr: word(at + 8) };
@@ -70,6 +71,7 @@ impl OfiLinkAddress {
         if data == 0 || records == 0 || data > NAME_MAX || records > NAME_MAX {
             return Err("an endpoint has no name, or too long a one");
         }
+        // Exact, so that every address has only one encoding.
         if names.len() != data + records {
             return Err("it has the wrong length");
         }

@@ -1,30 +1,30 @@
-//! What is taken where nobody names a fabric: EFA or Slingshot, if this host has such a device. Looked for in `/sys`, which
-//! costs nothing; libfabric, which takes a while to open, is opened only where there is one.
+//! The selection for `TRUNKLINE_FABRIC=auto`: EFA or Slingshot, if this host has such a device. Devices are detected in `/sys`, which is cheap;
+//! libfabric, which takes a while to open, is opened only if one was detected.
 
 use std::path::Path;
 
 use crate::{NoNic, OfiConfig, OfiFabric};
 
-/// A device that libfabric has a provider for.
+/// A device for which libfabric has a provider.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct ProviderDevice {
     provider: &'static str,
-    /// Why it is thought to be there.
+    /// How it was detected.
     sign: String,
 }
 
-/// What was taken, and why.
+/// The selected fabric, and why.
 pub struct AutoSelection {
-    /// libfabric's NICs, if they are taken.
+    /// libfabric's NICs, if they are selected.
     pub fabric: Option<OfiFabric>,
-    /// One line for people, where there was a choice.
+    /// A line for the user, if a device was detected.
     pub line: Option<String>,
-    /// Why libfabric's NICs are not taken although there is a device for them.
+    /// Why libfabric's NICs are not selected although a device was detected.
     pub failure: Option<NoNic>,
 }
 
 impl AutoSelection {
-    /// Looks for devices below `root`, which is `/`, and has `open` open them. `config` says the rest.
+    /// Detects devices below `root`, which is `/`, and opens them by `open`. `config` contains the other settings.
     #[must_use]
     pub fn detect_devices(
         root: &Path,
@@ -40,6 +40,7 @@ impl AutoSelection {
                 let line = format!("TRUNKLINE_FABRIC=auto takes ofi:{provider}, as {sign}");
                 Self { fabric: Some(fabric), line: Some(line), failure: None }
             }
+            // Not an error of the job: the caller falls back to another fabric, and the line states why.
             Err(why) => {
                 let line =
                     format!("TRUNKLINE_FABRIC=auto does not take ofi:{provider} although {sign}: {why}");
@@ -49,17 +50,19 @@ impl AutoSelection {
     }
 }
 
-/// The names in a folder, in order; none where there is no such folder.
+/// Returns the names in a folder, sorted; none if the folder does not exist.
 fn list_names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> =
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    // Sorted, because readdir(3) returns entries in any order and every start must select the same device.
     names.sort();
     names
 }
 
 fn find_device(root: &Path) -> Option<ProviderDevice> {
     let devices = root.join("sys/class/infiniband");
+    // Checks the driver, because the name of an RDMA device depends on udev rules.
     let is_efa = |name: &String| {
         let driver = std::fs::read_link(devices.join(name).join("device/driver"));
         driver.is_ok_and(|driver| driver.file_name().is_some_and(|driver| driver == "efa"))
@@ -67,6 +70,7 @@ fn find_device(root: &Path) -> Option<ProviderDevice> {
     if let Some(name) = list_names(&devices).into_iter().find(is_efa) {
         return Some(ProviderDevice { provider: "efa", sign: format!("the driver of {name} is efa") });
     }
+    // Either sign is enough: the class in sysfs or the device node.
     let of_class = list_names(&root.join("sys/class/cxi")).into_iter().next();
     let of_dev = || list_names(&root.join("dev")).into_iter().find(|name| name.starts_with("cxi"));
     let name = of_class.or_else(of_dev)?;
@@ -81,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder in the place of `/`, which goes with the test.
+    /// A temporary folder in the place of `/`.
     struct Root(PathBuf);
 
     impl Root {
@@ -128,7 +132,7 @@ mod tests {
         let efa = Root::new();
         efa.device("mlx5_0", "mlx5_core").device("rdmap1s0", "efa").device("rdmap0s6", "efa");
         assert_eq!(efa.found(), Some(("efa", "the driver of rdmap0s6 is efa".to_owned())));
-        // What is only called so is not.
+        // A device with such a name but another driver does not count.
         assert_eq!(Root::new().device("efa_0", "bnxt_re").folder("sys/class/infiniband/efa_1").found(), None);
         let cxi = Some(("cxi", "there is cxi0".to_owned()));
         assert_eq!(Root::new().folder("sys/class/cxi/cxi0").found(), cxi);

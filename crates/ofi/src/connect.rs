@@ -1,4 +1,4 @@
-//! Making, connecting and ending links, and the address by which two ends find each other. A slow path.
+//! Creates, connects and ends links, and exchanges their addresses. Not on a message's path.
 
 use std::io;
 use std::sync::Arc;
@@ -26,16 +26,16 @@ use crate::register::OfiRegistrar;
 use crate::rights::MemoryDuty;
 use crate::role::{ControlTraffic, EndpointRole, PayloadTraffic};
 
-/// Most links of a rail.
+/// The maximum number of links of a rail.
 pub(crate) const LINKS_MAX: u32 = 1 << PLACE_BITS;
-/// Looks at the queue of a rail that goes, until all that was given back has ended.
+/// Polls of the queue of a rail that is dropped, until canceled operations have completed.
 pub(crate) const LAST_READS: u32 = 10_000;
-/// Looks at the queue when a link ends that shares its endpoints.
+/// Polls of the queue when a link ends that shares its endpoints.
 const END_READS: u32 = 64;
-/// Bytes of a landing.
+/// Length of a proof target, in bytes.
 const LANDING: usize = 8;
 
-/// Where peers write to prove that what they sent before has arrived.
+/// The memory to which peers write to prove that their earlier operations have arrived.
 pub(crate) struct ProofBuffers {
     data: MrEnabled<PayloadTraffic>,
     records: MrEnabled<ControlTraffic>,
@@ -67,10 +67,11 @@ fn open_failed(what: &'static str) -> impl Fn(crate::endpoint::OfiOpenError) -> 
     move |error| RailOpenError::System { what, source: io::Error::other(error) }
 }
 
-/// A number that nobody can guess.
+/// Returns an unpredictable random number.
 fn random_cookie() -> Result<u64, LinkError> {
     let mut bytes = [0; 8];
     let mut have = 0;
+    // getrandom(2) may return fewer bytes if a signal interrupts it.
     while have < bytes.len() {
         let more = getrandom(&mut bytes[have..], GetRandomFlags::empty());
         have += more.map_err(|errno| LinkError::System { what: "getrandom", source: errno.into() })?;
@@ -82,8 +83,8 @@ fn proof_target<R: EndpointRole>(mr: &MrEnabled<R>) -> ProofTarget {
     ProofTarget { key: mr.key().map_or(0, |key| key.number()), addr: mr.remote_base() }
 }
 
-/// What a rail is opened for and can, as far as both go: without room to name the link in CQ data there is one link, or no write
-/// tells its target.
+/// Adapts the configuration and the capabilities of a rail to each other. If CQ data has no room to name the link, the rail either has one
+/// link, or writes carry no data.
 fn negotiate_config(marks: bool, config: &RailConfig, caps: Caps) -> (RailConfig, Caps) {
     let depth = config.depth.clamp(1, caps.depth_max);
     let links = config.links.clamp(1, if marks || config.many { LINKS_MAX } else { 1 });
@@ -99,20 +100,25 @@ impl OfiRail {
         let (config, caps) = negotiate_config(profile.marks, config, caps);
         let span = LinkOps::slot_span(config.depth, config.recv_depth);
         let wants = QueueWants {
-            // Writes that peers tell of take room too.
+            // Twice the operations of all links, because remote writes with data also produce entries.
             entries: (4 * span * config.links) as usize,
             format: CompletionFormat::Data,
             sources: false,
             wait: false,
+            // Slots of ended links are reused only after `LIVES` successors, so that a late completion is not mistaken for one of a newer link.
             slots: LIVES * span * config.links,
         };
         let queue = OfiQueue::open(&nic.domain, &wants).map_err(open_failed("making a completion queue"))?;
         let open = || EndpointPair::open(&port.info, &queue, profile.one_stream, &nic.devices.options);
+        // Opened with the rail where links share it, because registrations may be bound to it before the first link
+        // exists.
         let pair = (!profile.endpoint_each).then(open);
         let shared = pair.transpose().map_err(open_failed("opening an endpoint"))?.map(Box::new);
+        // Memory must be registered for the endpoint that uses it where the provider demands `FI_MR_ENDPOINT` (fi_mr(3)).
         let (data, records) = shared.as_ref().map_or((MrScope::Domain, MrScope::Domain), |pair| {
             (pair.data.mr_scope(), pair.records.mr_scope())
         });
+        // Providers whose completions already prove arrival need no proof targets.
         let landing = (!profile.arrives).then(|| ProofBuffers::new(&nic.domain, &data, &records));
         let unregistered = |error| RailOpenError::System {
             what: "registering memory with libfabric",
@@ -154,15 +160,17 @@ impl OfiRail {
         })
     }
 
-    /// A place for a link that nothing is told of any more.
+    /// Returns a place for a link from which no completions are outstanding.
     fn reserve_place(&mut self) -> Result<usize, LinkError> {
+        // Unread completions may free the place of a destroyed link.
         if self.has_gone {
             self.take_all();
         }
-        // Links that were never up leave endpoints, which only the end of the rail closes.
+        // Half-connected links leave endpoints that only the end of the rail closes, so their number is bounded here.
         if self.half_made.len() >= LINKS_MAX as usize {
             return Err(LinkError::Exhausted(LINKS_MAX));
         }
+        // A place is free only after the last completion of its former link, because its slots are reused.
         let free = (0..self.links.len()).find(|&at| self.links[at].is_none() && self.gone[at].is_none());
         match free {
             Some(at) => Ok(at),
@@ -179,17 +187,21 @@ impl OfiRail {
 
     fn make_link(&mut self, at: usize) -> Result<OfiLink, LinkError> {
         let own = self.profile.endpoint_each.then(|| self.open_pair()).transpose()?;
+        // The shared endpoints were closed when the rail became idle.
         if own.is_none() && self.shared.is_none() {
             let pair = self.open_pair()?;
             self.nic.endpoints.fetch_add(pair.endpoint_count(), Ordering::Relaxed);
             self.shared = Some(pair);
         }
+        // Each link of a place uses other slots than its predecessors.
         self.lives = self.lives.wrapping_add(1);
         let life = self.lives % LIVES;
         let mark = random_cookie()?;
+        // Random, so that a peer cannot address another link by guessing its tag or mark.
         let cookie = random_cookie()?;
+        // Without room for a mark in CQ data the rail has one link, so its writes need none.
         let mark = if self.profile.marks { (mark as u32) << PLACE_BITS | at as u32 } else { 0 };
-        // Without the bit of what is paired.
+        // The highest usable bit distinguishes matched messages from others.
         let cookie = cookie & ((1 << (self.tag_bits - rail::PAIRED)) - 1);
         Ok(OfiLink {
             id: LinkId(at as u32),
@@ -217,8 +229,8 @@ impl OfiRail {
             .map_err(open)
     }
 
-    /// The endpoints of all links go when none of these is of use, unless registrations are bound to them: then nothing of any
-    /// peer lands any more, whoever has keys. The next link makes new ones.
+    /// Closes the shared endpoints once no link uses them, unless registrations are bound to them. Afterwards no peer can write to this rail by
+    /// them, whichever keys it has. The next link opens new endpoints.
     pub(crate) fn close_if_idle(&mut self) {
         if !self.registrar.sharing.is_idle() {
             return;
@@ -226,6 +238,7 @@ impl OfiRail {
         let Some(pair) = self.shared.take() else { return };
         self.nic.closed_endpoints(pair.endpoint_count());
         drop(pair);
+        // The endpoints' operations ended with them, so no operation uses these slots any more.
         (0..LIVES * self.span * self.config.links).for_each(|slot| self.heads.release_slot(slot));
         self.dying.end_all(&self.nic);
         for at in 0..self.links.len() {
@@ -236,7 +249,7 @@ impl OfiRail {
         self.gone.iter_mut().flatten().for_each(|left| left.out = 0);
     }
 
-    /// Gives what was taken back a moment to end.
+    /// Polls a bounded number of times until canceled operations have completed.
     fn await_end(&mut self, at: usize) {
         for _ in 0..END_READS {
             if self.links[at].as_ref().is_none_or(|link| link.out == 0) {
@@ -253,6 +266,7 @@ impl OfiRail {
 
 impl LinkControl for OfiRail {
     fn create_link_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
+        // libfabric exposes no pipelines of a NIC, so only number 0 is valid.
         if let Some(asked) = pipeline.filter(|&asked| asked > 0) {
             return Err(LinkError::NoSuchPipeline { asked, pipelines: 1 });
         }
@@ -287,6 +301,7 @@ impl LinkControl for OfiRail {
         let arrives = self.profile.arrives;
         let at = id.0 as usize;
         let Some(Some(link)) = self.links.get_mut(at) else { return Err(LinkError::State) };
+        // A second call would leave the first peer in the address vector.
         if link.state != OfiLinkStage::New {
             return Err(LinkError::State);
         }
@@ -295,6 +310,7 @@ impl LinkControl for OfiRail {
         let data = pair.data.insert(&theirs.names[0]).map_err(failed)?;
         let records = pair.records.insert(&theirs.names[1]).map_err(failed)?;
         (link.peers, link.theirs, link.state) = (Some((data, records)), Some(theirs), OfiLinkStage::Up);
+        // Connectionless endpoints report an unreachable peer only by a failed operation, so the link is up once a first proof has completed.
         if !arrives {
             link.hello = HelloProgress::Said;
             self.begin_own(at, LinkOpKind::Hello, false).map_err(|_| LinkError::State)?;
@@ -304,6 +320,7 @@ impl LinkControl for OfiRail {
 
     fn poll_link_up(&mut self, id: LinkId) -> Result<bool, LinkError> {
         self.take_all();
+        // With manual progress the hello completes only inside such calls (fi_domain(3), FI_PROGRESS_MANUAL).
         self.give_waiting();
         let link = self.require_link(id)?;
         match (link.state, link.hello) {
@@ -318,7 +335,7 @@ impl LinkControl for OfiRail {
     }
 
     fn fail_link(&mut self, id: LinkId) {
-        // What had arrived is told.
+        // Stashes the completions that arrived before the failure, because they must still be reported as successes.
         self.take_all();
         self.break_link(id.0 as usize, None);
     }
@@ -339,6 +356,7 @@ impl LinkControl for OfiRail {
         if let Some(link) = self.links.get_mut(at).and_then(Option::take) {
             (self.gone[at], self.has_gone) = (Some(rail::LingeringLink { out: link.out }), true);
         }
+        // The id is reused, so no completion may name the link after this.
         self.stash.retain(|one| one.link != id);
     }
 }
@@ -348,8 +366,9 @@ impl Drop for OfiRail {
         for at in 0..self.links.len() {
             self.break_link(at, None);
         }
+        // Reads of the flusher write to memory that is freed with the rail.
         self.end_flushes();
-        // What endpoints of several links still do uses memory that goes now.
+        // Operations of the shared endpoints still use memory that is about to be freed.
         for _ in 0..LAST_READS {
             if self.dying.is_empty() {
                 break;
@@ -358,6 +377,7 @@ impl Drop for OfiRail {
             std::thread::yield_now();
         }
         self.registrar.sharing.end_scope();
+        // If operations remain, closing the endpoints would free memory in use; they are kept until their completions arrive.
         if let (false, Some(pair)) = (self.dying.is_empty(), self.shared.take()) {
             let _heads = self.heads.clone_registrations();
             let queue = self.queue.handed_on();

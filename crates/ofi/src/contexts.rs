@@ -1,6 +1,6 @@
-//! Places for the contexts of operations: libfabric may write into one as long as its operation lasts, and tells by its
-//! address which operation ended. A queue has a fixed number of them, which stay where they are as long as anything that may
-//! still complete on it.
+//! Contexts of operations. libfabric may write into a context as long as its operation is in flight (`FI_CONTEXT`, `FI_CONTEXT2` in
+//! fi_getinfo(3)), and returns its address with the completion. A queue has a fixed number of contexts, which stay at their addresses as long
+//! as any operation can complete on the queue.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -8,23 +8,23 @@ use std::ffi::c_void;
 use trunkline_proto::reserve::{OutOfMemory, try_filled_with};
 use trunkline_sys::ofi::Context2;
 
-/// Number of a place, from 0. Which operation has which is for the caller to know: a place belongs to one operation until
-/// that has completed, or was not taken.
+/// Index of a context, from 0. The caller assigns contexts to operations: each belongs to one operation until that has completed or was
+/// rejected.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct OpSlot(pub u32);
 
-/// The places.
+/// The contexts of a queue.
 pub(crate) struct OpContexts {
     places: Box<[UnsafeCell<Context2>]>,
 }
 
-// SAFETY: only addresses of the places are given out, and only libfabric writes there.
+// SAFETY: only addresses of the contexts are handed out, and only libfabric writes to them.
 unsafe impl Send for OpContexts {}
 // SAFETY: as above.
 unsafe impl Sync for OpContexts {}
 
 impl OpContexts {
-    /// So many.
+    /// Allocates `count` contexts.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -33,19 +33,20 @@ impl OpContexts {
         Ok(Self { places: try_filled_with(count as usize, empty)? })
     }
 
-    /// The address of a place, if there is one of that number.
+    /// Returns the address of a context, if the index is valid.
     #[inline]
     pub(crate) fn context_ptr(&self, slot: OpSlot) -> Option<*mut c_void> {
         self.places.get(slot.0 as usize).map(|place| place.get().cast())
     }
 
-    /// The place at an address; none for what was posted without, and for what is none of these.
+    /// Returns the index of the context at an address; `None` for operations without a context and for foreign addresses.
     #[inline]
     pub(crate) fn slot_at(&self, at: *mut c_void) -> Option<OpSlot> {
+        // By arithmetic and not by a dereference, because a provider may return a pointer that is not from this table.
         let bytes = at.addr().checked_sub(self.places.as_ptr().addr())?;
         let index = bytes / size_of::<Context2>();
         let rest = bytes % size_of::<Context2>();
-        // As many as were asked for by a number of 32 bits.
+        // The cast cannot truncate, because the number of contexts is a `u32`.
         (rest == 0 && index < self.places.len()).then_some(OpSlot(index as u32))
     }
 }

@@ -1,11 +1,11 @@
-//! Mutual exclusion on a domain, as far as the provider's threading model asks for it. Decided once, when the domain is
-//! opened; every call into the provider goes through one of the two doors here.
+//! Mutual exclusion on a domain, as far as the provider's threading model requires it (`FI_THREAD_*` in fi_domain(3)). Decided once, when the
+//! domain is opened; every call of the provider acquires one of the two guards here.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::provider_grant::CallExclusion;
 
-/// A lock, taken only where it must be. It is held during one call of the provider and never while another is waited for.
+/// A lock that is acquired only where necessary. It is held during one call of the provider, and never while waiting for another lock.
 pub(crate) struct DomainLock {
     lock: Mutex<()>,
     posts: bool,
@@ -13,7 +13,7 @@ pub(crate) struct DomainLock {
 }
 
 impl DomainLock {
-    /// What a domain needs.
+    /// Creates the lock that a domain needs.
     pub(crate) fn new(exclusion: CallExclusion) -> Self {
         Self {
             lock: Mutex::new(()),
@@ -22,13 +22,13 @@ impl DomainLock {
         }
     }
 
-    /// Before a call that posts, or reads a queue.
+    /// Acquires the lock, if needed, for a call that posts operations or reads a queue.
     #[inline]
     pub(crate) fn lock_post(&self) -> Option<MutexGuard<'_, ()>> {
         if self.posts { Some(self.acquire_lock()) } else { None }
     }
 
-    /// Before a call that makes, changes or ends something.
+    /// Acquires the lock, if needed, for a call that creates, changes or closes an object.
     pub(crate) fn lock_set_up(&self) -> Option<MutexGuard<'_, ()>> {
         self.sets_up.then(|| self.acquire_lock())
     }

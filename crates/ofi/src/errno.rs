@@ -1,15 +1,15 @@
-//! libfabric's error numbers as values. A number that is not known here is kept.
+//! libfabric's error numbers as values. Unknown numbers are kept.
 
 use std::ffi::c_int;
 use std::fmt;
 
 use trunkline_sys::ofi::errno;
 
-/// An error of libfabric, positive: numbers of the system, and from 256 on its own.
+/// An error of libfabric, positive: the system's numbers, and from 256 on its own (fi_errno(3)).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct OfiErrno(i32);
 
-/// Number, name and meaning of each that is known.
+/// Number, name and meaning of each known error.
 const KNOWN: &[(i32, &str, &str)] = &[
     (errno::EPERM, "FI_EPERM", "operation not permitted"),
     (errno::ENOENT, "FI_ENOENT", "no such file or directory"),
@@ -69,56 +69,58 @@ const KNOWN: &[(i32, &str, &str)] = &[
 ];
 
 impl OfiErrno {
-    /// Try again: a queue is full, or there is nothing yet.
+    /// Retry: a queue is full, or no entry is available yet.
     pub const AGAIN: Self = Self(errno::EAGAIN);
-    /// Others use it.
+    /// The object is in use.
     pub const BUSY: Self = Self(errno::EBUSY);
-    /// An operation was given up.
+    /// The operation was canceled.
     pub const CANCELED: Self = Self(errno::ECANCELED);
-    /// An argument that cannot be.
+    /// An argument is invalid.
     pub const INVALID: Self = Self(errno::EINVAL);
-    /// Nothing matches.
+    /// No match.
     pub const NO_DATA: Self = Self(errno::ENODATA);
-    /// A key that is no good, or taken.
+    /// The key is invalid, or in use.
     pub const NO_KEY: Self = Self(errno::ENOKEY);
-    /// The provider does not have it.
+    /// The provider does not implement the call.
     pub const NO_SYS: Self = Self(errno::ENOSYS);
-    /// There is no memory.
+    /// Out of memory.
     pub const NO_MEMORY: Self = Self(errno::ENOMEM);
-    /// An error waits in a queue.
+    /// An error entry is in the queue.
     pub const AVAILABLE: Self = Self(errno::EAVAIL);
-    /// Not for this endpoint.
+    /// Not supported for this endpoint.
     pub const NOT_SUPPORTED: Self = Self(errno::EOPNOTSUPP);
-    /// Nobody said anything.
+    /// No completion arrived in time.
     pub const TIMED_OUT: Self = Self(errno::ETIMEDOUT);
-    /// Longer than what takes it.
+    /// The message was longer than the receive.
     pub const TRUNCATED: Self = Self(errno::ETRUNC);
-    /// More bytes than an operation may have.
+    /// The operation is longer than the limit.
     pub const TOO_LONG: Self = Self(errno::EMSGSIZE);
 
-    /// The error of a number, whatever its sign.
+    /// Returns the error of a number of either sign.
     #[must_use]
     pub const fn new(number: i32) -> Self {
+        // i32::MIN has no absolute value.
         Self(if number == i32::MIN { i32::MAX } else { number.abs() })
     }
 
-    /// What a call that returns 0 or a negative number said.
+    /// Converts the result of a call that returns 0 or a negative number.
     pub(crate) fn check_code(code: c_int) -> Result<(), Self> {
         if code == 0 { Ok(()) } else { Err(Self::new(code)) }
     }
 
-    /// What a call said that posts or counts: negative numbers are errors.
+    /// Converts the result of a call that posts or counts: negative numbers are errors.
     pub(crate) fn check_count(code: isize) -> Result<usize, Self> {
+        // A code beyond i32 is not one of libfabric, so it is kept as an unknown number.
         usize::try_from(code).map_err(|_| Self::new(i32::try_from(code).unwrap_or(i32::MAX)))
     }
 
-    /// The number, positive.
+    /// Returns the number, positive.
     #[must_use]
     pub const fn number(self) -> i32 {
         self.0
     }
 
-    /// Its name in libfabric's headers, if it is known here.
+    /// Returns its name in libfabric's headers, if it is known.
     #[must_use]
     pub fn symbol_name(self) -> Option<&'static str> {
         self.known_entry().map(|(_, name, _)| *name)

@@ -1,4 +1,4 @@
-//! The fabric: the NICs of one provider, found once when it is made.
+//! The fabric: the NICs of one provider, found once when it is created.
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -19,52 +19,51 @@ use crate::rail::COPIED_MAX;
 use crate::trial::WriteDataSupport;
 use crate::{OfiLibrary, OfiRail, OfiUnavailable, caps};
 
-/// Speed of a NIC that does not tell, in Mb/s.
+/// Assumed speed of a NIC that does not report one, in Mb/s.
 const SPEED_UNKNOWN: u32 = 10_000;
-/// Most NICs that one stands for.
+/// The maximum number of NICs that one NIC may be presented as.
 pub const COPIES_MAX: u32 = 8;
 
-/// Bytes that come with a write, if a provider has them: the immediate, and the mark that tells whose it is where links share a
-/// queue.
+/// CQ data requested with a write, in bytes: the immediate, and the mark that identifies the link where links share a queue.
 const DATA_BYTES: usize = 8;
-/// The immediate alone, for rails of one link.
+/// The immediate alone, for rails with one link.
 const DATA_BYTES_MIN: usize = 4;
 
-/// What users ask for.
+/// The user's settings.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct OfiConfig {
-    /// The provider; none: one of hardware.
+    /// The provider; `None` for a hardware provider.
     pub provider: Option<String>,
-    /// A library in the place of `libfabric.so.1`.
+    /// A library to open instead of `libfabric.so.1`.
     pub library: Option<std::ffi::OsString>,
-    /// How often each NIC is there: for tests of several on a host with one. 0 counts as 1.
+    /// How often each NIC is presented, for tests of several NICs on a host with one. 0 counts as 1.
     pub copies: u32,
-    /// The only domain that counts: `eth0`, `lo`, `mlx5_0`.
+    /// The only domain to use: `eth0`, `lo`, `mlx5_0`.
     pub domain: Option<String>,
-    /// What is received into memory of GPUs is not flushed.
+    /// Whether flushes after receives into memory of GPUs are skipped.
     pub skips_flushes: bool,
 }
 
-/// There is nothing to work with.
+/// Why no NIC can be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoNic {
-    /// No library.
+    /// The library cannot be opened.
     #[error(transparent)]
     Library(#[from] OfiUnavailable),
-    /// The library did not answer.
+    /// A query of the library failed.
     #[error("libfabric finds nothing: {0}")]
     Query(OfiErrno),
-    /// None of the providers has a NIC that can be used.
+    /// No provider has a usable NIC.
     #[error(
         "libfabric has no provider {wanted} here that does what is needed (messages with tags, remote writes with \
          {DATA_BYTES_MIN} bytes of data); `fi_info` shows what there is"
     )]
     Nothing {
-        /// What was asked for.
+        /// The requested provider.
         wanted: String,
     },
-    /// None of its NICs is the one that was asked for.
+    /// No NIC of the provider has the requested domain.
     #[error(
         "libfabric's provider {provider} has no domain {wanted} here, but {there}; TRUNKLINE_OFI_DOMAIN names one of them, or \
          any"
@@ -72,9 +71,9 @@ pub enum NoNic {
     Domain {
         /// The provider.
         provider: String,
-        /// The domain that was asked for.
+        /// The requested domain.
         wanted: String,
-        /// Those that there are.
+        /// The available domains.
         there: String,
     },
 }
@@ -86,18 +85,18 @@ pub struct OfiFabric {
     about: Box<ProviderTraits>,
 }
 
-/// What is said of NICs, and asked of them.
+/// Properties and settings common to all NICs.
 #[derive(Default)]
 struct ProviderTraits {
-    /// What was noticed, a line each.
+    /// Notes for the user, one line each.
     notes: Vec<(LogLevel, String)>,
     skips_flushes: bool,
-    /// The provider's name, as ranks with other versions of libfabric call it, too.
+    /// The provider's name, identical on ranks with different versions of libfabric.
     family: String,
 }
 
-/// Providers to ask for a name that users give, best first. Which of those that work over TCP is there depends on the
-/// version: `tcp` has reliable endpoints without connections from 2.0 on, before that they were called `net`.
+/// Returns the providers to query for a user's name, best first. The providers over TCP depend on the version: `tcp` has reliable
+/// connectionless endpoints from 2.0 on; before, that provider was called `net`.
 fn provider_candidates(wanted: Option<&str>) -> Vec<String> {
     let all: &[&str] = match wanted {
         None => &["efa", "cxi"],
@@ -107,7 +106,7 @@ fn provider_candidates(wanted: Option<&str>) -> Vec<String> {
     all.iter().map(|&name| name.to_owned()).collect()
 }
 
-/// The one name of all [`provider_candidates`]: without the layers above a provider, and `tcp` for the provider once called `net`.
+/// Returns the common name of all [`provider_candidates`]: without the layers above a provider, and `tcp` for the provider once called `net`.
 fn provider_family(provider: &str) -> &str {
     match provider.split(';').next() {
         Some("net") => "tcp",
@@ -116,20 +115,20 @@ fn provider_family(provider: &str) -> &str {
     }
 }
 
-/// What is needed.
+/// The required capabilities.
 const USUAL: u64 = bits::MSG | bits::TAGGED | bits::RMA;
 
-/// What a provider offers with these capabilities, with as much as it can.
+/// Queries a provider for these capabilities, with the best terms that it offers.
 fn query_provider(library: &Arc<OfiLibrary>, provider: &str, wanted: u64) -> Result<Vec<OfiInfo>, OfiErrno> {
     let name = CString::new(provider).map_err(|_| OfiErrno::INVALID)?;
-    // Only who is asked for it says that it can tell of arrival.
+    // Requested explicitly, because providers report delivery-complete semantics only for hints that ask for it (fi_getinfo(3)).
     let reach = if ProviderProfile::from_provider(provider).arrives { 0 } else { bits::DELIVERY_COMPLETE };
     let hints = |model, inject: usize, data| -> Result<OfiHints, OfiErrno> {
         let hints = OfiHints::new(library, wanted)?.with_provider(&name).with_threading(model);
         Ok(hints.with_inject(inject).with_cq_data(data).with_completion_flags(reach))
     };
-    // A domain is shared by rails of several threads, and by who registers, while others post on it. Where a provider does not
-    // lock for itself, the domain's guard does.
+    // Thread-safe first, because a domain is shared by rails of several threads and by registrars. Where a provider does not lock by itself, the
+    // domain's lock does.
     let terms = [
         (threading::SAFE, COPIED_MAX, DATA_BYTES),
         (threading::SAFE, 0, DATA_BYTES),
@@ -139,6 +138,7 @@ fn query_provider(library: &Arc<OfiLibrary>, provider: &str, wanted: u64) -> Res
     ];
     for (model, inject, data) in terms {
         let found = query_infos(&hints(model, inject, data)?, None)?;
+        // `fi_getinfo` may also return layered providers whose names contain the requested one, so the name is compared exactly.
         let found: Vec<OfiInfo> = found.into_iter().filter(|info| info.names()[0] == provider).collect();
         if !found.is_empty() {
             return Ok(found);
@@ -148,20 +148,21 @@ fn query_provider(library: &Arc<OfiLibrary>, provider: &str, wanted: u64) -> Res
 }
 
 impl OfiFabric {
-    /// Opens libfabric and finds the NICs that `config` takes.
+    /// Opens libfabric and finds the NICs selected by `config`.
     ///
     /// # Errors
-    /// [`NoNic`] says what there is not.
+    /// [`NoNic`] names the missing part.
     pub fn new(config: &OfiConfig) -> Result<Self, NoNic> {
         let library = Arc::new(OfiLibrary::open(config.library.as_deref())?);
         Self::with_library(&library, config)
     }
 
-    /// The same with a library that is open.
+    /// Finds NICs as [`OfiFabric::new`] does, with an open library.
     ///
     /// # Errors
     /// As [`OfiFabric::new`].
     pub fn with_library(library: &Arc<OfiLibrary>, config: &OfiConfig) -> Result<Self, NoNic> {
+        // All NICs are of one provider, because endpoints of different providers cannot communicate.
         for provider in provider_candidates(config.provider.as_deref()) {
             let family = provider_family(&provider).to_owned();
             let about =
@@ -170,6 +171,7 @@ impl OfiFabric {
             let all = query_provider(library, &provider, USUAL).map_err(NoNic::Query)?;
             let there: Vec<String> = all.iter().map(|info| info.names()[2].clone()).collect();
             let usable = select_offers(all, config.domain.as_deref());
+            // Queried separately, because with `FI_HMEM` some providers offer less for memory of the host.
             let wider = if usable.is_empty() {
                 Vec::new()
             } else {
@@ -210,6 +212,7 @@ impl OfiFabric {
                 pci_path: pci.map(|(domain, bus, device, function)| {
                     format!("/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.{function}")
                 }),
+                // Numbered, because libfabric reports no GUID.
                 guid: self.nics.len() as u64 + 1,
                 port: 1,
                 speed_mbps: if speed == 0 { SPEED_UNKNOWN } else { speed },
@@ -222,8 +225,9 @@ impl OfiFabric {
         Ok(())
     }
 
-    /// What is known of a NIC, with what can only be found out by trying.
+    /// Completes a profile with properties that only a trial can show.
     fn probe_profile(&mut self, info: &OfiInfo, domain: &str, profile: ProviderProfile) -> ProviderProfile {
+        // Known providers are not probed, because a trial opens an endpoint and may take a second.
         let writes =
             if profile.known { WriteDataSupport::PROMISED } else { WriteDataSupport::probe_nic(info) };
         if let Some(why) = writes.why {
@@ -235,32 +239,34 @@ impl OfiFabric {
         ProviderProfile { write_data: writes.data, ..profile }
     }
 
-    /// What was noticed about NICs that their users should know, a line each, and how urgently.
+    /// Returns notes for users of the NICs, one line each, with their severity.
     #[must_use]
     pub fn nic_notes(&self) -> &[(LogLevel, String)] {
         &self.about.notes
     }
 
-    /// Whether a NIC may reach memory of GPUs: the provider grants it, and whether it is so [`OfiFabric::with_gpus`] finds out.
+    /// Returns whether a NIC may access memory of GPUs: the provider grants it, and [`OfiFabric::with_gpus`] verifies it.
     #[must_use]
     pub fn reaches_devices(&self) -> bool {
         self.ports.iter().any(|port| port.wider.is_some())
     }
 
-    /// Finds out what NICs do with memory of these drivers: some of it is registered and read back. Not called, none is reached.
+    /// Probes how NICs access memory of these drivers: registers some of it and reads it back. Without this call no memory of GPUs is used.
     #[must_use]
     pub fn with_gpus(mut self, gpus: &VendorDrivers) -> Self {
         if gpus.open_drivers().is_empty() {
             return self;
         }
         for (nic, port) in self.nics.iter_mut().zip(&mut self.ports) {
+            // Taken, so that a second call probes nothing.
             let Some(wider) = port.wider.take() else { continue };
             let found = DeviceSupport::probe_gpus(&wider, gpus, !self.about.skips_flushes);
             let lines = found.refused.iter().map(|why| (LogLevel::Info, format!("NIC {}: {why}", nic.name)));
             self.about.notes.extend(lines);
-            // Who reaches none is better off without: some providers give something up for it.
+            // Kept only if some memory can be accessed, because some providers disable features for `FI_HMEM`.
             if found.reach.reaches_any() {
                 let granted = ProviderGrant::from_info(&wider);
+                // Kept from the first probe, because the wider offer is of the same NIC.
                 let write_data = port.profile.write_data;
                 port.profile = ProviderProfile {
                     write_data,
@@ -273,53 +279,54 @@ impl OfiFabric {
         self
     }
 
-    /// What a NIC's provider does, as far as it is known or was tried; `None`: there is no such NIC.
+    /// Returns a NIC's profile, as known or probed; `None` for an invalid index.
     #[must_use]
     pub fn provider_profile(&self, nic: usize) -> Option<ProviderProfile> {
         self.ports.get(nic).map(|port| port.profile)
     }
 
-    /// The provider whose NICs these are, as libfabric calls it.
+    /// Returns the name of the provider, as libfabric writes it.
     #[must_use]
     pub fn provider_name(&self) -> String {
         let [provider, ..] = self.ports.first().map(|port| port.info.names()).unwrap_or_default();
         provider
     }
 
-    /// What it grants on a NIC; `None`: there is no such NIC.
+    /// Returns the provider's grant for a NIC; `None` for an invalid index.
     #[must_use]
     pub fn provider_grant(&self, nic: usize) -> Option<ProviderGrant> {
         self.ports.get(nic).map(|port| ProviderGrant::from_info(&port.info))
     }
 
-    /// Forgets memory that its owner frees or remaps. From now on no rail is given a shared registration that has a byte of it;
-    /// memory that is registered at these addresses has a new one. Registrations in use stay open until each of their users has
-    /// deregistered them. With `exported` the memory is the part of that dma-buf, otherwise it is these addresses.
+    /// Forgets memory that its owner frees or remaps. From now on, no rail receives a shared registration that contains a byte of it; a new
+    /// registration is made for memory at these addresses. Registrations in use stay open until each user has deregistered them. With `exported`
+    /// the memory is the part of that dma-buf, otherwise it is these addresses.
     pub fn forget_memory(&self, memory: &MemoryRange, exported: Option<&ExportedDmaBuf<'_>>) {
         self.ports.iter().for_each(|port| port.forget_memory(memory, exported));
     }
 }
 
-/// Names, each once.
+/// Joins names, without duplicates.
 fn join_names(mut names: Vec<String>) -> String {
     names.sort();
     names.dedup();
     names.join(", ")
 }
 
-/// Whether one offer is another with memory of devices.
+/// Returns whether `wider` is the offer `usual` with memory of devices.
 fn is_wider_offer(wider: &OfiInfo, usual: &OfiInfo) -> bool {
     let granted = ProviderGrant::from_info(wider);
     wider.names()[2] == usual.names()[2] && granted.hmem && granted.cq_data_bytes >= DATA_BYTES_MIN
 }
 
-/// One offer for each domain; the one that leads only to this host counts if there is no other.
+/// Returns one offer per domain; the loopback domain counts only if it is the only one.
 fn select_offers(offers: Vec<OfiInfo>, domain: Option<&str>) -> Vec<OfiInfo> {
     let mut taken: Vec<OfiInfo> = Vec::new();
     for info in offers {
         let [_, _, name] = info.names();
         let fits = domain.is_none_or(|wanted| wanted == name);
         let granted = ProviderGrant::from_info(&info);
+        // Without proof of arrival, the engine could not detect when payload is visible, so such offers are unusable.
         let proves = ProviderProfile::from_provider(&info.names()[0]).arrives
             || granted.reach == bits::DELIVERY_COMPLETE;
         if fits
@@ -330,6 +337,7 @@ fn select_offers(offers: Vec<OfiInfo>, domain: Option<&str>) -> Vec<OfiInfo> {
             taken.push(info);
         }
     }
+    // Loopback reaches no other host, so it is a last resort for tests on one host.
     let is_local = |info: &OfiInfo| info.names()[2] == "lo";
     if taken.iter().any(|info| !is_local(info)) {
         taken.retain(|info| !is_local(info));

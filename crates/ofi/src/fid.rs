@@ -1,4 +1,4 @@
-//! Objects of libfabric that are owned here: each is closed once, when its owner goes.
+//! Owned objects of libfabric: each is closed once, when its owner is dropped.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -11,24 +11,24 @@ use crate::domain::CloseFailures;
 use crate::domain_lock::DomainLock;
 use crate::errno::OfiErrno;
 
-/// How often an object is to be enabled before its NIC is taken for full.
+/// Attempts to enable an object before its NIC is considered full.
 const ENABLE_TRIES: u32 = 4096;
 
-/// What all objects of a domain share.
+/// State shared by all objects of a domain.
 pub(crate) struct DomainShared {
-    /// Who may call when.
+    /// The lock for calls on the domain.
     pub(crate) guard: DomainLock,
     refused: AtomicU64,
     last: AtomicI32,
 }
 
 impl DomainShared {
-    /// Of a new domain.
+    /// Creates the state of a new domain.
     pub(crate) fn new(guard: DomainLock) -> Arc<Self> {
         Arc::new(Self { guard, refused: AtomicU64::new(0), last: AtomicI32::new(0) })
     }
 
-    /// Objects that could not be closed.
+    /// Returns the objects that could not be closed.
     pub(crate) fn close_failures(&self) -> CloseFailures {
         let last = self.last.load(Ordering::Relaxed);
         CloseFailures {
@@ -38,46 +38,47 @@ impl DomainShared {
     }
 
     fn note_failure(&self, errno: OfiErrno) {
+        // Relaxed, because the counters are diagnostics and order nothing.
         self.last.store(errno.number(), Ordering::Relaxed);
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// What begins with a [`Fid`].
+/// An object that begins with a [`Fid`].
 ///
 /// # Safety
-/// It does.
+/// The first field of the type is a [`Fid`].
 pub(crate) unsafe trait FidObject {}
-// SAFETY: its first field is one.
+// SAFETY: the first field of `fid_fabric` is a `fid` (rdma/fabric.h).
 unsafe impl FidObject for FidFabric {}
-// SAFETY: its first field is one.
+// SAFETY: the first field of `fid_domain` is a `fid` (rdma/fi_domain.h).
 unsafe impl FidObject for FidDomain {}
-// SAFETY: its first field is one.
+// SAFETY: the first field of `fid_cq` is a `fid` (rdma/fi_eq.h).
 unsafe impl FidObject for FidCq {}
-// SAFETY: its first field is one.
+// SAFETY: the first field of `fid_av` is a `fid` (rdma/fi_domain.h).
 unsafe impl FidObject for FidAv {}
-// SAFETY: its first field is one.
+// SAFETY: the first field of `fid_ep` is a `fid` (rdma/fi_endpoint.h).
 unsafe impl FidObject for FidEp {}
-// SAFETY: its first field is one.
+// SAFETY: the first field of `fid_mr` is a `fid` (rdma/fi_domain.h).
 unsafe impl FidObject for FidMr {}
 
-/// An object that is open.
+/// An open object.
 pub(crate) struct OwnedFid<T: FidObject> {
     raw: NonNull<T>,
     shared: Arc<DomainShared>,
 }
 
-// SAFETY: an object belongs to no thread; who may call at the same time is what the guard and the owners of queue and
-// endpoints see to.
+// SAFETY: an object belongs to no thread; the lock, and the owners of queue and endpoints, exclude concurrent calls where the provider
+// requires it.
 unsafe impl<T: FidObject> Send for OwnedFid<T> {}
 // SAFETY: as above.
 unsafe impl<T: FidObject> Sync for OwnedFid<T> {}
 
 impl<T: FidObject> OwnedFid<T> {
-    /// Takes what `open` makes, under the guard.
+    /// Opens an object by `open`, under the lock.
     ///
     /// # Errors
-    /// What it said; [`OfiErrno::INVALID`] if it said nothing and made nothing.
+    /// The error of `open`; [`OfiErrno::INVALID`] if it returned success without an object.
     pub(crate) fn open_with(
         shared: &Arc<DomainShared>,
         open: impl FnOnce(*mut *mut T) -> c_int,
@@ -87,61 +88,63 @@ impl<T: FidObject> OwnedFid<T> {
             let _inside = shared.guard.lock_set_up();
             OfiErrno::check_code(open(&raw mut raw))?;
         }
+        // A provider that reports success without an object must not lead to a null dereference.
         let raw = NonNull::new(raw).ok_or(OfiErrno::INVALID)?;
         Ok(Self { raw, shared: Arc::clone(shared) })
     }
 
-    /// The object.
+    /// Returns the object.
     #[inline]
     pub(crate) fn as_raw(&self) -> *mut T {
         self.raw.as_ptr()
     }
 
-    /// Its beginning.
+    /// Returns the object as a [`Fid`], its first field.
     #[inline]
     pub(crate) fn as_fid(&self) -> *mut Fid {
         self.raw.as_ptr().cast()
     }
 
-    /// What it shares with the others of its domain.
+    /// Returns the state shared with the other objects of its domain.
     #[inline]
     pub(crate) fn domain_shared(&self) -> &Arc<DomainShared> {
         &self.shared
     }
 
-    /// Joins it to another.
+    /// Binds the object to another one.
     pub(crate) fn bind_to<U: FidObject>(&self, to: &OwnedFid<U>, flags: u64) -> Result<(), OfiErrno> {
         let ops = self.fid_ops().ok_or(OfiErrno::NO_SYS)?;
-        // SAFETY: the table of an open object.
+        // SAFETY: the table belongs to an open object.
         let bind = unsafe { (*ops.as_ptr()).bind }.ok_or(OfiErrno::NO_SYS)?;
         let _inside = self.shared.guard.lock_set_up();
         // SAFETY: both objects are open.
         OfiErrno::check_code(unsafe { bind(self.as_fid(), to.as_fid(), flags) })
     }
 
-    /// Has it do a command.
+    /// Calls `fi_control`.
     ///
     /// # Safety
-    /// `arg` is what the command takes.
+    /// `arg` is the argument that the command requires.
     pub(crate) unsafe fn control(&self, command: c_int, arg: *mut c_void) -> Result<(), OfiErrno> {
         let ops = self.fid_ops().ok_or(OfiErrno::NO_SYS)?;
-        // SAFETY: the table of an open object.
+        // SAFETY: the table belongs to an open object.
         let control = unsafe { (*ops.as_ptr()).control }.ok_or(OfiErrno::NO_SYS)?;
         let _inside = self.shared.guard.lock_set_up();
-        // SAFETY: the object is open; the rest is the caller's promise.
+        // SAFETY: the object is open; the caller guarantees the argument.
         OfiErrno::check_code(unsafe { control(self.as_fid(), command, arg) })
     }
 
-    /// Enables it. That takes a place on the NIC, which may have none for a moment: it is asked for again, not for ever.
+    /// Enables the object. This takes a resource of the NIC that may be unavailable for a moment, so `FI_EAGAIN` is retried a bounded number of
+    /// times.
     pub(crate) fn enable(&self) -> Result<(), OfiErrno> {
         for _ in 1..ENABLE_TRIES {
-            // SAFETY: the command takes nothing.
+            // SAFETY: the command takes no argument.
             match unsafe { self.control(control::ENABLE, std::ptr::null_mut()) } {
                 Err(OfiErrno::AGAIN) => std::thread::yield_now(),
                 done => return done,
             }
         }
-        // SAFETY: as above.
+        // SAFETY: the command takes no argument.
         unsafe { self.control(control::ENABLE, std::ptr::null_mut()) }
     }
 
@@ -153,15 +156,16 @@ impl<T: FidObject> OwnedFid<T> {
 
 impl<T: FidObject> Drop for OwnedFid<T> {
     fn drop(&mut self) {
+        // Drop cannot return an error, so failures are counted in the shared state.
         let Some(ops) = self.fid_ops() else { return self.shared.note_failure(OfiErrno::NO_SYS) };
-        // SAFETY: the table of an open object.
+        // SAFETY: the table belongs to an open object.
         let Some(close) = (unsafe { (*ops.as_ptr()).close }) else {
             return self.shared.note_failure(OfiErrno::NO_SYS);
         };
         let _inside = self.shared.guard.lock_set_up();
-        // SAFETY: the object is open, and nobody uses it after this.
+        // SAFETY: the object is open, and this is its last use.
         if let Err(errno) = OfiErrno::check_code(unsafe { close(self.as_fid()) }) {
-            // It stays open, which leaks it and harms nobody.
+            // The object stays open, which is a leak but harms no other object.
             self.shared.note_failure(errno);
         }
     }

@@ -1,6 +1,6 @@
-//! Flushes of memory of devices: a byte of it is read by the NIC, which pushes what the NIC wrote there before. Reads go out from
-//! an endpoint that is there for nothing else, with a queue of its own: so they need no peer, work when a link is in error,
-//! and meet none of its operations. Made with a rail's first flush.
+//! Flushes of memory of devices: the NIC reads a byte of it, which pushes its earlier writes ahead of the read (PCIe ordering). Reads are
+//! posted on a dedicated endpoint with its own queue, so that they need no peer, work while a link is in error, and are independent of a link's
+//! operations. Created with a rail's first flush.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,16 +22,16 @@ use crate::region::{MrEnabled, MrRequest, RKey, RemotePlace as Place, register_m
 use crate::rights::MemoryDuty;
 use crate::role::PayloadTraffic;
 
-/// Flushes that the provider has at once; others wait here.
+/// The maximum number of flushes in flight; later ones wait in this module.
 const ROOM: u32 = 64;
-/// Batches that one look takes at most.
+/// The maximum number of batches per poll.
 const BATCHES: u32 = 4;
 
-/// One flush that was asked for.
+/// A requested flush.
 #[derive(Clone, Copy, Debug)]
 struct PendingFlush {
     link: LinkId,
-    /// In which of its lives the link was.
+    /// The link's cookie, by which a flush of an earlier link in the same place is recognised.
     life: u64,
     wr_id: u64,
     told: bool,
@@ -40,26 +40,26 @@ struct PendingFlush {
 
 /// The endpoint that reads.
 pub(crate) struct RailFlusher {
-    // In the order in which they may go: who posts, what it reads into, and where it hears of it.
+    // In the order of closing: the endpoint, the memory that it reads into, and its queue.
     endpoint: OfiEndpoint<PayloadTraffic>,
     landing: MrEnabled<PayloadTraffic>,
     queue: OfiQueue,
-    /// The endpoint that memory is registered for.
+    /// The peer entry of the endpoint for which memory is registered.
     target: EndpointPeer<PayloadTraffic>,
-    /// What the provider has, by slot.
+    /// Flushes in flight, by slot.
     out: [Option<PendingFlush>; ROOM as usize],
-    /// Slots that are free.
+    /// Free slots.
     free: Vec<u32>,
     waiting: VecDeque<PendingFlush>,
-    /// What has ended, and how.
+    /// Completed flushes, with their errors.
     ended: VecDeque<(PendingFlush, Option<OfiErrno>)>,
 }
 
 impl RailFlusher {
-    /// One on a domain. `of`: the name of the endpoint that memory is registered for, where it is registered for one.
+    /// Opens a flusher on a domain. `of` is the name of the endpoint for which memory is registered, where it is registered for an endpoint.
     ///
     /// # Errors
-    /// The step that failed.
+    /// The error of the failed step.
     fn new(
         domain: &Arc<OfiDomain>,
         info: &OfiInfo,
@@ -73,11 +73,13 @@ impl RailFlusher {
             wait: false,
             slots: ROOM,
         };
+        // A queue of its own, so that completions of flushes are never mistaken for those of links.
         let queue = OfiQueue::open(domain, &wants).map_err(io::Error::other)?;
         let mut endpoint = OfiEndpoint::open(info, &queue, options).map_err(io::Error::other)?;
         let own = endpoint.local_name().map_err(io::Error::other)?;
+        // Memory bound to an endpoint is only accessible through that endpoint, so reads address it (FI_MR_ENDPOINT).
         let target = endpoint.insert(of.unwrap_or(&own)).map_err(io::Error::other)?;
-        // A byte for each, as answers may come at once.
+        // One byte per slot, because reads may complete concurrently.
         let memory = MemoryRange::try_heap(ROOM as usize).map_err(io::Error::other)?;
         let landing =
             register_memory(domain, &endpoint.mr_scope(), &MrRequest::for_host(&memory, MemoryDuty::Landing));
@@ -93,17 +95,17 @@ impl RailFlusher {
         })
     }
 
-    /// Whether something that was asked for has not been told.
+    /// Returns whether a flush has not been reported yet.
     pub(crate) fn is_busy(&self) -> bool {
         self.is_out() || !self.waiting.is_empty() || !self.ended.is_empty()
     }
 
-    /// Whether the provider has something.
+    /// Returns whether a flush is in flight.
     pub(crate) fn is_out(&self) -> bool {
         self.free.len() < ROOM as usize
     }
 
-    /// Gives the provider what waits, as far as it has room.
+    /// Submits waiting flushes, as far as the provider has room.
     fn submit_waiting(&mut self) {
         while let (Some(&flush), Some(&slot)) = (self.waiting.front(), self.free.last()) {
             let posted = match self.landing.local_slice(slot.into(), 1) {
@@ -127,7 +129,7 @@ impl RailFlusher {
         }
     }
 
-    /// Takes what has ended.
+    /// Takes completions.
     fn drain_queue(&mut self) {
         for _ in 0..BATCHES {
             match self.queue.read_batch() {
@@ -143,6 +145,7 @@ impl RailFlusher {
                 },
                 QueueRead::Nothing => break,
                 QueueRead::Broken(errno) => {
+                    // No further completion will be reported, so every flush in flight fails.
                     for slot in 0..ROOM {
                         self.finish_flush(Some(OpSlot(slot)), Some(errno));
                     }
@@ -162,7 +165,7 @@ impl RailFlusher {
 }
 
 impl OfiRail {
-    /// Has a byte of a device's memory read.
+    /// Posts a read of a byte of a device's memory.
     pub(crate) fn post_flush(
         &mut self,
         id: LinkId,
@@ -172,11 +175,12 @@ impl OfiRail {
     ) -> Result<(), PostError> {
         let Some(link) = self.find_link(id) else { return Err(PostError::Refused(OpStatus::Flushed)) };
         let life = link.cookie;
+        // Flushes count against the depth of the link, so that the waiting queue stays bounded.
         if link.ops.free_credits() <= link.flushes {
             return Err(PostError::Busy);
         }
         if self.flusher.is_none() {
-            // Only if somebody flushes.
+            // Created on first use, because most rails never flush.
             let made = self.make_flusher().map_err(|error| {
                 PostError::Refused(OpStatus::Unflushed(
                     error.raw_os_error().unwrap_or(libc::EIO).unsigned_abs(),
@@ -193,15 +197,16 @@ impl OfiRail {
         Ok(())
     }
 
-    /// Waits, a bounded time, until no read uses memory that goes now.
+    /// Waits, a bounded time, until no read in flight uses memory that is about to be freed.
     pub(crate) fn end_flushes(&mut self) {
         for _ in 0..LAST_READS {
             if !self.flusher.as_ref().is_some_and(|flusher| flusher.is_out()) {
                 return;
             }
-            // The endpoint that is read from may make progress with the rail's own queue.
+            // The rail's own queue is polled too, because the endpoint that is read from may make progress only with it (`FI_PROGRESS_MANUAL`).
             self.take_all();
             if let Some(flusher) = &mut self.flusher {
+                // Not submitted any more, because the rail is being dropped.
                 flusher.waiting.clear();
                 flusher.drain_queue();
             }
@@ -210,19 +215,20 @@ impl OfiRail {
     }
 
     fn make_flusher(&self) -> io::Result<RailFlusher> {
-        // Where registrations are the domain's, any endpoint reaches them.
+        // Without `FI_MR_ENDPOINT`, registrations belong to the domain and any endpoint can access them.
         let shared = self.shared.as_ref().filter(|_| self.nic.domain.provider_grant().endpoint_scoped);
         let of = shared.map(|pair| pair.data.local_name()).transpose().map_err(io::Error::other)?;
         RailFlusher::new(&self.nic.domain, &self.info, &self.nic.devices.options, of.as_deref())
     }
 
-    /// Keeps for the next poll which flushes have ended. One that failed ends its link: nobody knows what its GPU sees.
+    /// Stashes completed flushes for the next poll. A failed flush breaks its link, because the GPU may not see the data.
     #[cold]
     pub(crate) fn take_flushes(&mut self) {
         let Some(flusher) = &mut self.flusher else { return };
         flusher.drain_queue();
         while let Some((flush, errno)) = self.flusher.as_mut().and_then(|flusher| flusher.ended.pop_front()) {
             let at = flush.link.0 as usize;
+            // Dropped if another link has the place by now, because the link of the flush was destroyed.
             let Some(Some(link)) = self.links.get_mut(at).filter(|link| is_life(link.as_deref(), flush.life))
             else {
                 continue;

@@ -1,5 +1,4 @@
-//! What the fuzz target of this crate does with its input: link addresses. Whatever parses must print to what parses to the
-//! same.
+//! The fuzz target of this crate: link addresses. An address that parses must encode to bytes that parse to the same address.
 
 use trunkline_fabric::LinkAddress;
 use trunkline_proto::fuzzing::{FuzzTarget, make_variants};

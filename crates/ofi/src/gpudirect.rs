@@ -1,5 +1,5 @@
-//! Which memory of GPUs a NIC reaches: found out by registering some and reading it back, once, when the drivers of GPUs are
-//! known; and how such memory is registered after that.
+//! The memory of GPUs that a NIC can access: probed once by registering some and reading it back, when the drivers of GPUs are known; and the
+//! registration of such memory afterwards.
 
 use std::os::fd::AsFd as _;
 
@@ -17,30 +17,30 @@ use crate::rights::MemoryDuty;
 use crate::role::PayloadTraffic;
 use crate::trial::NicTrial;
 
-/// Bytes that are tried: so many are alone in their pages.
+/// Length of the probed memory, in bytes: large enough that no other allocation shares its pages.
 const TRIED: usize = 2 << 20;
-/// As a dma-buf.
+/// Registration as a dma-buf.
 const BY_DMABUF: &str = "as a dma-buf";
-/// By its address.
+/// Registration by address.
 const BY_ADDRESS: &str = "by its address";
-/// What helps.
+/// The remedy named in errors.
 const REMEDY: &str = "use a libfabric that knows the GPU's driver, 1.20 or later for dma-bufs, and load the module for peer \
      memory (NVIDIA: nvidia-peermem, and gdrdrv for Slingshot)";
 
-/// What a NIC does with memory of devices.
+/// A NIC's support for memory of devices.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceSupport {
-    /// What it reaches.
+    /// The memory that it can access.
     pub(crate) reach: DeviceReach,
-    /// Whose memory there is.
+    /// The vendors whose memory exists.
     vendors: Vec<GpuVendor>,
-    /// With what endpoints are opened.
+    /// The options with which endpoints are opened.
     pub(crate) options: Vec<EndpointOption>,
-    /// What was tried and did not work, for people.
+    /// Failed attempts, as texts for the user.
     pub(crate) refused: Vec<String>,
 }
 
-/// What can be done with a vendor's memory.
+/// Which registrations work for a vendor's memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct RegistrationPaths {
     address: bool,
@@ -48,7 +48,7 @@ struct RegistrationPaths {
 }
 
 impl DeviceSupport {
-    /// Tries memory of each of these drivers on a NIC. `flushes`: whether what is written there is flushed.
+    /// Probes memory of each of these drivers on a NIC. `flushes` states whether writes to such memory are flushed.
     pub(crate) fn probe_gpus(info: &OfiInfo, gpus: &VendorDrivers, flushes: bool) -> Self {
         let mut found = Self::default();
         let (mut trial, blocked) = match found.open_trial(info, gpus.has_vendor(GpuVendor::Nvidia)) {
@@ -60,6 +60,7 @@ impl DeviceSupport {
         };
         let mut all_dmabufs = true;
         for gpu in gpus.open_drivers() {
+            // The option concerns CUDA only, so memory of other vendors is probed in any case.
             let blocked = blocked && gpu.vendor() == GpuVendor::Nvidia;
             let ways = if blocked { RegistrationPaths::default() } else { found.try_driver(&mut trial, gpu) };
             all_dmabufs &= ways.dmabuf;
@@ -70,24 +71,29 @@ impl DeviceSupport {
             }
             found.vendors.push(gpu.vendor());
         }
+        // A device must work with every driver's memory by dma-buf, because callers choose dma-bufs per NIC, not per vendor.
         found.reach.dmabuf = all_dmabufs && !found.vendors.is_empty();
+        // A completion in memory of the host may become visible before the data has reached the GPU over PCIe.
         found.reach.needs_flush = flushes && found.reach.reaches_any();
         found
     }
 
-    /// Opens the NIC with endpoints that read from themselves through it, and not through memory of the host, which would
-    /// flush nothing; and so that the provider leaves CUDA alone, whose calls may wait for kernels of the user's, which wait for
-    /// us. Not all know what to do about either. Whether the provider says that it cannot leave CUDA alone.
+    /// Opens the NIC with two options, as far as the provider knows them. Option `FI_OPT_SHARED_MEMORY_PERMITTED` is disabled, so that an endpoint's reads
+    /// from itself use the NIC: a copy through memory of the host would flush nothing. Option `FI_OPT_CUDA_API_PERMITTED` is disabled, because CUDA calls
+    /// of the provider may wait for the user's kernels, which wait for this engine. Returns whether the provider refuses to work without CUDA
+    /// calls.
     fn open_trial(&mut self, info: &OfiInfo, cuda: bool) -> Result<(NicTrial, bool), OfiOpenError> {
         let apart = EndpointOption::from_flag(opt::SHARED_MEMORY_PERMITTED, false);
         let quiet = EndpointOption::from_flag(opt::CUDA_API_PERMITTED, false);
         let mut opened = None;
         let mut blocked = false;
         for option in [Some(apart), cuda.then_some(quiet)].into_iter().flatten() {
+            // One option at a time, because an unknown one fails the whole endpoint.
             let with = [&self.options[..], &[option]].concat();
             match NicTrial::open(info, &with) {
                 Ok(trial) => (self.options, opened) = (with, Some(trial)),
                 Err(OfiOpenError { step: OfiOpenStep::Option(_), errno, .. }) => {
+                    // FI_EOPNOTSUPP states that the provider needs CUDA calls (fi_endpoint(3)); another error means that it does not know the option.
                     blocked |= option == quiet && errno == OfiErrno::NOT_SUPPORTED;
                 }
                 Err(error) => return Err(error),
@@ -100,7 +106,7 @@ impl DeviceSupport {
         Ok((trial, blocked))
     }
 
-    /// Tries one driver's memory in both ways.
+    /// Probes one driver's memory in both ways.
     fn try_driver(&mut self, trial: &mut NicTrial, gpu: &VendorDriver) -> RegistrationPaths {
         let memory = match gpu.allocate_probe(TRIED) {
             Ok(memory) => memory,
@@ -126,7 +132,7 @@ impl DeviceSupport {
         RegistrationPaths { address: address.is_ok(), dmabuf: dmabuf.is_ok() }
     }
 
-    /// Whose memory may be registered in a way.
+    /// Returns the vendors whose memory may be registered in that way.
     fn reachable_vendors(&self, is_dmabuf: bool) -> impl Iterator<Item = GpuVendor> + '_ {
         let may = move |vendor: &GpuVendor| match vendor {
             _ if is_dmabuf => self.reach.dmabuf,
@@ -138,7 +144,7 @@ impl DeviceSupport {
     }
 }
 
-/// libfabric's name of whose memory it is.
+/// Returns libfabric's interface for a vendor's memory.
 fn memory_iface(vendor: GpuVendor, memory: &MemoryRange) -> Option<MemoryIface> {
     match (vendor, memory.kind()) {
         (GpuVendor::Nvidia, MemoryKind::Device(device)) => Some(MemoryIface::Cuda(device)),
@@ -147,7 +153,7 @@ fn memory_iface(vendor: GpuVendor, memory: &MemoryRange) -> Option<MemoryIface> 
     }
 }
 
-/// Registers memory and has the NIC read a byte of it, which is what a flush does.
+/// Registers memory and has the NIC read a byte of it, as a flush does.
 fn prove_read(
     trial: &mut NicTrial,
     memory: &MemoryRange,
@@ -156,6 +162,7 @@ fn prove_read(
 ) -> Result<(), String> {
     let of_device = trial.register_memory(memory, iface, dmabuf, MemoryDuty::User(AccessRights::READ_WRITE));
     let of_device = of_device.map_err(|error| error.to_string())?;
+    // One byte is enough to show that the NIC can access the memory.
     let place = MemoryRange::try_heap(1).map_err(|error| error.to_string())?;
     let into = trial
         .register_memory(&place, MemoryIface::Host, None, MemoryDuty::Landing)
@@ -163,7 +170,7 @@ fn prove_read(
     trial.read_region(&of_device, &into).map_err(|errno| format!("reading it back: {errno}"))
 }
 
-/// Registers memory of a device, which a probe has shown to work.
+/// Registers memory of a device, after a probe has shown that it works.
 pub(crate) fn register_device_memory(
     nic: &OpenNic,
     model: &MrScope<PayloadTraffic>,
@@ -173,8 +180,10 @@ pub(crate) fn register_device_memory(
 ) -> Result<MrEnabled<PayloadTraffic>, RegisterError> {
     let how = if exported.is_some() { BY_DMABUF } else { BY_ADDRESS };
     let mut refused = None;
+    // The vendor of the memory is unknown here, so each vendor whose memory works is tried.
     for vendor in nic.devices.reachable_vendors(exported.is_some()) {
         let Some(iface) = memory_iface(vendor, memory) else { break };
+        // Without the atomic right, because this fabric has no atomics and the right would imply writes.
         let duty = MemoryDuty::User(AccessRights { atomic: false, ..access });
         match register_memory(&nic.domain, model, &MrRequest { memory, iface, dmabuf: exported, duty }) {
             Ok(made) => return Ok(made),

@@ -1,5 +1,5 @@
-//! The process's handlers of signals, kept while a library is opened: what libfabric may be linked with (a library of older
-//! InfiniPath cards is) installs its own for faults and for the end, from a constructor.
+//! Keeps the process's signal handlers while a library is opened. Dependencies of libfabric (such as the library for older InfiniPath cards)
+//! install handlers for faults and termination in their constructors.
 
 use std::ffi::c_int;
 
@@ -7,23 +7,24 @@ use std::ffi::c_int;
 const SIGNALS: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT, libc::SIGINT, libc::SIGTERM];
 
-/// Does something, after which the handlers are as before. A handler that another thread installs meanwhile is lost.
+/// Runs `what`, then restores the handlers. A handler that another thread installs during the call is lost.
 pub(crate) fn with_handlers_kept<T>(what: impl FnOnce() -> T) -> T {
     let before = SIGNALS.map(|signal| (signal, get(signal)));
     let done = what();
     for (signal, handler) in before {
+        // The action could not be read, so it cannot be restored.
         let Some(handler) = handler else { continue };
-        // SAFETY: the handler is the one that was there.
+        // SAFETY: `handler` is the action that sigaction(2) returned for this signal before.
         unsafe { libc::sigaction(signal, &raw const handler, std::ptr::null_mut()) };
     }
     done
 }
 
-/// The handler of a signal.
+/// Returns the action of a signal.
 fn get(signal: c_int) -> Option<libc::sigaction> {
-    // SAFETY: all zeros are such a handler.
+    // SAFETY: all zeros are a valid action.
     let mut handler: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: nothing is changed, and there is a place for the answer.
+    // SAFETY: a null action changes nothing; the call fills a local variable.
     let code = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut handler) };
     (code == 0).then_some(handler)
 }
@@ -38,7 +39,7 @@ mod tests {
         let before = handlers();
         with_handlers_kept(|| {
             for signal in [libc::SIGINT, libc::SIGTERM] {
-                // SAFETY: to ignore a signal for a moment harms nobody.
+                // SAFETY: ignoring a signal for a moment is harmless.
                 unsafe { libc::signal(signal, libc::SIG_IGN) };
             }
             assert_ne!(handlers(), before);

@@ -1,6 +1,5 @@
-//! The bytes that operations keep until they have ended, because the provider sends them from registered memory, or had no
-//! room when they were posted. One registration a rail and role, of which each operation that needs it has a place; used by the
-//! rail, and by its poll, which gives places back.
+//! Bytes that operations keep until they complete, because the provider sends them from registered memory, or had no room when they were
+//! posted. One registration per rail and role, divided into places for operations; used by the rail, and by its poll, which frees places.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,11 +13,11 @@ use crate::region::{LocalSlice, MrEnabled, MrRequest, MrScope, OfiRegisterError,
 use crate::rights::MemoryDuty;
 use crate::role::{ControlTraffic, EndpointRole, PayloadTraffic};
 
-/// Most operations of a rail that have a place at once, for each role.
+/// The maximum number of operations of a rail with a place, per role.
 const PLACES_MAX: u32 = 2048;
-/// An operation without one.
+/// Marks an operation without a place.
 const NONE: u32 = u32::MAX;
-/// Set for those of records.
+/// Flag of places for records.
 const RECORD: u32 = 1 << 31;
 
 /// The places of a role.
@@ -27,11 +26,11 @@ struct HeadSlab<R: EndpointRole> {
     free: Vec<u32>,
 }
 
-/// The places.
+/// The places of a rail.
 pub(crate) struct HeadBuffers {
     data: HeadSlab<PayloadTraffic>,
     records: HeadSlab<ControlTraffic>,
-    /// By slot of the rail's queue.
+    /// The place of each slot of the rail's queue.
     of: Box<[u32]>,
 }
 
@@ -55,13 +54,14 @@ impl<R: EndpointRole> HeadSlab<R> {
 }
 
 impl HeadBuffers {
-    /// For a rail with so many slots.
+    /// Allocates places for a rail with that many slots.
     pub(crate) fn new(
         domain: &Arc<OfiDomain>,
         data: &MrScope<PayloadTraffic>,
         records: &MrScope<ControlTraffic>,
         slots: u32,
     ) -> Result<Self, OfiRegisterError> {
+        // Fewer places than slots, because most operations use registered memory or are injected.
         let places = slots.min(PLACES_MAX);
         Ok(Self {
             data: HeadSlab::new(domain, data, MemoryDuty::Heads, places)?,
@@ -70,17 +70,18 @@ impl HeadBuffers {
         })
     }
 
-    /// Operations that can have one, whatever they are.
+    /// Returns how many operations can get a place, of either role.
     #[inline]
     pub(crate) fn free_count(&self) -> u32 {
         self.data.free.len().min(self.records.free.len()) as u32
     }
 
-    /// Keeps bytes, at most [`COPIED_MAX`], for the operation of a slot that has no place. Nothing happens if none is left.
+    /// Keeps bytes, at most [`COPIED_MAX`], for the operation of a slot without a place. Does nothing if no place is free.
     #[inline]
     pub(crate) fn keep_bytes(&mut self, slot: u32, record: bool, bytes: &[u8]) {
-        // A place has room for all that may be copied.
+        // The writes cannot fail, because a place has `COPIED_MAX` bytes.
         if record {
+            // Does not fail for posted work, which is admitted only while `free_count` is not 0.
             let Some(place) = self.records.free.pop() else { return };
             let _ = self.records.mr.memory().write(place_offset(place), bytes);
             self.of[slot as usize] = place | RECORD;
@@ -91,7 +92,7 @@ impl HeadBuffers {
         }
     }
 
-    /// What was kept.
+    /// Reads kept bytes.
     pub(crate) fn read_bytes<'b>(&self, slot: u32, buffer: &'b mut [u8]) -> &'b [u8] {
         let place = self.of[slot as usize];
         if place != NONE {
@@ -101,14 +102,14 @@ impl HeadBuffers {
         buffer
     }
 
-    /// The same for the provider, of payload.
+    /// Returns kept payload for the provider.
     #[inline]
     pub(crate) fn payload_slice(&self, slot: u32, len: usize) -> Option<LocalSlice<'_, PayloadTraffic>> {
         let place = self.of[slot as usize];
         if place & RECORD == 0 { self.data.local_slice(place, len) } else { None }
     }
 
-    /// The same of a record.
+    /// Returns a kept record for the provider.
     #[inline]
     pub(crate) fn record_slice(&self, slot: u32, len: usize) -> Option<LocalSlice<'_, ControlTraffic>> {
         let place = self.of[slot as usize];
@@ -119,7 +120,7 @@ impl HeadBuffers {
         }
     }
 
-    /// The operation of a slot has ended, or was never given.
+    /// Frees the place of a slot whose operation has completed or was never submitted.
     #[inline]
     pub(crate) fn release_slot(&mut self, slot: u32) {
         match std::mem::replace(&mut self.of[slot as usize], NONE) {
@@ -129,14 +130,14 @@ impl HeadBuffers {
         }
     }
 
-    /// The registrations, for operations that last longer than the rail.
+    /// Returns the registrations, for operations that outlive the rail.
     pub(crate) fn clone_registrations(
         &self,
     ) -> (Arc<MrEnabled<PayloadTraffic>>, Arc<MrEnabled<ControlTraffic>>) {
         (Arc::clone(&self.data.mr), Arc::clone(&self.records.mr))
     }
 
-    /// Endpoints that stay open may still use the places of these slots, of which nobody will hear: they are not given again.
+    /// Abandons the places of these slots: endpoints that stay open may still use them, and no completion will report their end.
     #[cold]
     pub(crate) fn forget_slots(&mut self, slots: Range<u32>) {
         self.of[slots.start as usize..slots.end as usize].fill(NONE);

@@ -1,5 +1,5 @@
-//! Keys of registrations where the application chooses them: random, as long as the provider takes them, and distinct in a
-//! domain. One belongs to one registration, and is free again only once that is closed.
+//! Keys of registrations where the application chooses them: random, as long as the provider accepts, and distinct in a domain. A key belongs
+//! to one registration, and is free again only after that is closed.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,22 +7,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::rand::{GetRandomFlags, getrandom};
 use trunkline_sys::ofi::KEY_NOTAVAIL;
 
-/// Most keys at once in a domain.
+/// The maximum number of keys in use in a domain.
 const MOST: usize = 1 << 20;
-/// Keys of so few bits are tried one after another, longer ones by chance.
+/// Keys of at most that many bits are tried in sequence, longer ones at random.
 const FEW_BITS: u32 = 16;
-/// How often a random key may be taken: with at most [`MOST`] keys of more than [`FEW_BITS`] bits, one of them is free in all
-/// but the shortest.
+/// Attempts for a random key. With at most [`MOST`] keys of more than [`FEW_BITS`] bits in use, one attempt finds a free key except for the
+/// shortest keys.
 const TRIES: u32 = 256;
 
-/// There is no key.
+/// Why no key is available.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseError {
-    /// All are in use.
+    /// All keys are in use.
     #[error("all keys are in use: {live} of keys with {bits} bits")]
     Exhausted {
-        /// In use.
+        /// Number of keys in use.
         live: usize,
         /// Bits of a key.
         bits: u32,
@@ -41,7 +41,7 @@ pub struct KeyLeases {
 }
 
 impl KeyLeases {
-    /// Of keys that have so many bits, at most 64.
+    /// Creates the keys of a domain, with `bits` bits, at most 64.
     #[must_use]
     pub fn new(bits: u32) -> Arc<Self> {
         Self::with_limit(bits, MOST)
@@ -51,13 +51,13 @@ impl KeyLeases {
         Arc::new(Self { bits: bits.min(u64::BITS), most, live: Mutex::default() })
     }
 
-    /// Keys in use.
+    /// Returns the number of keys in use.
     #[must_use]
     pub fn live_count(&self) -> usize {
         self.lock_keys().len()
     }
 
-    /// Whether a key is in use.
+    /// Returns whether a key is in use.
     #[must_use]
     pub fn is_leased(&self, key: u64) -> bool {
         self.lock_keys().contains(&key)
@@ -71,14 +71,17 @@ impl KeyLeases {
         u64::MAX.checked_shr(u64::BITS - self.bits).unwrap_or(0)
     }
 
-    /// A key that nobody has: never 0, which is easily meant by nothing, and never the one that stands for none.
+    /// Leases a free key: never 0, which a peer may use by mistake, and never the value for "no key" (`FI_KEY_NOTAVAIL`).
     pub(crate) fn take_lease(self: &Arc<Self>) -> Result<KeyLease, LeaseError> {
         let mut live = self.lock_keys();
         let exhausted = LeaseError::Exhausted { live: live.len(), bits: self.bits };
+        // Bounded, so that random attempts find a free key.
         if live.len() >= self.most {
             return Err(exhausted);
         }
+        // Random keys, so that a peer cannot access other registrations by guessing.
         let first = random_key()?;
+        // Short keys are tried in sequence, because random attempts may miss the last free ones.
         let tries = if self.bits <= FEW_BITS { 1 << self.bits } else { TRIES };
         for at in 0..tries {
             let one = if self.bits <= FEW_BITS { first.wrapping_add(at.into()) } else { random_key()? };
@@ -102,7 +105,7 @@ fn random_key() -> Result<u64, LeaseError> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// A key that belongs to one registration, given back when this goes.
+/// The lease of a key for one registration; dropping it frees the key.
 #[derive(Debug)]
 pub(crate) struct KeyLease {
     key: u64,
@@ -110,7 +113,7 @@ pub(crate) struct KeyLease {
 }
 
 impl KeyLease {
-    /// The key.
+    /// Returns the key.
     pub(crate) fn leased_key(&self) -> u64 {
         self.key
     }

@@ -1,5 +1,5 @@
-//! libfabric, opened at run time by the versions of its symbols. Made once for a fabric; never unloaded, because its
-//! providers may have threads and handlers in this process.
+//! libfabric, opened at run time by the versions of its symbols. Opened once per fabric; never unloaded, because its providers may have threads
+//! and handlers in this process.
 
 use std::error::Error as _;
 use std::ffi::{CStr, OsStr, c_void};
@@ -12,19 +12,19 @@ use trunkline_sys::ofi::{self, API, Calls, LIBRARY, VERSIONS};
 
 use crate::handlers;
 
-/// The version of the interface in which dma-bufs are registered.
+/// The first interface version with dma-buf registration.
 const WITH_DMABUF: u32 = ofi::version(1, 20);
 
-/// There is no libfabric that could be used, and why.
+/// Why no libfabric can be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OfiUnavailable {
     /// It is not installed.
     #[error("{name} cannot be opened ({why}); Debian: package libfabric1")]
     Library {
-        /// What was to be opened.
+        /// The library's name.
         name: String,
-        /// What the linker said.
+        /// The linker's error.
         why: String,
     },
     /// It is too old.
@@ -44,7 +44,7 @@ pub struct OfiLibrary {
     calls: Calls,
 }
 
-/// Fills [`Calls`]: each function under its name.
+/// Fills [`Calls`]: each function by its symbol.
 macro_rules! load {
     ($find:expr; $($field:ident $symbol:literal $kind:ident)*) => { Calls {
         // SAFETY: the symbol of this name and version is a function of the field's type, which `cargo xtask bindings`
@@ -62,15 +62,16 @@ impl OfiLibrary {
     pub fn open(instead: Option<&OsStr>) -> Result<Self, OfiUnavailable> {
         let name = instead.map_or_else(|| LIBRARY.to_string_lossy().into_owned().into(), OsStr::to_owned);
         let open = || {
-            // SAFETY: the library's constructors run here as in any program that is linked with it. Its symbols are seen by
-            // nobody else.
+            // SAFETY: the library's constructors run as in any program that is linked with it. Its symbols are not visible to other libraries.
             unsafe { libloading::os::unix::Library::new(&name) }
         };
+        // Constructors of libraries below libfabric may replace signal handlers.
         let library = handlers::with_handlers_kept(open);
+        // Never closed, because threads of providers may still run its code.
         let handle = library
             .map_err(|error| OfiUnavailable::Library {
                 name: name.to_string_lossy().into_owned(),
-                // What the linker said stands behind the error.
+                // The linker's text is the source of this error, not part of its message.
                 why: error.source().map_or(error.to_string(), ToString::to_string),
             })?
             .into_raw();
@@ -83,40 +84,40 @@ impl OfiLibrary {
         Ok(Self { calls })
     }
 
-    /// A library that is a table of functions.
+    /// Wraps a table of functions.
     ///
     /// # Safety
-    /// The functions, and those in the tables of what they return, do what libfabric says of them.
+    /// The functions, and those in the tables of their results, behave as libfabric specifies.
     #[must_use]
     pub unsafe fn from_calls(calls: Calls) -> Self {
         Self { calls }
     }
 
-    /// The file that was opened, if the linker knows.
+    /// Returns the path of the opened file, if the linker knows it.
     #[must_use]
     pub fn file_path(&self) -> Option<PathBuf> {
         let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: it takes any address, and writes to the place that it is given.
+        // SAFETY: the call accepts any address, and writes to a local variable.
         let known = unsafe { libc::dladdr(self.calls.version as *const c_void, found.as_mut_ptr()) };
-        // SAFETY: zeros are a value of it, a null and numbers.
+        // SAFETY: all zeros are a valid value, a null pointer and numbers.
         let name = unsafe { found.assume_init() }.dli_fname;
         if known == 0 || name.is_null() {
             return None;
         }
-        // SAFETY: what the linker names ends with zero, and stays as long as the library, which is never closed.
+        // SAFETY: the linker's text ends with zero, and lives as long as the library, which is never closed.
         let name = unsafe { CStr::from_ptr(name) };
         Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
     }
 
-    /// The version of the interface that the library has: `major << 16 | minor`.
+    /// Returns the version of the library's interface: `major << 16 | minor`.
     #[must_use]
     pub fn library_version(&self) -> u32 {
-        // SAFETY: it takes nothing and may be called at any time.
+        // SAFETY: the call takes no arguments and is valid at any time.
         unsafe { (self.calls.version)() }
     }
 
-    /// The version to ask for: the one that our structures are for, or, where the library has it, the one in which dma-bufs
-    /// are registered; what that has behind our structures is zeros wherever we hand one over.
+    /// Returns the interface version to request: the version of this crate's structures, or the first one with dma-buf registration if the library
+    /// has it. Fields of that version behind this crate's structures are zeros wherever a structure is passed.
     #[must_use]
     pub fn requested_version(&self) -> u32 {
         if self.library_version() >= WITH_DMABUF { WITH_DMABUF } else { API }
@@ -128,12 +129,12 @@ impl OfiLibrary {
     }
 }
 
-/// Whether dma-bufs can be registered through what was opened with this version of the interface.
+/// Returns whether dma-bufs can be registered with objects opened for that interface version.
 pub(crate) fn has_dmabuf(api: u32) -> bool {
     api >= WITH_DMABUF
 }
 
-/// The symbol in the version that our types are for.
+/// Returns the symbol in the version that this crate's types are for.
 fn find_symbol(handle: *mut c_void, symbol: &str) -> Result<NonNull<c_void>, OfiUnavailable> {
     let missing = |version: &CStr| OfiUnavailable::Symbol {
         symbol: symbol.to_owned(),
@@ -142,6 +143,7 @@ fn find_symbol(handle: *mut c_void, symbol: &str) -> Result<NonNull<c_void>, Ofi
     let known = VERSIONS.iter().find(|(name, _)| name.to_bytes() == symbol.as_bytes());
     let Some((name, version)) = known else { return Err(missing(c"of no known kind")) };
     // SAFETY: the handle is of a library that is never closed, and both texts end with zero.
+    // By version, because libfabric keeps old versions of a symbol with other structures, and `dlsym` returns the newest.
     let at = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) };
     NonNull::new(at).ok_or_else(|| missing(version))
 }

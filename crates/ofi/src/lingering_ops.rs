@@ -1,7 +1,7 @@
-//! What goes on after its link: operations on endpoints that others use, too, or that registrations are bound to, end when the
-//! provider says so, and until then their memory stays registered. Of a rail that goes before them endpoints, queue and
-//! registrations stay, until the queue has told of all; looked at when its NIC is opened again, registers or is closed. Called by
-//! rails as their links end; never on a message's path.
+//! Operations that outlive their link. Operations on endpoints that are shared, or to which registrations are bound, complete when the provider
+//! reports it, and their memory stays registered until then. Of a dropped rail, endpoints, queue and registrations stay until the queue has
+//! reported all of them. They are polled when the NIC is opened again, registers memory or is closed. Called by rails as their links end; never
+//! on a message's path.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,58 +15,59 @@ use crate::queue::{OfiQueue, QueueRead};
 use crate::region::MrEnabled;
 use crate::role::{ControlTraffic, PayloadTraffic};
 
-/// Rails that remain of one NIC. Of more than that the oldest is left to the process's end.
+/// The maximum number of lingering rails per NIC. The oldest beyond that are leaked.
 const RAILS_MAX: usize = 64;
-/// Batches that one look at a rail takes.
+/// The maximum number of batches per poll of a rail.
 const BATCHES: u32 = 64;
-/// Looks of a NIC that goes.
+/// Polls of a NIC that is dropped.
 const LAST_LOOKS: u32 = 10_000;
 
-/// Operations of links that have ended, by slot, and the regions that they use.
+/// Operations of ended links, by slot, and the regions that they use.
 #[derive(Default)]
 pub(crate) struct LingeringOps(HashMap<u32, LocalKey>);
 
 impl LingeringOps {
-    /// The link of an operation has ended.
+    /// Adds an operation whose link has ended.
     pub(crate) fn insert(&mut self, nic: &OpenNic, slot: u32, region: LocalKey) {
+        // Held, so that deregistering the region waits for this operation.
         if region != NO_REGION {
             nic.table.hold_region(region);
         }
         self.0.insert(slot, region);
     }
 
-    /// The operation has ended.
+    /// Removes an operation that has completed.
     pub(crate) fn end_op(&mut self, nic: &OpenNic, slot: u32) {
         if let Some(region) = self.0.remove(&slot) {
             nic.let_go(region);
         }
     }
 
-    /// All have ended, with their endpoints.
+    /// Removes all operations, after their endpoints have been closed.
     pub(crate) fn end_all(&mut self, nic: &OpenNic) {
         self.0.drain().for_each(|(_, region)| nic.let_go(region));
     }
 
-    /// Whether all have ended.
+    /// Returns whether no operation is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// What remains of a rail.
+/// The objects that outlive a rail.
 pub(crate) struct LingeringRail {
-    // In the order in which they are closed.
+    // In the order of closing.
     pub(crate) _heads: (Arc<MrEnabled<PayloadTraffic>>, Arc<MrEnabled<ControlTraffic>>),
     pub(crate) pair: Box<EndpointPair>,
     pub(crate) queue: OfiQueue,
     pub(crate) dying: LingeringOps,
 }
 
-// SAFETY: queue and endpoint are of no use to anybody else any more, and whoever has this uses them mutably.
+// SAFETY: no other code uses the queue and the endpoints any more, and the owner of this value uses them mutably.
 unsafe impl Send for LingeringRail {}
 
 impl LingeringRail {
-    /// Takes what the queue has to tell; whether that was all.
+    /// Takes the queue's completions; returns whether all operations have completed.
     fn poll_queue(&mut self, nic: &OpenNic) -> bool {
         for _ in 0..BATCHES {
             match self.queue.read_batch() {
@@ -83,7 +84,7 @@ impl LingeringRail {
                     }
                 }
                 QueueRead::Nothing => break,
-                // It tells nothing more, of whatever there is.
+                // A broken queue reports no further completions, so the objects must stay.
                 QueueRead::Broken(_) => return false,
             }
         }
@@ -91,7 +92,7 @@ impl LingeringRail {
     }
 }
 
-/// The rails that remain of a NIC.
+/// The lingering rails of a NIC.
 #[derive(Default)]
 pub(crate) struct LingeringRails(Mutex<Vec<LingeringRail>>);
 
@@ -102,7 +103,9 @@ impl LingeringRails {
 
     fn put_back(&self, mut rails: Vec<LingeringRail>) {
         let mut there = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Merged and not assigned, because another thread may have added a rail during the poll.
         rails.append(&mut there);
+        // Leaked and not closed, because the provider may still access their memory.
         let many = rails.len().saturating_sub(RAILS_MAX);
         rails.drain(..many).for_each(std::mem::forget);
         *there = rails;
@@ -110,19 +113,19 @@ impl LingeringRails {
 }
 
 impl OpenNic {
-    /// Keeps what remains of a rail.
+    /// Keeps the objects that outlive a rail.
     pub(crate) fn keep_rail(&self, rail: LingeringRail) {
         self.remains.put_back(vec![rail]);
     }
 
-    /// An operation has ended that used a region.
+    /// Releases a region after an operation that used it has completed.
     fn let_go(&self, region: LocalKey) {
         if let Some(left) = self.table.let_go(region) {
             self.close_region(left);
         }
     }
 
-    /// Looks whether operations of rails that are gone have ended; whether none is left.
+    /// Polls for the end of operations of dropped rails; returns whether none is left.
     pub(crate) fn look_at_remains(&self) -> bool {
         let mut rails = self.remains.take_rails();
         rails.retain_mut(|rail| {
@@ -148,8 +151,9 @@ impl Drop for OpenNic {
             }
             std::thread::yield_now();
         }
-        // A peer that lives and makes no progress keeps them. To close what is in use is worse than to leave it to the system.
+        // A live peer that makes no progress holds the operations back. Closing objects in use is worse than leaving them to the system.
         self.remains.take_rails().into_iter().for_each(std::mem::forget);
+        // Registrations of regions in use must stay open as well.
         if self.table.forget_held() {
             self.registrations.leak_all();
         }

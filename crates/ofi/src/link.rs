@@ -1,4 +1,4 @@
-//! A link: endpoints of its own or those of its rail, the peer's, and what waits because the provider had no room.
+//! A link: its own endpoints or those of its rail, the peer's addresses, and operations for which the provider had no room.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ pub(crate) struct EndpointPair {
 }
 
 impl EndpointPair {
-    /// Opens both, or one that is both.
+    /// Opens both, or one that serves both roles.
     pub(crate) fn open(
         info: &OfiInfo,
         queue: &OfiQueue,
@@ -27,71 +27,72 @@ impl EndpointPair {
         options: &[EndpointOption],
     ) -> Result<Self, OfiOpenError> {
         let data = OfiEndpoint::open(info, queue, options)?;
+        // One endpoint for both roles keeps payload and records in order on one connection.
         let records = if one { data.also_records() } else { None };
         let records = records.map_or_else(|| OfiEndpoint::open(info, queue, options), Ok)?;
         Ok(Self { data, records })
     }
 
-    /// Endpoints that it is.
+    /// Returns the number of endpoints.
     pub(crate) fn endpoint_count(&self) -> u32 {
         if self.records.is_also(&self.data) { 1 } else { 2 }
     }
 }
 
-/// How far a link is.
+/// The state of a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum OfiLinkStage {
-    /// Made.
+    /// Created.
     New,
     /// Connected.
     Up,
-    /// Of no more use.
+    /// In error.
     Error,
 }
 
-/// Whether the peer has been heard of.
+/// Progress of the first exchange with the peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum HelloProgress {
-    /// It was not asked.
+    /// No hello was sent.
     Unsaid,
-    /// It was.
+    /// A hello was sent.
     Said,
-    /// It has answered over the endpoints for payload, and was asked over those for records.
+    /// The hello through the payload endpoint has completed, and one was sent through the records endpoint.
     Half,
-    /// It has answered, or need not.
+    /// All hellos have completed, or none is needed.
     Heard,
 }
 
-/// Where bytes come from, once the caller's own are copied.
+/// The source of an operation's bytes, after the caller's own bytes were copied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum StagedSource {
-    /// So many bytes that the provider copies when it takes the operation.
+    /// That many bytes, which the provider copies when it accepts the operation.
     Copied(usize),
-    /// So many that are in the operation's place, from where it is sent.
+    /// That many bytes in the operation's place, from which they are sent.
     Kept(usize),
     /// Registered memory.
     Region(RegionExtent),
-    /// Both, one behind the other, the first in the operation's place.
+    /// Bytes in the operation's place, followed by registered memory.
     Both(usize, RegionExtent),
 }
 
-/// An operation as it is given to the provider.
+/// An operation in the form in which it is submitted to the provider.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ProviderOp {
-    /// A message for the peer's receives, or for the one of that tag.
+    /// A message for the peer's receives with that tag.
     Send { from: StagedSource, tag: u64, imm: Option<u32> },
-    /// A write, which may be complete only when it has arrived.
+    /// A write; if `placed`, it completes only after it has arrived.
     Write { from: StagedSource, to: RemoteLocation, imm: Option<u32>, placed: bool },
     /// A read.
     Read { into: RegionExtent, from: RemoteLocation },
     /// A receive.
     Receive { into: RegionExtent, tag: u64 },
-    /// A part of a proof, over the endpoint for payload or the other.
+    /// A part of a proof, through the endpoint for payload or for records.
     Proof { records: bool },
 }
 
 impl ProviderOp {
-    /// Bytes that the provider copies out of the caller's hands.
+    /// Returns the number of bytes that the provider copies from the caller.
     #[inline]
     pub(crate) fn copied_len(self) -> usize {
         match self {
@@ -101,7 +102,7 @@ impl ProviderOp {
         }
     }
 
-    /// Whether its bytes, or the first of them, are in its place as long as it lasts.
+    /// Returns whether its bytes, or the first of them, are in its place until it completes.
     #[inline]
     pub(crate) fn is_kept(self) -> bool {
         matches!(
@@ -111,7 +112,7 @@ impl ProviderOp {
         )
     }
 
-    /// The region that it uses, if it is not its own place.
+    /// Returns the region that it uses, if it is not its own place.
     #[inline]
     pub(crate) fn region_key(self) -> LocalKey {
         match self {
@@ -123,7 +124,7 @@ impl ProviderOp {
         }
     }
 
-    /// Whether it is a record that is written.
+    /// Returns whether it writes a record.
     #[inline]
     pub(crate) fn is_record(self) -> bool {
         matches!(self, Self::Write { to, .. } if to.purpose == RegionPurpose::Records)
@@ -135,30 +136,31 @@ pub(crate) struct OfiLink {
     pub(crate) id: LinkId,
     pub(crate) state: OfiLinkStage,
     pub(crate) hello: HelloProgress,
-    /// Its own endpoints, where each has some.
+    /// Its own endpoints, if links do not share them.
     pub(crate) pair: Option<Box<EndpointPair>>,
     pub(crate) peers: Option<(EndpointPeer<PayloadTraffic>, EndpointPeer<ControlTraffic>)>,
     pub(crate) theirs: Option<OfiLinkAddress>,
-    /// The first of its slots.
+    /// Its first slot.
     pub(crate) base: u32,
     pub(crate) mark: u32,
     pub(crate) cookie: u64,
     pub(crate) ops: LinkOps,
-    /// What the provider had no room for, oldest first, by place.
+    /// Operations for which the provider had no room, oldest first, by place.
     pub(crate) waiting: VecDeque<(u32, ProviderOp)>,
-    /// Proofs that need nothing but the end of all that was posted before, oldest first.
+    /// Proofs that only wait for all earlier operations, oldest first.
     pub(crate) nops: VecDeque<u32>,
-    /// Of a link in error, operations of which its endpoints, which others use too, have not told the end.
+    /// For a link in error, the number of operations on shared endpoints that have not completed.
     pub(crate) out: u32,
-    /// Flushes that have not been told of.
+    /// Number of flushes that have not been reported.
     pub(crate) flushes: u32,
 }
 
 impl OfiLink {
-    /// Puts it into error. Its endpoints go on: what the provider has ends when that says so, receives as soon as they are taken
-    /// back, and comes back in the place of a new one each; the rest waits for them.
+    /// Puts the link into error. Its endpoints are shared and stay open, so operations in flight complete as the provider reports them. Receives
+    /// are canceled, and complete so at once. Operations that were not submitted are ended after them.
     pub(crate) fn end_after_all(&mut self, open: &mut EndpointPair) -> Vec<(u32, LocalKey)> {
         self.state = OfiLinkStage::Error;
+        // Operations that were never submitted have no completion to wait for.
         let given = |place: u32| {
             !self.nops.contains(&place) && !self.waiting.iter().any(|&(waiting, _)| waiting == place)
         };
@@ -166,14 +168,14 @@ impl OfiLink {
         self.out = out.len() as u32;
         for &(place, op) in &out {
             if op.kind.is_receive() {
-                // One that has met its message completes all the same.
+                // Failure is ignored, because a receive that has already matched a message completes normally.
                 let _ = open.data.cancel(OpSlot(self.base + place));
             }
         }
         out.into_iter().map(|(place, op)| (self.base + place, op.region)).collect()
     }
 
-    /// Puts it into error and ends all that is out, in the order in which it was posted.
+    /// Puts the link into error and ends all its operations, in the order in which they were posted.
     pub(crate) fn end_all(&mut self) -> Vec<LinkOpEntry> {
         self.state = OfiLinkStage::Error;
         self.nops.clear();
@@ -181,7 +183,7 @@ impl OfiLink {
         self.ops.end_all()
     }
 
-    /// Operations that have not left, receives apart.
+    /// Returns the number of operations that have not been submitted, except receives.
     pub(crate) fn unsent_count(&self) -> u32 {
         self.waiting.iter().filter(|(_, work)| !matches!(work, ProviderOp::Receive { .. })).count() as u32
     }

@@ -1,5 +1,5 @@
-//! A NIC of the fabric: its domain, opened with the first rail, the regions registered there, and what is in use of it.
-//! Shared by the rails on it and by whoever registers.
+//! A NIC of the fabric: its domain, opened with the first rail, the regions registered on it, and its usage. Shared by the rails on it and by
+//! registrars.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -22,16 +22,16 @@ use crate::table::{OfiRegion, OfiRegionTable};
 pub(crate) struct FoundNic {
     pub(crate) info: OfiInfo,
     pub(crate) profile: ProviderProfile,
-    /// The offer that takes memory of devices in, if there is one.
+    /// The offer that includes memory of devices, if there is one.
     pub(crate) wider: Option<OfiInfo>,
-    /// What it does with memory of devices, once that was tried.
+    /// Its support for memory of devices, once probed.
     pub(crate) devices: DeviceSupport,
     open: Mutex<Vec<Weak<OpenNic>>>,
 }
 
-/// A NIC that is open.
+/// An open NIC.
 pub(crate) struct OpenNic {
-    // What still uses registrations ends before them, and they before their domain.
+    // In the order of closing: users of registrations first, then registrations, then their domain.
     pub(crate) remains: LingeringRails,
     pub(crate) table: OfiRegionTable,
     pub(crate) registrations: NicRegistrations,
@@ -42,7 +42,7 @@ pub(crate) struct OpenNic {
 }
 
 impl OpenNic {
-    /// Closes a region, or leaves it to those who use the same registration.
+    /// Closes a region, or its share of a registration.
     pub(crate) fn close_region(&self, region: OfiRegion) {
         match region {
             OfiRegion::Shared(shared) => self.registrations.release_registration(shared),
@@ -50,26 +50,29 @@ impl OpenNic {
         }
     }
 
-    /// So many endpoints were closed.
+    /// Subtracts closed endpoints from the usage.
     pub(crate) fn closed_endpoints(&self, count: u32) {
         self.endpoints.fetch_sub(count, Ordering::Relaxed);
     }
 }
 
 impl FoundNic {
-    /// One that an offer of the library stands for.
+    /// Wraps an offer of the library.
     pub(crate) fn new(info: OfiInfo, wider: Option<OfiInfo>, profile: ProviderProfile) -> Self {
         Self { info, profile, wider, devices: DeviceSupport::default(), open: Mutex::new(Vec::new()) }
     }
 
-    /// Opens it; where rails share a domain, only unless it is open.
+    /// Opens the NIC; reuses an open one where rails share a domain.
     ///
     /// # Errors
     /// As [`OfiDomain::open`].
     pub(crate) fn open(&self) -> Result<Arc<OpenNic>, OfiOpenError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only weak references are kept here, so that a NIC closes with its last rail.
         open.retain(|opened| opened.strong_count() > 0);
+        // Not shared over sockets, because those providers make progress for a whole domain at once and are not safe for several threads.
         if let Some(opened) = open.first().and_then(Weak::upgrade).filter(|_| !self.profile.domain_each) {
+            // Frees endpoints of dropped rails first, because a NIC has a limited number of them.
             opened.look_at_remains();
             return Ok(opened);
         }
@@ -94,7 +97,7 @@ impl FoundNic {
             .for_each(|open| open.registrations.forget_memory(memory, exported));
     }
 
-    /// What is in use of it. An endpoint counts as a queue pair.
+    /// Returns the NIC's usage. An endpoint counts as a queue pair.
     pub(crate) fn usage(&self) -> NicUsage {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let none = NicUsage {

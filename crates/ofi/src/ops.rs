@@ -1,72 +1,72 @@
-//! The operations of a link that are out, each in a slot of the rail's queue; how many it may have, and in which order they
-//! come back when the link fails. Nothing here talks to libfabric.
+//! The operations of a link in flight, each in a slot of the rail's queue; their maximum number, and the order in which they are returned when
+//! the link fails. Nothing here calls libfabric.
 
 use trunkline_fabric::{CompletionKind, LocalKey};
 use trunkline_mem::OutOfMemory;
 use trunkline_proto::reserve::{try_collect, try_filled};
 
-/// What an operation is to its link.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum LinkOpKind {
     /// Sends, writes and reads.
     Work,
-    /// A proof that what was before it has arrived, of which so many parts are still out.
+    /// A proof that earlier operations have arrived, with the number of its parts in flight.
     Proof(u8),
-    /// The first word to the peer, by which the link is known to be up.
+    /// The first operation to the peer, whose completion shows that the link is up.
     Hello,
     /// A receive.
     Receive,
-    /// A receive that is paired by its tag.
+    /// A receive that is matched by its tag.
     Paired,
 }
 
 impl LinkOpKind {
-    /// Whether it is among the receives.
+    /// Returns whether it is a receive.
     pub(crate) fn is_receive(self) -> bool {
         matches!(self, Self::Receive | Self::Paired)
     }
 }
 
-/// An operation.
+/// An operation in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkOpEntry {
     pub(crate) wr_id: u64,
     pub(crate) kind: LinkOpKind,
-    /// Its owner wants to hear of it although it went well.
+    /// Whether its owner requested a completion for success.
     pub(crate) told: bool,
     /// The region that it uses, or [`NO_REGION`].
     pub(crate) region: LocalKey,
-    /// Its place among all of its link.
+    /// Its sequence number among all operations of its link.
     seq: u64,
     live: bool,
 }
 
-/// What uses no region.
+/// The key of operations that use no region.
 pub(crate) const NO_REGION: LocalKey = LocalKey(0);
 
 const FREE: LinkOpEntry =
     LinkOpEntry { wr_id: 0, kind: LinkOpKind::Work, told: false, region: NO_REGION, seq: 0, live: false };
 
-/// Places of a link beside those of its owner: for the first word, and the second part of a proof.
+/// Slots of a link in addition to those of its owner: for the hello, and the second part of a proof.
 const OWN: u32 = 1;
 
 /// The operations of one link.
 pub(crate) struct LinkOps {
     all: Box<[LinkOpEntry]>,
-    /// Places for work, then for receives.
+    /// Free places for work, then for receives.
     free: [Vec<u32>; 2],
-    /// Places for work.
+    /// Number of places for work.
     works: u32,
     seq: u64,
 }
 
 impl LinkOps {
-    /// Slots that a link takes.
+    /// Returns the number of slots that a link uses.
     pub(crate) const fn slot_span(depth: u32, receives: u32) -> u32 {
         depth + OWN + receives
     }
 
-    /// For so much work and so many receives at once.
+    /// Allocates places for that much work and that many receives.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -77,24 +77,25 @@ impl LinkOps {
         Ok(Self { all, free, works, seq: 0 })
     }
 
-    /// Work that can be begun.
+    /// Returns how much work can be posted.
     #[inline]
     pub(crate) fn free_credits(&self) -> u32 {
+        // The owner must leave a place for the operations of the link itself.
         (self.free[0].len() as u32).saturating_sub(OWN)
     }
 
-    /// Work that is out.
+    /// Returns how much work is in flight.
     #[inline]
     pub(crate) fn outstanding_work(&self) -> u32 {
         self.works - self.free[0].len() as u32
     }
 
-    /// Receives that can be begun.
+    /// Returns how many receives can be posted.
     pub(crate) fn receive_credits(&self) -> u32 {
         self.free[1].len() as u32
     }
 
-    /// Begins an operation.
+    /// Begins an operation; returns its place.
     #[inline]
     pub(crate) fn begin_op(
         &mut self,
@@ -103,19 +104,20 @@ impl LinkOps {
         told: bool,
         region: LocalKey,
     ) -> Option<u32> {
+        // Work and receives have separate places, so that receives cannot use up the room for sends.
         let place = self.free[usize::from(kind.is_receive())].pop()?;
         self.seq += 1;
         self.all[place as usize] = LinkOpEntry { wr_id, kind, told, region, seq: self.seq, live: true };
         Some(place)
     }
 
-    /// An operation that is out.
+    /// Returns an operation in flight.
     #[inline]
     pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut LinkOpEntry> {
         self.all.get_mut(place as usize).filter(|op| op.live)
     }
 
-    /// Ends one.
+    /// Ends an operation and returns it.
     #[inline]
     pub(crate) fn end_op(&mut self, place: u32) -> Option<LinkOpEntry> {
         let op = self.all.get_mut(place as usize).filter(|op| op.live)?;
@@ -125,34 +127,35 @@ impl LinkOps {
         Some(ended)
     }
 
-    /// The place of a paired receive with that name.
+    /// Returns the place of a matched receive with that id.
     pub(crate) fn find_paired(&self, wr_id: u64) -> Option<u32> {
         let fits = |op: &LinkOpEntry| op.live && op.kind == LinkOpKind::Paired && op.wr_id == wr_id;
         self.all.iter().position(fits).map(|place| place as u32)
     }
 
-    /// Whether nothing is out that was begun before that place.
+    /// Returns whether no work in flight is older than the work at that place.
     pub(crate) fn is_oldest_work(&self, place: u32) -> bool {
         let Some(op) = self.all.get(place as usize).filter(|op| op.live) else { return false };
         !self.all.iter().any(|other| other.live && !other.kind.is_receive() && other.seq < op.seq)
     }
 
-    /// All that is out, by place.
+    /// Returns all operations in flight, by place.
     pub(crate) fn live_ops(&self) -> impl Iterator<Item = (u32, &LinkOpEntry)> {
         self.all.iter().enumerate().filter(|(_, op)| op.live).map(|(place, op)| (place as u32, op))
     }
 
-    /// Ends all, as they were begun.
+    /// Ends all operations, in the order in which they were begun.
     pub(crate) fn end_all(&mut self) -> Vec<LinkOpEntry> {
         let mut live: Vec<u32> =
             (0..self.all.len() as u32).filter(|&at| self.all[at as usize].live).collect();
+        // Places are reused in any order, so only the sequence number shows the order of posting, which the contract requires.
         live.sort_by_key(|&at| self.all[at as usize].seq);
         live.into_iter().filter_map(|at| self.end_op(at)).collect()
     }
 }
 
 impl LinkOpEntry {
-    /// What its end is called, if its owner is to hear of it.
+    /// Returns the kind of its completion, if its owner receives one.
     pub(crate) fn completion_kind(&self) -> Option<CompletionKind> {
         match self.kind {
             LinkOpKind::Work | LinkOpKind::Proof(_) => Some(CompletionKind::Posted),

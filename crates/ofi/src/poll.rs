@@ -1,4 +1,4 @@
-//! What the queue tells, as the contract tells it. Called by the rail's poll and by whoever has to know before something ends.
+//! Converts the queue's entries into completions of the contract. Called by the rail's poll, and before operations that need all completions.
 
 use trunkline_fabric::{Completion, CompletionKind, LinkId, OpStatus};
 use trunkline_sys::ofi::caps;
@@ -10,26 +10,25 @@ use crate::ops::LinkOpKind;
 use crate::queue::{BATCH, CompletionEntry, FailedOperation, QueueRead};
 use crate::rail::OfiRail;
 
-/// Batches that one poll goes through at most.
+/// The maximum number of batches per poll.
 const BATCHES: u32 = 16;
-/// Reads until what was taken back has to be told.
+/// Reads of the queue until a canceled operation must be reported.
 const TAKE_BACK_READS: u32 = 10_000;
-/// Bits of a mark that are the link's place.
+/// Bits of a mark that contain the link's place.
 pub(crate) const PLACE_BITS: u32 = 12;
 
-/// Links that have each place one after another until its slots are used again: what is told late of an operation is not taken
-/// for one of the next link's.
+/// Number of consecutive links of a place that use different slots, so that a late completion is not mistaken for one of the next link.
 pub(crate) const LIVES: u32 = 4;
 
-/// Errors by which providers say that the target has refused.
+/// Errors by which providers report that the target rejected an operation.
 const REFUSALS: [i32; 4] = [libc::EACCES, libc::EPERM, libc::EKEYREJECTED, libc::EREMOTEIO];
 
-/// What one read gave.
+/// The result of one read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum PollOutcome {
-    /// Something, and there may be more.
+    /// Entries; more may be available.
     Some,
-    /// What there was.
+    /// All available entries.
     All,
     Nothing,
     Broken,
@@ -39,7 +38,7 @@ fn status_of(failure: &FailedOperation, kind: LinkOpKind) -> OpStatus {
     match failure.errno {
         OfiErrno::TRUNCATED => OpStatus::TooLong,
         OfiErrno::CANCELED if kind.is_receive() => OpStatus::Flushed,
-        // What a connection took along that was lost.
+        // Operations that were lost with a connection.
         OfiErrno::CANCELED => OpStatus::PeerDead,
         OfiErrno::NO_KEY => OpStatus::RemoteAccess,
         errno if REFUSALS.contains(&errno.number()) => OpStatus::RemoteAccess,
@@ -48,10 +47,11 @@ fn status_of(failure: &FailedOperation, kind: LinkOpKind) -> OpStatus {
 }
 
 impl OfiRail {
-    /// Fills `out` from the front with what has finished.
+    /// Fills `out` from the front with completions.
     #[inline]
     pub(crate) fn collect_completions(&mut self, out: &mut [Completion]) -> usize {
         let mut count = self.tell_stashed(out, 0);
+        // Bounded, so that a busy queue cannot keep the poll from returning.
         for _ in 0..BATCHES {
             if count == out.len() {
                 break;
@@ -63,6 +63,7 @@ impl OfiRail {
             }
         }
         self.give_waiting();
+        // The flusher has a queue of its own, whose completions the queue of the rail does not report.
         if self.flusher.as_ref().is_some_and(|flusher| flusher.is_busy()) {
             self.take_flushes();
         }
@@ -84,6 +85,7 @@ impl OfiRail {
     fn read_queue(&mut self) -> PollOutcome {
         match self.queue.read_batch() {
             QueueRead::Nothing => {
+                // An empty queue contains no entry of a destroyed link.
                 if self.has_gone {
                     self.forget_gone();
                 }
@@ -95,7 +97,7 @@ impl OfiRail {
                         self.on_entry(&entry);
                     }
                 }
-                // To look again costs a system call with some providers.
+                // A short batch was the last one: another read would cost a system call with some providers.
                 if count < BATCH { PollOutcome::All } else { PollOutcome::Some }
             }
             QueueRead::ErrorWaits => match self.queue.read_error() {
@@ -112,7 +114,7 @@ impl OfiRail {
         }
     }
 
-    /// Reads the queue until it is empty, or as often as may be.
+    /// Reads the queue until it is empty, at most a bounded number of times.
     pub(crate) fn take_all(&mut self) {
         for _ in 0..BATCHES * 16 {
             if !matches!(self.read_queue(), PollOutcome::Some | PollOutcome::All) {
@@ -121,21 +123,22 @@ impl OfiRail {
         }
     }
 
-    /// Nothing of the queue is read any more: no link is of use.
+    /// Breaks all links, because no further completion can be read from the queue.
     #[cold]
     fn on_broken(&mut self, errno: OfiErrno) {
+        // Without further completions no link could report its operations.
         for at in 0..self.links.len() {
             self.break_link(at, None);
         }
         let _ = errno;
     }
 
-    /// The queue has told all of what was closed before.
+    /// Forgets ended links whose last completions have been read.
     #[cold]
     fn forget_gone(&mut self) {
         self.has_gone = false;
         for left in &mut self.gone {
-            // Of endpoints that are closed nothing is out.
+            // Closed endpoints have no operation in flight.
             if left.as_ref().is_some_and(|left| left.out == 0) {
                 *left = None;
             }
@@ -143,7 +146,7 @@ impl OfiRail {
         }
     }
 
-    /// Something of a link that is gone has ended.
+    /// Handles a completion for a link that was destroyed.
     #[cold]
     fn on_left(&mut self, at: usize, slot: OpSlot) {
         self.dying.end_op(&self.nic, slot.0);
@@ -153,7 +156,8 @@ impl OfiRail {
         self.close_if_idle();
     }
 
-    /// Something of a link in error has ended, well if there is an entry: only what was received counts. With the last of it the link has told all.
+    /// Handles a completion for a link in error; `entry` is set for success. Only received messages count as successful. With the last one the link
+    /// has reported all its operations.
     #[cold]
     fn on_ended(&mut self, at: usize, slot: OpSlot, entry: Option<&CompletionEntry>) {
         self.dying.end_op(&self.nic, slot.0);
@@ -162,10 +166,11 @@ impl OfiRail {
         let Some(op) = link.ops.end_op(place) else { return };
         let id = link.id;
         link.out = link.out.saturating_sub(1);
+        // The rest waits for the last completion, because the provider may access the memory until then.
         let last = link.out == 0;
         match entry.filter(|_| op.kind.is_receive()) {
             Some(entry) => self.stash_received(id, op.wr_id, entry),
-            // It may have been executed, as what is flushed may.
+            // Flushed does not mean "not executed": the operation may have reached its target.
             None => self.give_back(id, op, OpStatus::Flushed),
         }
         if last {
@@ -174,7 +179,7 @@ impl OfiRail {
         }
     }
 
-    /// Keeps for the next poll that a message has come.
+    /// Stashes the completion of a received message for the next poll.
     #[inline]
     fn stash_received(&mut self, link: LinkId, wr_id: u64, entry: &CompletionEntry) {
         let imm = entry.data.map(|data| data as u32);
@@ -187,6 +192,7 @@ impl OfiRail {
     #[inline]
     fn on_entry(&mut self, entry: &CompletionEntry) {
         let Some(slot) = entry.slot else { return self.on_written(entry) };
+        // The provider no longer reads the bytes of a completed operation.
         self.heads.release_slot(slot.0);
         let (at, place) = self.split_slot(slot);
         let one_stream = self.profile.one_stream;
@@ -196,16 +202,17 @@ impl OfiRail {
         }
         let Some(op) = link.ops.get_mut(place) else { return };
         if let LinkOpKind::Proof(2) = op.kind {
-            // Records have arrived; now payload.
+            // Records have arrived; continue with payload.
             op.kind = LinkOpKind::Proof(1);
             return self.go_on_proving(at, place);
         }
         let Some(op) = link.ops.end_op(place) else { return };
         let id = link.id;
         match op.kind {
+            // With two endpoints, each has a connection of its own to verify.
             LinkOpKind::Hello if link.hello == HelloProgress::Said && !one_stream => {
                 link.hello = HelloProgress::Half;
-                // There is a place, which the first has left. If not, the link is not up, and ends.
+                // The place of the first hello is free again. If posting fails, the link stays down.
                 let _ = self.begin_own(at, LinkOpKind::Hello, true);
             }
             LinkOpKind::Hello => link.hello = HelloProgress::Heard,
@@ -219,7 +226,7 @@ impl OfiRail {
         }
     }
 
-    /// A peer wrote, and said so.
+    /// Handles a remote write with CQ data.
     #[inline]
     fn on_written(&mut self, entry: &CompletionEntry) {
         let Some(data) = entry.data.filter(|_| entry.flags & caps::REMOTE_WRITE != 0) else { return };
@@ -234,13 +241,14 @@ impl OfiRail {
                 let status = OpStatus::Ok;
                 self.stash.push_back(Completion { wr_id: 0, link, done, status, imm, len });
             }
+            // Dropped, because a write with another mark was sent to an earlier link of this place.
             _ => self.strays += 1,
         }
     }
 
     #[cold]
     fn on_failure(&mut self, failure: &FailedOperation) {
-        // What was injected, or what a peer did: nothing here is told of it.
+        // A failed injected operation, or a failure of a peer's operation: no local operation is concerned.
         let Some(slot) = failure.slot else { return };
         self.heads.release_slot(slot.0);
         let (at, place) = self.split_slot(slot);
@@ -253,7 +261,7 @@ impl OfiRail {
         self.break_link(at, Some((place, status)));
     }
 
-    /// The link that an operation is of, if it is still there.
+    /// Returns the link of an operation, if it still exists.
     #[inline]
     fn link_of(&mut self, OpSlot(slot): OpSlot) -> Option<&mut OfiLink> {
         let span = self.span;
@@ -265,12 +273,12 @@ impl OfiRail {
         ((slot / (LIVES * self.span)) as usize, slot % self.span)
     }
 
-    /// The second part of a proof goes out, behind what waits.
+    /// Queues the second part of a proof, behind waiting operations.
     fn go_on_proving(&mut self, at: usize, place: u32) {
         self.give_again(at, place, crate::link::ProviderOp::Proof { records: false });
     }
 
-    /// Tells of what waits only for all before it.
+    /// Completes proofs that only waited for earlier operations.
     pub(crate) fn end_nops(&mut self, at: usize) {
         while let Some(Some(link)) = self.links.get_mut(at)
             && let Some(&place) = link.nops.front()
@@ -285,11 +293,12 @@ impl OfiRail {
         }
     }
 
-    /// Takes a paired receive back, unless it has met its message. Of what was sent nothing is taken back that has left.
+    /// Cancels a matched receive, unless it has met its message. Sent operations cannot be canceled.
     pub(crate) fn take_back_paired(&mut self, id: LinkId, wr_id: u64) -> bool {
         let at = id.0 as usize;
         let Some(Some(link)) = self.links.get_mut(at) else { return false };
         let Some(place) = link.ops.find_paired(wr_id) else { return false };
+        // A receive that was never submitted can be removed without the provider.
         if let Some(waits) = link.waiting.iter().position(|&(waiting, _)| waiting == place) {
             link.waiting.remove(waits);
             self.waits -= u32::from(link.waiting.is_empty());
@@ -303,10 +312,11 @@ impl OfiRail {
         self.await_cancelled(at, place)
     }
 
-    /// Whether a receive that was given up comes back as such: the queue tells.
+    /// Returns whether a canceled receive completes as canceled.
     fn await_cancelled(&mut self, at: usize, place: u32) -> bool {
         let Some(Some(link)) = self.links.get(at) else { return false };
         let wanted = OpSlot(link.base + place);
+        // The result of fi_cancel is only reported by the queue: the receive may have matched before (fi_endpoint(3)).
         for _ in 0..TAKE_BACK_READS {
             match self.queue.read_batch() {
                 QueueRead::ErrorWaits => {

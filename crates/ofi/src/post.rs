@@ -1,7 +1,7 @@
-//! What is posted on an endpoint. Nothing here allocates or waits, and locks are taken only where the provider's threading
-//! model demands it.
+//! Operations posted on an endpoint. Nothing here allocates or waits, and locks are acquired only where the provider's threading model requires
+//! it.
 //!
-//! An operation uses its memory and its [`OpSlot`] until it has completed: whoever posts keeps the registration till then.
+//! An operation uses its memory and its [`OpSlot`] until it has completed: the caller keeps the registration until then.
 
 use std::ffi::c_void;
 
@@ -13,15 +13,15 @@ use crate::errno::OfiErrno;
 use crate::region::{LocalSlice, RemotePlace};
 use crate::role::EndpointRole;
 
-/// What became of an operation.
+/// The result of posting an operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub enum SubmitOutcome {
-    /// It is on its way.
+    /// The provider accepted it.
     Taken,
-    /// There is no room now, and nothing happened.
+    /// The provider has no room now; nothing was posted.
     Again,
-    /// It cannot be, and nothing happened.
+    /// The provider rejected it; nothing was posted.
     Refused(OfiErrno),
 }
 
@@ -36,39 +36,39 @@ impl SubmitOutcome {
     }
 }
 
-/// How an operation is done.
+/// Options of an operation.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PostOptions {
-    /// Its completion is told. A failure always is, and some providers tell everything (`net` of 1.17). When an operation that
-    /// is not told has let go of its memory is known by the order of completions alone, where the provider grants one.
+    /// Requests a completion for success. A failure always produces one, and some providers always produce completions (`net` of 1.17). The end of
+    /// an operation without a completion is known only from the order of completions, where the provider grants one.
     pub tell: bool,
-    /// More follows at once, so that the provider may wait with this one.
+    /// More operations follow at once, so that the provider may delay this one (`FI_MORE`).
     pub more: bool,
-    /// It is complete only when the bytes are where they belong, or as near to that as the provider grants
+    /// Completes only after the bytes have arrived at the target, or at the strongest level that the provider grants
     /// ([`ProviderGrant::reach`](crate::typed::ProviderGrant::reach)).
     pub placed: bool,
 }
 
 impl PostOptions {
-    /// Told, and by itself.
+    /// With a completion, without options.
     pub const TOLD: Self = Self { tell: true, more: false, placed: false };
-    /// Not told.
+    /// Without a completion.
     pub const QUIET: Self = Self { tell: false, more: false, placed: false };
 }
 
-/// Where the bytes of an operation come from.
+/// The source of an operation's bytes.
 #[derive(Clone, Copy, Debug)]
 pub enum PayloadSource<'a, R: EndpointRole> {
     /// Copied before the call returns; at most [`SizeLimits::inject`](crate::typed::SizeLimits::inject) bytes.
     Inline(&'a [u8]),
     /// Registered memory.
     One(LocalSlice<'a, R>),
-    /// The bytes of both, one behind the other; for providers whose
-    /// [`SizeLimits::transmit_ranges`](crate::typed::SizeLimits::transmit_ranges) are at least two.
+    /// The bytes of both, in order; for providers whose [`SizeLimits::transmit_ranges`](crate::typed::SizeLimits::transmit_ranges) are at least
+    /// two.
     Two(LocalSlice<'a, R>, LocalSlice<'a, R>),
 }
 
-/// Ranges as libfabric takes them.
+/// Ranges in libfabric's form.
 struct IovRanges {
     iov: [Iovec; 2],
     desc: [*mut c_void; 2],
@@ -94,19 +94,19 @@ impl IovRanges {
     }
 }
 
-/// Calls a slot of one of an endpoint's tables.
+/// Calls a function of one of an endpoint's tables.
 macro_rules! post {
     ($endpoint:expr, $table:ident.$slot:ident($($arg:expr),*)) => {{
         let fid = &$endpoint.held_endpoint().fid;
         // SAFETY: the endpoint is open.
         let ops = unsafe { (*fid.as_raw()).$table };
-        // SAFETY: null, or the table of an open endpoint.
+        // SAFETY: the pointer is null, or the table of an open endpoint.
         match unsafe { ops.as_ref() }.and_then(|ops| ops.$slot) {
             None => SubmitOutcome::Refused(OfiErrno::NO_SYS),
             Some(call) => {
                 let _inside = fid.domain_shared().guard.lock_post();
-                // SAFETY: the endpoint is open. What the call reads is whole while it lasts; memory and place of the
-                // operation stay until it has completed, which is what this module asks of its callers.
+                // SAFETY: the endpoint is open. The arguments are valid during the call; memory and context of the operation stay until it has completed,
+                // which this module requires of its callers.
                 SubmitOutcome::from_code(unsafe { call(fid.as_raw(), $($arg),*) })
             }
         }
@@ -114,7 +114,7 @@ macro_rules! post {
 }
 
 impl<R: EndpointRole> OfiEndpoint<R> {
-    /// Writes into the peer's memory. `data` comes up in the peer's queue once all bytes are there.
+    /// Writes to the peer's memory. `data` is reported by the peer's queue once all bytes have arrived.
     #[inline]
     pub fn write(
         &mut self,
@@ -146,7 +146,7 @@ impl<R: EndpointRole> OfiEndpoint<R> {
         post!(self, rma.writemsg(&raw const message, flags))
     }
 
-    /// Writes a copy of a few bytes, of which nothing is told unless it fails.
+    /// Writes a copy of a few bytes; only a failure is reported.
     #[inline]
     pub fn inject_write(
         &mut self,
@@ -195,12 +195,12 @@ impl<R: EndpointRole> OfiEndpoint<R> {
             context,
             data: 0,
         };
-        // What a read brought is there when it is complete: nothing more can be asked for.
+        // Completed reads have already placed their bytes, so a completion level does not apply.
         let flags = self.op_flags(PostOptions { placed: false, ..how });
         post!(self, rma.readmsg(&raw const message, flags))
     }
 
-    /// Sends to a receive of the peer whose tag fits.
+    /// Sends to a receive of the peer with that tag.
     #[inline]
     pub fn send_tagged(
         &mut self,
@@ -231,7 +231,7 @@ impl<R: EndpointRole> OfiEndpoint<R> {
         post!(self, tagged.sendmsg(&raw const message, flags))
     }
 
-    /// Sends a copy of a few bytes to a receive whose tag fits; nothing is told unless it fails.
+    /// Sends a copy of a few bytes to a receive with that tag; only a failure is reported.
     #[inline]
     pub fn inject_tagged(
         &mut self,
@@ -255,8 +255,8 @@ impl<R: EndpointRole> OfiEndpoint<R> {
         }
     }
 
-    /// Receives what is sent with a tag: of one peer, where the provider grants
-    /// [`ProviderGrant::directed`](crate::typed::ProviderGrant::directed), or of any. Bits of `ignore` do not count. Always told.
+    /// Receives messages with a tag: from one peer, where the provider grants [`ProviderGrant::directed`](crate::typed::ProviderGrant::directed),
+    /// or from any. Bits of `ignore` are not compared. Always produces a completion.
     #[inline]
     pub fn receive_tagged(
         &mut self,
@@ -312,7 +312,7 @@ impl<R: EndpointRole> OfiEndpoint<R> {
         post!(self, msg.sendmsg(&raw const message, flags))
     }
 
-    /// Receives what is sent without a tag, as [`OfiEndpoint::receive_tagged`] does.
+    /// Receives messages without a tag, as [`OfiEndpoint::receive_tagged`] does.
     #[inline]
     pub fn receive(
         &mut self,
@@ -340,7 +340,7 @@ impl<R: EndpointRole> OfiEndpoint<R> {
         self.held_endpoint().queue.contexts.context_ptr(slot)
     }
 
-    /// Whether data and tag have no more bits than the provider takes: it would leave the others out.
+    /// Returns whether data and tag fit into the bits that the provider transfers: it would truncate them silently.
     #[inline]
     fn has_bits_for(&self, data: Option<u64>, tag: u64) -> bool {
         let data_fits = data.is_none_or(|data| self.data_bits != 0 && data & !self.data_bits == 0);
@@ -357,8 +357,10 @@ impl<R: EndpointRole> OfiEndpoint<R> {
         match from {
             PayloadSource::Inline(bytes) if self.too_long(bytes) => Err(OfiErrno::TOO_LONG),
             PayloadSource::Inline(bytes) => {
+                // No descriptor: the provider copies injected bytes, so they need no registration.
                 let mut ranges = IovRanges::from_locals::<R>([None, None]);
                 ranges.iov[0] = Iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+                // FI_INJECT, so that the bytes of the caller may be reused when the call returns (fi_msg(3)).
                 (ranges.len, ranges.flags) = (bytes.len(), caps::INJECT);
                 Ok(ranges)
             }
@@ -370,6 +372,7 @@ impl<R: EndpointRole> OfiEndpoint<R> {
     #[inline]
     fn op_flags(&self, how: PostOptions) -> u64 {
         let bit = |on: bool, bit: u64| if on { bit } else { 0 };
+        // FI_COMPLETION is set per operation, because endpoints are bound with FI_SELECTIVE_COMPLETION.
         bit(how.tell, caps::COMPLETION) | bit(how.more, caps::MORE) | bit(how.placed, self.reach)
     }
 }

@@ -1,52 +1,51 @@
-//! What is known of a provider beyond what it grants: where it differs from what libfabric's documents promise. One value for
-//! each, decided when NICs are looked for; after that nobody asks which provider it is.
+//! Known behaviour of providers beyond their grants: where they differ from libfabric's documents. One value per provider, selected when NICs
+//! are found; later code never tests which provider it is.
 
 use trunkline_sys::ofi::caps;
 
 use crate::provider_grant::{CallExclusion, ProviderGrant};
 
-/// How a provider is used.
+/// The behaviour of a provider.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ProviderProfile {
-    /// The provider, as people name it: `net`, `tcp;ofi_rxm`.
+    /// The provider's name: `net`, `tcp;ofi_rxm`.
     pub name: &'static str,
-    /// What has completed is at the target. Providers over sockets complete what the kernel has taken.
+    /// A completion proves arrival at the target. Providers over sockets complete once the kernel has the data.
     pub arrives: bool,
-    /// It pairs tagged messages, whichever comes first, without holding others up that come behind.
+    /// It matches tagged messages in any order, without blocking messages behind an unmatched one.
     pub matches: bool,
-    /// A write that the target refused fails. Elsewhere it seems to work.
+    /// A write that the target rejects fails. Otherwise it seems to succeed.
     pub tells_refusals: bool,
-    /// Links have an endpoint each, which ends with them: then nothing of the peer lands any more. Elsewhere endpoints are
-    /// too dear, or registrations are bound to them.
+    /// Each link has its own endpoints, which are closed with it, so that no later write of the peer can arrive. Otherwise endpoints are too
+    /// expensive, or registrations are bound to them.
     pub endpoint_each: bool,
-    /// Endpoints may be closed before peers have taken what was sent from them. Elsewhere those of several links are closed with
-    /// their rail: peers of the same process look at memory that goes with them, and crash.
+    /// Endpoints may be closed before peers have received everything sent from them. Otherwise shared endpoints are closed with their rail only:
+    /// peers in the same process access memory that is freed with them, and crash.
     pub closes_early: bool,
-    /// One endpoint is for payload and records, over one connection: both arrive in the order in which they were posted, and
-    /// complete so.
+    /// One endpoint, over one connection, serves payload and records: both arrive and complete in the order in which they were posted.
     pub one_stream: bool,
-    /// Rails have a domain each. Providers over sockets make progress for a whole domain at once, and not all of it is for
-    /// several threads, whatever they grant.
+    /// Each rail has its own domain. Providers over sockets make progress for a whole domain at once, and not all of that is thread-safe, whichever
+    /// threading model they grant.
     pub domain_each: bool,
-    /// What was injected may still be here, and leaves with a later call; what has completed has left.
+    /// An injected operation may be sent by a later call; a completed one has been sent.
     pub lingers: bool,
-    /// What it has taken is with the NIC, or the peer. Elsewhere, where programs make the progress, it may keep that back until
-    /// a later call.
+    /// An accepted operation is in the NIC, or at the peer. Otherwise, with manual progress, the provider may delay it until a later call.
     pub hands_over: bool,
-    /// Remote CQ data has room to name the link besides the immediate. Elsewhere a rail has one link.
+    /// Remote CQ data has room for the link's mark in addition to the immediate. Otherwise a rail has one link.
     pub marks: bool,
-    /// The queue's descriptor tells when there is something.
+    /// The queue's descriptor becomes readable when an entry arrives.
     pub wakes: bool,
-    /// Its software is known to do what it says. Elsewhere a NIC is tried out when it is found.
+    /// The provider is known to keep its promises. Otherwise a NIC is probed when it is found.
     pub known: bool,
-    /// Writes tell their target by their own data. Promised where it is known; elsewhere it has been tried.
+    /// Writes carry CQ data to their target. Assumed for known providers, probed for others.
     pub write_data: bool,
-    /// What makes them, where they may not by default.
+    /// The setting that enables this, where it is disabled by default.
     pub write_data_by: Option<&'static str>,
 }
 
-/// Providers, by how their names begin; the first that fits counts.
+/// Providers, by prefix of their names; the first match counts.
 const KNOWN: [(&str, ProviderProfile); 9] = [
+    // Longer names come first, because the first prefix that matches is used.
     ("tcp;ofi_rxm", over_sockets("tcp;ofi_rxm")),
     ("net;ofi_rxm", over_sockets("net;ofi_rxm")),
     ("net", over_one_stream("net")),
@@ -88,8 +87,7 @@ const fn over_sockets(name: &'static str) -> ProviderProfile {
     }
 }
 
-/// What goes out is one stream of bytes. One message that nobody waits for stops all that comes behind it, so that messages
-/// are not left to the provider to pair.
+/// All operations share one byte stream. A message without a receive blocks all bytes behind it, so matching is not left to the provider.
 const fn over_one_stream(name: &'static str) -> ProviderProfile {
     ProviderProfile { matches: false, one_stream: true, ..over_sockets(name) }
 }
@@ -114,24 +112,24 @@ const fn over_a_nic(name: &'static str) -> ProviderProfile {
     }
 }
 
-/// One that nothing is known of: as documented.
+/// The profile of unknown providers: as documented.
 const OTHER: ProviderProfile = over_a_nic("other");
 
 impl ProviderProfile {
-    /// That of a provider of this name.
+    /// Returns the profile of a provider.
     #[must_use]
     pub fn from_provider(provider: &str) -> Self {
         KNOWN.iter().find(|(name, _)| provider.starts_with(name)).map_or(OTHER, |(_, profile)| *profile)
     }
 
-    /// Which calls must not happen at the same time. `net` of 1.17 grants that all may, and loses registrations that several
-    /// threads make and close at once, or crashes; what comes in looks at the same tree.
+    /// Returns which calls exclude each other. `net` of 1.17 grants full thread safety, but loses registrations or crashes if several threads
+    /// register and close concurrently, because incoming operations use the same tree.
     #[must_use]
     pub fn call_exclusion(&self, granted: &ProviderGrant) -> CallExclusion {
         if self.domain_each { CallExclusion::All } else { granted.call_exclusion() }
     }
 
-    /// The same with what was granted.
+    /// Adapts the profile to a grant.
     #[must_use]
     pub fn with_grant(self, granted: &ProviderGrant) -> Self {
         let apart = !granted.endpoint_scoped && granted.cq_data_bytes >= 8;
@@ -139,9 +137,10 @@ impl ProviderProfile {
         Self {
             endpoint_each: self.endpoint_each && apart,
             one_stream: self.one_stream && apart && granted.keeps_order(),
+            // With manual progress an accepted operation may wait for a later call, unless the provider hands it over.
             lingers: self.lingers || !self.hands_over && !granted.data_auto,
             marks: granted.cq_data_bytes >= 8,
-            // With one endpoint for all links, a tag does not tell whose it is.
+            // Needs an endpoint per link, because with shared endpoints a tag does not identify the link.
             matches: self.matches && tagged && self.endpoint_each && apart,
             ..self
         }

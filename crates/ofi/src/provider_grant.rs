@@ -1,114 +1,114 @@
-//! What a provider grants, read once from the `fi_info` that was selected: plain values that decide everything after set-up.
+//! The grant of a provider, read once from the selected `fi_info`: plain values that decide all later behaviour.
 
 use trunkline_sys::ofi::{caps, mode, mr_mode, order, progress, threading};
 
 use crate::info::OfiInfo;
 use crate::library;
 
-/// Which calls must not happen at the same time, on one domain and by several threads. What one thread at a time owns anyhow,
-/// as a queue and the endpoints on it, is not counted.
+/// Which calls exclude each other, on one domain and across threads. Objects with one owner thread at a time, such as a queue and its
+/// endpoints, need no exclusion.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CallExclusion {
     /// None.
     Nothing,
-    /// Those that make, change and end something.
+    /// Calls that create, change and close objects.
     SetUp,
-    /// All.
+    /// All calls.
     All,
 }
 
-/// What comes in order in one direction: bits of libfabric's `FI_ORDER_*`.
+/// Ordering in one direction: bits of libfabric's `FI_ORDER_*`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct OrderGuarantees {
-    /// What arrives as it was posted.
+    /// Order of arrival.
     pub messages: u64,
-    /// What completes as it was posted.
+    /// Order of completions.
     pub completions: u64,
 }
 
-/// How much of what there may be.
+/// Limits of an endpoint.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SizeLimits {
-    /// Bytes that an injected operation may have.
+    /// Maximum length of an injected operation, in bytes.
     pub inject: usize,
-    /// Bytes that an operation may have.
+    /// Maximum length of an operation, in bytes.
     pub message: usize,
-    /// Bytes up to which the order of writes after writes holds.
+    /// Length up to which writes after writes stay in order, in bytes.
     pub ordered_writes: usize,
-    /// Operations that an endpoint takes at once.
+    /// Maximum number of operations in flight on an endpoint.
     pub transmits: usize,
-    /// Receives that it takes at once.
+    /// Maximum number of receives posted on an endpoint.
     pub receives: usize,
-    /// Local ranges of an operation.
+    /// Maximum number of local ranges of an operation.
     pub transmit_ranges: usize,
-    /// Ranges of a receive.
+    /// Maximum number of ranges of a receive.
     pub receive_ranges: usize,
-    /// Remote ranges of an operation.
+    /// Maximum number of remote ranges of an operation.
     pub remote_ranges: usize,
 }
 
-/// What a provider grants.
+/// The grant of a provider.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ProviderGrant {
-    /// A registration belongs to an endpoint, is bound to it and enabled.
+    /// A registration must be bound to an endpoint and enabled (`FI_MR_ENDPOINT`).
     pub endpoint_scoped: bool,
-    /// The provider chooses keys.
+    /// The provider chooses keys (`FI_MR_PROV_KEY`).
     pub prov_key: bool,
-    /// Remote addresses are the owner's virtual ones; else they count from the start of a registration.
+    /// Remote addresses are the owner's virtual addresses (`FI_MR_VIRT_ADDR`); otherwise offsets from the start of a registration.
     pub virt_addr: bool,
-    /// Local buffers of the host are registered, too.
+    /// Local buffers of the host must be registered as well (`FI_MR_LOCAL`).
     pub local: bool,
-    /// Memory has its pages before it is registered.
+    /// Memory must have its pages before it is registered (`FI_MR_ALLOCATED`).
     pub allocated: bool,
-    /// Memory of devices is registered and used. Some providers ask for its registration by a mode besides (`FI_MR_HMEM`), and
-    /// others (`cxi`) do not; it always is.
+    /// Memory of devices can be registered and used. Some providers also demand its registration by a mode (`FI_MR_HMEM`), others (`cxi`) do not;
+    /// this crate always registers it.
     pub hmem: bool,
-    /// Keys are longer than 64 bits, which this crate cannot do.
+    /// Keys are longer than 64 bits (`FI_MR_RAW`), which this crate does not support.
     pub raw_keys: bool,
     /// dma-bufs can be registered.
     pub dmabuf: bool,
     /// Bits of a key that the application chooses, at most 64.
     pub key_bits: u32,
-    /// Bytes of remote CQ data, 0 if there is none.
+    /// Length of remote CQ data in bytes, 0 if not supported.
     pub cq_data_bytes: usize,
-    /// Remote CQ data of a write takes a receive.
+    /// Remote CQ data of a write consumes a receive (`FI_RX_CQ_DATA`).
     pub data_takes_receive: bool,
-    /// How much of what there may be.
+    /// Limits of an endpoint.
     pub sizes: SizeLimits,
-    /// Operations go on without calls of ours.
+    /// Operations progress without calls of the application (`FI_PROGRESS_AUTO`).
     pub data_auto: bool,
-    /// So does set-up.
+    /// Set-up progresses without calls of the application.
     pub control_auto: bool,
     /// libfabric's threading model, a number of `FI_THREAD_*`.
     pub threading: u32,
-    /// Order of what goes out.
+    /// Ordering of outgoing operations.
     pub sends: OrderGuarantees,
-    /// Order of what comes in.
+    /// Ordering of incoming operations.
     pub receives: OrderGuarantees,
-    /// Bits of a tag that can be used, from the lowest on.
+    /// Number of usable tag bits, from the lowest on.
     pub tag_bits: u32,
-    /// A completion tells who sent.
+    /// A completion reports the sender (`FI_SOURCE`).
     pub source: bool,
-    /// A receive may name its peer.
+    /// A receive may name its peer (`FI_DIRECTED_RECV`).
     pub directed: bool,
-    /// The best that a completion can tell: `FI_DELIVERY_COMPLETE`, `FI_TRANSMIT_COMPLETE`, or 0 for what the provider does
-    /// by itself.
+    /// The strongest completion level: `FI_DELIVERY_COMPLETE`, `FI_TRANSMIT_COMPLETE`, or 0 for the provider's default.
     pub reach: u64,
-    /// Capabilities that were granted, all of them.
+    /// All granted capabilities.
     pub caps: u64,
 }
 
 impl ProviderGrant {
-    /// Reads it.
+    /// Reads the grant from an info.
     #[must_use]
     pub fn from_info(info: &OfiInfo) -> Self {
         let domain = info.domain_attr();
         let ep = info.ep_attr();
         let tx = info.tx_attr();
         let rx = info.rx_attr();
+        // Providers report modes of the domain in either place (fi_getinfo(3), fi_domain(3)).
         let all_modes = info.mode() | domain.mode;
         let granted = info.caps();
-        // What was called so before there were bits.
+        // `FI_MR_BASIC` is the older name of these three modes together (fi_mr(3)).
         let basic = mr_mode::VIRT_ADDR | mr_mode::ALLOCATED | mr_mode::PROV_KEY;
         let asked = domain.mr_mode | if domain.mr_mode & mr_mode::BASIC == 0 { 0 } else { basic };
         let mr = |bit: i32| asked & bit != 0;
@@ -141,6 +141,7 @@ impl ProviderGrant {
             threading: domain.threading,
             sends: OrderGuarantees { messages: tx.msg_order, completions: tx.comp_order },
             receives: OrderGuarantees { messages: rx.msg_order, completions: rx.comp_order },
+            // The provider reserves the upper bits that are zero in mem_tag_format (fi_endpoint(3)).
             tag_bits: u64::BITS - ep.mem_tag_format.leading_zeros(),
             source: granted & caps::SOURCE != 0,
             directed: granted & caps::DIRECTED_RECV != 0,
@@ -149,7 +150,7 @@ impl ProviderGrant {
         }
     }
 
-    /// The threading model, as people name it.
+    /// Returns the name of the threading model.
     #[must_use]
     pub const fn threading_name(&self) -> &'static str {
         match self.threading {
@@ -163,8 +164,8 @@ impl ProviderGrant {
         }
     }
 
-    /// Which calls must not happen at the same time. A registration of an endpoint is bound to it by whoever registers, while
-    /// the endpoint's owner posts, so that only a provider that locks for itself is left alone there.
+    /// Returns which calls exclude each other. With `FI_MR_ENDPOINT`, a registrar's thread binds registrations to an endpoint while the endpoint's
+    /// owner posts on it, so anything below full thread safety needs the lock for all calls.
     #[must_use]
     pub fn call_exclusion(&self) -> CallExclusion {
         match self.threading {
@@ -176,21 +177,22 @@ impl ProviderGrant {
         }
     }
 
-    /// What peers add an offset to, for memory that begins at an address: the one place that knows.
+    /// Returns the address to which peers add an offset, for memory that begins at `addr`. The only place that decides this.
     #[must_use]
     pub fn remote_base(&self, addr: usize) -> u64 {
         if self.virt_addr { addr as u64 } else { 0 }
     }
 
-    /// Whether sends and writes of any length arrive as they were posted, whichever they are.
+    /// Returns whether sends and writes of any length arrive in the order in which they were posted.
     #[must_use]
     pub fn keeps_order(&self) -> bool {
         let wanted = order::SAS | order::SAW | order::WAS | order::WAW;
         let both = self.sends.messages & self.receives.messages;
+        // max_order_waw_size bounds the length up to which writes stay in order, and rails post writes of any length.
         both & wanted == wanted && self.sizes.ordered_writes == usize::MAX
     }
 
-    /// Whether a write is seen by the peer before a later one to the same place, of up to so many bytes.
+    /// Returns whether the peer sees a write of up to `bytes` bytes before a later one to the same place.
     #[must_use]
     pub fn writes_in_order(&self, bytes: usize) -> bool {
         let both = self.sends.messages & self.receives.messages;

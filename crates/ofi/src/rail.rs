@@ -1,5 +1,5 @@
-//! An open NIC: its links, its completion queue, and what has finished and was not told yet. Posting gives operations to the
-//! provider at once; what that has no room for waits here, and is given again by whoever flushes or polls.
+//! An open NIC: its links, its completion queue, and completions not yet returned. Operations are submitted to the provider when they are
+//! posted; those for which it has no room wait here, and are submitted again by a flush or poll.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,66 +23,65 @@ use crate::region::{RKey, RemotePlace as Place};
 use crate::register::OfiRegistrar;
 use crate::role::{ControlTraffic, PayloadTraffic};
 
-/// Most bytes of a head, or of a body, that are copied into an operation.
+/// The maximum length of a head, or of a body, that is copied into an operation, in bytes.
 pub(crate) const INLINE_MAX: usize = 256;
-/// Most bytes of both: one buffer on the stack.
+/// The maximum length of both: one buffer on the stack.
 pub(crate) const COPIED_MAX: usize = 2 * INLINE_MAX;
-/// Tag bit of messages that are paired by their tag, in the highest place that the provider compares.
+/// Number of tag bits that mark messages matched by tag; the highest one that the provider compares.
 pub(crate) const PAIRED: u32 = 1;
-/// How long somebody may sleep who waits for this rail.
+/// How long a thread that waits for this rail may sleep, in nanoseconds.
 const NAP: Duration = Duration(20_000);
-/// An operation that this fabric does not have.
+/// The status of an operation that this fabric does not support.
 pub(crate) const UNSUPPORTED: u32 = 2;
 
 /// An open NIC.
 pub struct OfiRail {
-    // In the order in which they may go.
+    // In the order of closing.
     pub(crate) links: Vec<Option<Box<OfiLink>>>,
-    /// By place: what is left of a link that is gone, as long as the queue may still tell of its operations.
+    /// Remains of destroyed links, by place, as long as the queue may report their operations.
     pub(crate) gone: Vec<Option<LingeringLink>>,
     pub(crate) has_gone: bool,
-    /// The endpoints of all links, where they do not have their own.
+    /// The endpoints of all links, unless links have their own.
     pub(crate) shared: Option<Box<EndpointPair>>,
-    /// Endpoints of links that were never up.
+    /// Endpoints of links that were never connected in both directions.
     #[expect(clippy::vec_box, reason = "they are boxed where they come from")]
     pub(crate) half_made: Vec<Box<EndpointPair>>,
     pub(crate) flusher: Option<Box<crate::flusher::RailFlusher>>,
     pub(crate) landing: Option<Box<crate::connect::ProofBuffers>>,
     pub(crate) heads: HeadBuffers,
-    /// What goes on after its link.
+    /// Operations that outlive their link.
     pub(crate) dying: LingeringOps,
-    /// Bytes that the provider copies at most.
+    /// The provider's maximum inject size, in bytes.
     pub(crate) inject: usize,
     pub(crate) registrar: Arc<OfiRegistrar>,
     pub(crate) queue: OfiQueue,
     pub(crate) stash: VecDeque<Completion>,
-    /// Links with something that waits.
+    /// Number of links with waiting operations.
     pub(crate) waits: u32,
-    /// What came for a link that is not there any more.
+    /// Number of remote writes to links that no longer exist.
     pub(crate) strays: u64,
     pub(crate) nic: Arc<OpenNic>,
     pub(crate) info: crate::info::OfiInfo,
     pub(crate) profile: ProviderProfile,
     pub(crate) config: RailConfig,
     pub(crate) caps: Caps,
-    /// Slots of a link.
+    /// Number of slots of a link.
     pub(crate) span: u32,
-    /// Links made so far.
+    /// Number of links created so far.
     pub(crate) lives: u32,
     pub(crate) tag_bits: u32,
 }
 
-// SAFETY: queue and endpoints are used by one thread at a time, and so they are: all of them are in here, and every use of
-// them takes the rail mutably.
+// SAFETY: queue and endpoints are used by one thread at a time, because all of them are fields of the rail and every use borrows it mutably.
 unsafe impl Send for OfiRail {}
 
-/// What is left of a link.
+/// The remains of a destroyed link.
 pub(crate) struct LingeringLink {
-    /// Operations on endpoints that others use, too, which are still to end.
+    /// Number of operations on shared endpoints that have not completed.
     pub(crate) out: u32,
 }
 
-/// What a link's operations are given with.
+/// The objects needed to submit a link's operations.
 struct LinkSubmission<'a> {
     link: &'a OfiLink,
     nic: &'a OpenNic,
@@ -96,18 +95,18 @@ fn post_error(errno: crate::errno::OfiErrno) -> PostError {
 
 const PROTECTION: PostError = PostError::Refused(OpStatus::LocalProtection);
 
-/// What a write with this immediate brings to the queue of a link with that mark.
+/// Returns the CQ data of a write with this immediate to a link with that mark.
 #[inline]
 fn remote_cq_data(mark: u32, imm: Option<u32>) -> Option<u64> {
     imm.map(|imm| u64::from(mark) << 32 | u64::from(imm))
 }
 
 impl LinkSubmission<'_> {
-    /// Gives an operation to the provider. Its bytes, where they were copied, are in `bytes`.
+    /// Submits an operation to the provider. `bytes` contains its bytes if they were copied.
     #[inline]
     fn submit_op(&self, pair: &mut EndpointPair, work: ProviderOp, bytes: &[u8]) -> SubmitOutcome {
         let Some((peer, records)) = self.link.peers else {
-            // Only receives come before the peer is known, and need none.
+            // Only receives can be submitted before the peer is known, because they name no peer.
             return match work {
                 ProviderOp::Receive { into, tag } => self.submit_receive(pair, into, tag),
                 _ => SubmitOutcome::Again,
@@ -133,6 +132,7 @@ impl LinkSubmission<'_> {
                     StagedSource::Copied(_) => Some(Given::Inline(bytes)),
                     StagedSource::Kept(len) => self.heads.record_slice(self.slot.0, len).map(Given::One),
                     StagedSource::Region(extent) => self.nic.table.record_slice(extent).map(Given::One),
+                    // Records are written without a separate head.
                     StagedSource::Both(..) => None,
                 };
                 let to = Place::<ControlTraffic>::new(RKey::new(to.key.0), to.addr);
@@ -157,6 +157,7 @@ impl LinkSubmission<'_> {
             ProviderOp::Proof { records: over } => {
                 let landings = theirs.map(|theirs| theirs.landings).unwrap_or_default();
                 let how = PostOptions { placed: true, ..PostOptions::TOLD };
+                // A proof writes eight bytes with delivery-complete semantics: on one endpoint it completes after all earlier operations.
                 let nothing = [0; 8];
                 if over {
                     let to = Place::<ControlTraffic>::new(RKey::new(landings[1].key), landings[1].addr);
@@ -202,13 +203,13 @@ impl OfiRail {
         self.links.get(link.0 as usize)?.as_deref()
     }
 
-    /// Tag of what is paired by this key.
+    /// Returns the tag of messages matched by this key.
     fn paired_tag(&self, key: u64) -> u64 {
         let top = 1 << (self.tag_bits - PAIRED);
         key & (top - 1) | top
     }
 
-    /// An operation with its bytes: the head and body of what is to be copied.
+    /// Converts an operation; also returns the head and body to be copied.
     #[inline]
     fn prepare_op<'a>(
         &self,
@@ -216,7 +217,7 @@ impl OfiRail {
         cookie: u64,
     ) -> Result<(ProviderOp, [&'a [u8]; 2], LinkOpKind), PostError> {
         let unsupported = PostError::Refused(OpStatus::Other(UNSUPPORTED));
-        // The provider copies no more than it said.
+        // Longer bytes are staged in registered memory, because the provider copies at most its inject size.
         let copied =
             |len| if len <= self.inject { StagedSource::Copied(len) } else { StagedSource::Kept(len) };
         let source = |head: &'a [u8], body: OpSource<'a>| {
@@ -231,6 +232,7 @@ impl OfiRail {
                 OpSource::Region(extent) if head.is_empty() => {
                     Ok((StagedSource::Region(extent), [head, &[]]))
                 }
+                // An empty body needs no second range, which some providers do not support.
                 OpSource::Region(extent) if extent.len == 0 => Ok((copied(head.len()), [head, &[]])),
                 OpSource::Region(extent) => Ok((StagedSource::Both(head.len(), extent), [head, &[]])),
             }
@@ -265,18 +267,21 @@ impl OfiRail {
                 }
                 (ProviderOp::Read { into, from }, [&[], &[]], LinkOpKind::Work)
             }
+            // Completions prove arrival already, so a proof only waits for earlier operations.
             Op::Nop if self.profile.arrives => {
                 (ProviderOp::Proof { records: false }, [&[], &[]], LinkOpKind::Proof(0))
             }
+            // One connection keeps payload and records in order, so one proof covers both.
             Op::Nop if self.profile.one_stream => {
                 (ProviderOp::Proof { records: false }, [&[], &[]], LinkOpKind::Proof(1))
             }
+            // Two endpoints are not ordered with each other, so each needs a proof: records first, then payload.
             Op::Nop => (ProviderOp::Proof { records: true }, [&[], &[]], LinkOpKind::Proof(2)),
             _ => return Err(unsupported),
         })
     }
 
-    /// What is copied goes out at once, if it can: nothing is left of it here. Whether it has.
+    /// Injects an operation whose bytes are copied; no state of it is kept. Returns whether the provider accepted it.
     #[inline]
     fn inject_op(&mut self, at: usize, work: ProviderOp, bytes: &[u8]) -> Result<bool, PostError> {
         let Some(Some(link)) = self.links.get_mut(at) else { return Ok(false) };
@@ -319,6 +324,7 @@ impl OfiRail {
         if link.ops.free_credits().min(self.heads.free_count()) == 0 {
             return Err(PostError::Busy);
         }
+        // An injected operation must not overtake waiting ones.
         let idle = link.waiting.is_empty();
         let mut buffer = [0; COPIED_MAX];
         let bytes = join_parts(&mut buffer, parts);
@@ -327,11 +333,12 @@ impl OfiRail {
             ProviderOp::Send { from: StagedSource::Copied(_), .. }
                 | ProviderOp::Write { from: StagedSource::Copied(_), placed: false, .. }
         );
-        // Who is told of refusals has to know of what, and who is told of arrival waits for it.
+        // Inject produces no completion, so it is unusable where a rejection must be reported, arrival proved, or a held-back operation tracked.
         let known = told && self.profile.arrives
             || self.profile.tells_refusals && matches!(work, ProviderOp::Write { .. })
             || self.profile.lingers;
         if copied && idle && !known && self.inject_op(at, work, bytes)? {
+            // An injected operation has no completion of the provider, so it is created here.
             if told {
                 self.stash_completion(id, wr_id, CompletionKind::Posted, OpStatus::Ok);
             }
@@ -340,7 +347,7 @@ impl OfiRail {
         self.begin_op(at, wr_id, kind, told, work, bytes)
     }
 
-    /// Begins an operation that has a place, and gives it if nothing waits before it.
+    /// Begins an operation that has a place, and submits it if no earlier one is waiting.
     fn begin_op(
         &mut self,
         at: usize,
@@ -357,15 +364,17 @@ impl OfiRail {
             return Err(PostError::Busy);
         };
         let slot = link.base + place;
-        // What the provider copies at once is kept only if it does not.
+        // Copied bytes are kept only if the provider does not accept the operation now.
         if work.is_kept() {
             self.heads.keep_bytes(slot, work.is_record(), bytes);
         }
+        // Needs no operation of the provider, because it completes with the work before it.
         if kind == LinkOpKind::Proof(0) {
             link.nops.push_back(place);
             self.end_nops(at);
             return Ok(());
         }
+        // Only if none waits, because operations of a link must be submitted in the order of posting.
         if link.waiting.is_empty() {
             match submit_to_link(link, &mut self.shared, &self.nic, &self.heads, slot, work, bytes) {
                 SubmitOutcome::Taken => return Ok(()),
@@ -377,6 +386,7 @@ impl OfiRail {
                 }
             }
         }
+        // The provider has copied nothing, so the bytes of the caller are kept for the next attempt.
         if work.copied_len() > 0 {
             self.heads.keep_bytes(slot, work.is_record(), bytes);
         }
@@ -388,6 +398,7 @@ impl OfiRail {
     fn post_receive(&mut self, id: LinkId, wr_id: u64, op: Op<'_>) -> Result<(), PostError> {
         let at = id.0 as usize;
         let Some(Some(link)) = self.links.get(at) else { return Err(PostError::Refused(OpStatus::Flushed)) };
+        // Receives are accepted before the link is connected, so that no message arrives without one.
         if link.state == OfiLinkStage::Error {
             return Err(PostError::Refused(OpStatus::Flushed));
         }
@@ -407,19 +418,19 @@ impl OfiRail {
         self.begin_op(at, wr_id, kind, true, ProviderOp::Receive { into, tag }, &[])
     }
 
-    /// Begins the first word to the peer, or the next part of a proof.
+    /// Begins the hello to the peer, or the next part of a proof.
     pub(crate) fn begin_own(&mut self, at: usize, kind: LinkOpKind, records: bool) -> Result<(), PostError> {
         self.begin_op(at, 0, kind, false, ProviderOp::Proof { records }, &[])
     }
 
-    /// An operation that has a place goes on with more.
+    /// Queues another part of an operation that has a place.
     pub(crate) fn give_again(&mut self, at: usize, place: u32, work: ProviderOp) {
         let Some(Some(link)) = self.links.get_mut(at) else { return };
         self.waits += u32::from(link.waiting.is_empty());
         link.waiting.push_back((place, work));
     }
 
-    /// Keeps for the next poll what that has to tell.
+    /// Stashes a completion for the next poll.
     pub(crate) fn stash_completion(
         &mut self,
         link: LinkId,
@@ -430,7 +441,7 @@ impl OfiRail {
         self.stash.push_back(Completion { wr_id, link, done, status, imm: None, len: 0 });
     }
 
-    /// Gives what waits, as far as there is room.
+    /// Submits waiting operations, as far as the provider has room.
     pub(crate) fn give_waiting(&mut self) {
         if self.waits == 0 {
             return;
@@ -445,6 +456,7 @@ impl OfiRail {
         if link.waiting.is_empty() {
             return;
         }
+        // Handled after the loop, because the loop borrows the link.
         let mut broken = None;
         while let Some(&(place, work)) = link.waiting.front() {
             let slot = link.base + place;
@@ -468,8 +480,8 @@ impl OfiRail {
         }
     }
 
-    /// A link is in error: what it had comes back, as soon as the provider has done with it. Endpoints of its own are closed, so
-    /// that nothing more lands.
+    /// Puts a link into error. Its operations are returned once the provider no longer uses them. Endpoints of its own are closed, so that no later
+    /// write arrives.
     pub(crate) fn break_link(&mut self, at: usize, why: Option<(u32, OpStatus)>) {
         let Some(Some(link)) = self.links.get_mut(at) else { return };
         if link.state == OfiLinkStage::Error {
@@ -488,11 +500,11 @@ impl OfiRail {
         self.close_if_idle();
     }
 
-    /// Ends what is out on a link with its endpoints.
+    /// Ends a link's operations by closing its own endpoints.
     fn end_with(&mut self, at: usize, own: Box<EndpointPair>) {
         let Some(Some(link)) = self.links.get_mut(at) else { return };
-        // Connections of which the peer has not heard yet may be half made: an endpoint that is closed then is used by providers
-        // over sockets when they go on with it. It is closed with its domain.
+        // Connections may be half made before the first proof has completed. Providers over sockets then continue to use a closed endpoint, so it is kept open
+        // until its domain is closed.
         let base = link.base;
         let stays = link.hello != HelloProgress::Heard;
         let waiting = std::mem::take(&mut link.waiting);
@@ -509,7 +521,7 @@ impl OfiRail {
         self.end_rest(at);
     }
 
-    /// Ends what is out on a link whose endpoints go on: each when the provider says so, and what it never had behind them.
+    /// Ends the operations of a link whose endpoints stay open: each when the provider reports it, and those never submitted after them.
     fn end_after_all(&mut self, at: usize) {
         let (Some(Some(link)), Some(pair)) = (self.links.get_mut(at), &mut self.shared) else {
             return self.end_rest(at);
@@ -526,7 +538,7 @@ impl OfiRail {
         }
     }
 
-    /// Gives back all that is left of a link in error.
+    /// Returns all remaining operations of a link in error.
     pub(crate) fn end_rest(&mut self, at: usize) {
         let Some(Some(link)) = self.links.get_mut(at) else { return };
         let id = link.id;
@@ -534,7 +546,7 @@ impl OfiRail {
         ops.into_iter().for_each(|op| self.give_back(id, op, OpStatus::Flushed));
     }
 
-    /// Gives one operation back that did not go well.
+    /// Returns one failed operation to its owner.
     pub(crate) fn give_back(&mut self, id: LinkId, op: crate::ops::LinkOpEntry, status: OpStatus) {
         if let Some(done) = op.completion_kind() {
             self.stash_completion(id, op.wr_id, done, status);
@@ -542,7 +554,7 @@ impl OfiRail {
     }
 }
 
-/// Gives an operation of a link to the provider.
+/// Submits an operation of a link to the provider.
 #[inline]
 fn submit_to_link(
     link: &mut OfiLink,
@@ -553,6 +565,7 @@ fn submit_to_link(
     work: ProviderOp,
     bytes: &[u8],
 ) -> SubmitOutcome {
+    // Taken out during the call, because the submission borrows the link.
     let mut own = link.pair.take();
     let posted = match own.as_mut().or(shared.as_mut()) {
         Some(pair) => LinkSubmission { link, nic, heads, slot: OpSlot(slot) }.submit_op(pair, work, bytes),
@@ -562,7 +575,7 @@ fn submit_to_link(
     posted
 }
 
-/// Both parts, one behind the other.
+/// Concatenates both parts.
 #[inline]
 fn join_parts<'b>(buffer: &'b mut [u8; COPIED_MAX], [head, body]: [&[u8]; 2]) -> &'b [u8] {
     let len = head.len() + body.len();
@@ -582,6 +595,7 @@ impl Rail for OfiRail {
 
     #[inline]
     fn post_credits(&self, link: LinkId) -> u32 {
+        // Flushes in flight use credits of their link (see `post_flush`).
         let credits = |link: &OfiLink| link.ops.free_credits().saturating_sub(link.flushes);
         self.find_link(link).map_or(0, |link| credits(link).min(self.heads.free_count()))
     }
@@ -594,7 +608,7 @@ impl Rail for OfiRail {
                 if self.find_link(link).is_none() {
                     return Err(PostError::Refused(OpStatus::Flushed));
                 }
-                // Bytes in memory of the host are there when their write is told of.
+                // Memory of the host needs no flush: the completion of a write implies that its bytes are visible.
                 if signalled {
                     self.stash_completion(link, wr_id, CompletionKind::Posted, OpStatus::Ok);
                 }
@@ -615,6 +629,7 @@ impl Rail for OfiRail {
 
     fn unsent_ops(&self, link: LinkId) -> u32 {
         self.find_link(link).map_or(0, |link| {
+            // A lingering provider may hold accepted operations back, so all that have not completed count as unsent.
             if self.profile.lingers { link.ops.outstanding_work() } else { link.unsent_count() }
         })
     }
@@ -627,7 +642,9 @@ impl Rail for OfiRail {
     fn arm_wait(&mut self) -> WaitMethod {
         self.flush();
         let flushes = self.flusher.as_ref().is_some_and(|flusher| flusher.is_busy());
+        // A waiter must not sleep while the rail itself has work that only a poll completes.
         let idle = self.stash.is_empty() && self.waits == 0 && !flushes;
+        // By time, because no provider is known to wake a waiter through its descriptor (`wakes`).
         WaitMethod::After(if idle { NAP } else { Duration(0) })
     }
 }

@@ -1,8 +1,8 @@
-//! Registered memory, as types that say how far it is: [`MrDisabled`], which has neither key nor descriptor; [`MrBound`], which
-//! belongs to one endpoint; [`MrEnabled`], which can be used, by endpoints of its role alone.
+//! Registered memory, with its state as a type: [`MrDisabled`], which has neither key nor descriptor; [`MrBound`], which is bound to one
+//! endpoint; [`MrEnabled`], which endpoints of its role can use.
 //!
-//! A registration holds what it needs: its memory, its key, and the endpoint that it is bound to. It is closed before any of
-//! them goes.
+//! A registration holds everything that it needs: its memory, its key, and the endpoint to which it is bound. It is closed before any of them
+//! is released.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -25,7 +25,7 @@ use crate::role::{ControlTraffic, EndpointRole, PayloadTraffic};
 /// Words that later versions read behind the attributes of a registration; all zeros.
 const BEHIND: usize = 8;
 
-/// A step of registering.
+/// A step of a registration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RegisterStep {
     /// `fi_mr_regattr`.
@@ -34,32 +34,32 @@ pub enum RegisterStep {
     Bind,
     /// `fi_mr_enable`.
     Enable,
-    /// `fi_mr_key`, which had none.
+    /// `fi_mr_key`, which returned no key.
     Key,
 }
 
-/// Memory could not be registered. Nothing is left of it.
+/// Memory could not be registered. Completed steps are undone.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OfiRegisterError {
-    /// The provider said no.
+    /// The provider failed.
     #[error("registering {duty} for {role}: {step:?}: {errno}")]
     Provider {
-        /// What failed.
+        /// The failed step.
         step: RegisterStep,
-        /// Role of the endpoint.
+        /// The role of the endpoint.
         role: &'static str,
-        /// What the memory is there for.
+        /// The purpose of the memory.
         duty: MemoryDuty,
-        /// Why.
+        /// The provider's error.
         errno: OfiErrno,
     },
-    /// There is no key left.
+    /// No key is available.
     #[error("registering {duty}: {source}")]
     Keys {
-        /// What the memory is there for.
+        /// The purpose of the memory.
         duty: MemoryDuty,
-        /// Why.
+        /// The reason.
         source: LeaseError,
     },
     /// The provider's keys do not fit 64 bits.
@@ -68,15 +68,15 @@ pub enum OfiRegisterError {
     /// The system has no memory for the registration.
     #[error("cannot allocate memory: {0}")]
     Memory(#[from] trunkline_mem::OutOfMemory),
-    /// It does not take memory of devices, or what it is told of the memory does not agree with what it is.
+    /// The provider does not accept memory of devices, or the request does not match the kind of memory.
     #[error("the provider does not take this memory: {0}")]
     Reach(&'static str),
 }
 
-/// Whose memory it is, as the provider is told.
+/// The kind of memory, as passed to the provider.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MemoryIface {
-    /// The host's.
+    /// Memory of the host.
     Host,
     /// Of an NVIDIA GPU, by CUDA's number of the device.
     Cuda(u32),
@@ -84,28 +84,28 @@ pub enum MemoryIface {
     Rocr(u32),
 }
 
-/// What is to be registered.
+/// A registration request.
 #[derive(Clone, Copy, Debug)]
 pub struct MrRequest<'a> {
     /// The memory.
     pub memory: &'a MemoryRange,
-    /// Whose it is.
+    /// Its kind.
     pub iface: MemoryIface,
-    /// The same as a dma-buf, where it is to go in that way.
+    /// The same memory as a dma-buf, if it is to be registered by it.
     pub dmabuf: Option<ExportedDmaBuf<'a>>,
-    /// What it is there for, which says what may be done with it.
+    /// Its purpose, which determines the access rights.
     pub duty: MemoryDuty,
 }
 
 impl<'a> MrRequest<'a> {
-    /// Memory of the host.
+    /// Requests a registration of memory of the host.
     #[must_use]
     pub fn for_host(memory: &'a MemoryRange, duty: MemoryDuty) -> Self {
         Self { memory, iface: MemoryIface::Host, dmabuf: None, duty }
     }
 }
 
-/// How memory is registered for endpoints of a role. Decided once, when the endpoint is opened:
+/// Where memory is registered for endpoints of a role. Decided once, when the endpoint is opened:
 /// [`OfiEndpoint::mr_scope`](crate::typed::OfiEndpoint::mr_scope).
 pub enum MrScope<R: EndpointRole> {
     /// With the domain: every endpoint of the role can use it.
@@ -123,10 +123,10 @@ impl<R: EndpointRole> Clone for MrScope<R> {
     }
 }
 
-/// Registers memory for endpoints of a role, all steps of it.
+/// Registers memory for endpoints of a role, in all steps.
 ///
 /// # Errors
-/// [`OfiRegisterError`]; what was done before is undone.
+/// [`OfiRegisterError`]; completed steps are undone.
 pub fn register_memory<R: EndpointRole>(
     domain: &Arc<OfiDomain>,
     model: &MrScope<R>,
@@ -139,9 +139,9 @@ pub fn register_memory<R: EndpointRole>(
     }
 }
 
-/// A registration and what it holds.
+/// A registration and the objects that it holds.
 struct HeldRegistration {
-    // The order of fields is the order in which they end: the key is free, and the memory may go, once it is closed.
+    // In the order of closing: the key may be reused, and the memory freed, only after the registration is closed.
     fid: OwnedFid<FidMr>,
     _lease: Option<KeyLease>,
     memory: MemoryRange,
@@ -154,8 +154,8 @@ impl HeldRegistration {
         OfiRegisterError::Provider { step, role, duty: self.duty, errno }
     }
 
-    /// The key, which is there once it is enabled; none of memory that no peer may reach, for which some providers have one
-    /// and others do not.
+    /// Returns the key, which exists once the registration is enabled. `None` for memory that no peer may access, for which only some providers
+    /// create a key.
     fn read_key(&self) -> Result<Option<u64>, OfiErrno> {
         if self.duty.required_rights().remote == AccessRights::LOCAL {
             return Ok(None);
@@ -175,7 +175,7 @@ impl HeldRegistration {
 pub struct MrDisabled(HeldRegistration);
 
 impl MrDisabled {
-    /// Asks the provider for it. `role` is what an error names.
+    /// Requests a registration from the provider. `role` is named in errors.
     ///
     /// # Errors
     /// [`OfiRegisterError`].
@@ -187,8 +187,10 @@ impl MrDisabled {
         let duty = wanted.duty;
         check_memory(domain, wanted)?;
         let granted = domain.provider_grant();
+        // With FI_MR_PROV_KEY the provider chooses the key, so none is leased (fi_mr(3)).
         let lease = if granted.prov_key { Ok(None) } else { domain.key_leases().take_lease().map(Some) };
         let lease = lease.map_err(|source| OfiRegisterError::Keys { duty, source })?;
+        // Some providers fail if the pages do not exist at registration (`FI_MR_ALLOCATED`, fi_mr(3)).
         if granted.allocated {
             pages::populate_pages(wanted.memory);
         }
@@ -197,27 +199,30 @@ impl MrDisabled {
         Ok(Self(HeldRegistration {
             fid: fid.map_err(failed)?,
             _lease: lease,
+            // Held, so that the memory stays mapped as long as the NIC can access it.
             memory: wanted.memory.clone(),
             domain: Arc::clone(domain),
             duty,
         }))
     }
 
-    /// Binds it to an endpoint, for good.
+    /// Binds the registration to an endpoint, permanently.
     ///
     /// # Errors
-    /// [`RegisterStep::Bind`]; the registration is gone.
+    /// [`RegisterStep::Bind`]; the registration is closed.
     pub fn bind_endpoint<R: EndpointRole>(
         self,
         anchor: &EndpointAnchor<R>,
     ) -> Result<MrBound<R>, OfiRegisterError> {
+        // With FI_MR_ENDPOINT, a registration must be bound before it can be enabled (fi_mr(3)).
         let bound = self.0.fid.bind_to(&anchor.0.fid, 0);
         bound.map_err(|errno| self.0.step_error(RegisterStep::Bind, R::NAME, errno))?;
         Ok(MrBound { registered: self.0, anchor: anchor.clone() })
     }
 
-    /// It is enabled by itself, where registrations belong to the domain.
+    /// Converts a registration of the domain, which is enabled by itself.
     fn settle_in_domain<R: EndpointRole>(self) -> Result<MrEnabled<R>, OfiRegisterError> {
+        // With `FI_MR_ENDPOINT` an unbound registration would never become usable.
         if self.0.domain.provider_grant().endpoint_scoped {
             return Err(self.0.step_error(RegisterStep::Bind, R::NAME, OfiErrno::INVALID));
         }
@@ -225,18 +230,18 @@ impl MrDisabled {
     }
 }
 
-/// A registration that belongs to an endpoint and cannot be used yet.
+/// A registration that is bound to an endpoint and cannot be used yet.
 pub struct MrBound<R: EndpointRole> {
-    // The order of fields is the order in which they end.
+    // In the order of closing.
     registered: HeldRegistration,
     anchor: EndpointAnchor<R>,
 }
 
 impl<R: EndpointRole> MrBound<R> {
-    /// Makes it usable.
+    /// Enables the registration.
     ///
     /// # Errors
-    /// [`RegisterStep::Enable`], or [`RegisterStep::Key`] if it has no key even now; the registration is gone.
+    /// [`RegisterStep::Enable`], or [`RegisterStep::Key`] if it still has no key; the registration is closed.
     pub fn enable(self) -> Result<MrEnabled<R>, OfiRegisterError> {
         let enabled = self.registered.fid.enable();
         enabled.map_err(|errno| self.registered.step_error(RegisterStep::Enable, R::NAME, errno))?;
@@ -244,22 +249,22 @@ impl<R: EndpointRole> MrBound<R> {
     }
 }
 
-/// Memory that can be used, by endpoints of its role.
+/// Memory that endpoints of its role can use.
 pub struct MrEnabled<R: EndpointRole> {
-    // The order of fields is the order in which they end: a registration is closed before its endpoint.
+    // In the order of closing: a registration is closed before its endpoint.
     registered: HeldRegistration,
-    /// The endpoint that it belongs to, if it does not belong to the domain.
+    /// The endpoint to which it is bound, unless it belongs to the domain.
     _anchor: Option<EndpointAnchor<R>>,
     key: Option<u64>,
     desc: MrDesc,
     remote_base: u64,
 }
 
-/// What local operations are given.
+/// The descriptor passed to local operations.
 #[derive(Clone, Copy, Debug)]
 struct MrDesc(*mut c_void);
 
-// SAFETY: it is only handed on to the provider.
+// SAFETY: the pointer is only passed to the provider, and never dereferenced here.
 unsafe impl Send for MrDesc {}
 // SAFETY: as above.
 unsafe impl Sync for MrDesc {}
@@ -277,31 +282,31 @@ impl<R: EndpointRole> MrEnabled<R> {
         Ok(Self { registered, _anchor: anchor, key, desc, remote_base })
     }
 
-    /// What lets peers reach it; none if its duty gives them no right.
+    /// Returns the key for peers; `None` if its purpose gives them no right.
     #[must_use]
     pub fn key(&self) -> Option<RKey<R>> {
         self.key.map(RKey::new)
     }
 
-    /// What peers add their offset to.
+    /// Returns the address to which peers add their offset.
     #[must_use]
     pub fn remote_base(&self) -> u64 {
         self.remote_base
     }
 
-    /// The memory.
+    /// Returns the memory.
     #[must_use]
     pub fn memory(&self) -> &MemoryRange {
         &self.registered.memory
     }
 
-    /// Where it is.
+    /// Returns the extent of the registration.
     pub(crate) fn whole_extent(&self) -> MrExtent<R> {
         let memory = &self.registered.memory;
         MrExtent { addr: memory.addr(), len: memory.len() as u64, desc: self.desc.0, of: PhantomData }
     }
 
-    /// Some of its bytes, for operations of this end.
+    /// Returns some of its bytes, for local operations.
     ///
     /// # Errors
     /// [`OutOfBounds`] if they are not all inside.
@@ -313,7 +318,7 @@ impl<R: EndpointRole> MrEnabled<R> {
     }
 }
 
-/// Where a registration is, for who keeps it himself while operations use it: a value that can stand in a table.
+/// The extent of a registration whose owner keeps it open while operations use it: a plain value that can be stored in a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MrExtent<R: EndpointRole> {
     pub(crate) addr: usize,
@@ -323,12 +328,12 @@ pub(crate) struct MrExtent<R: EndpointRole> {
 }
 
 impl<R: EndpointRole> MrExtent<R> {
-    /// One of these parts, which came from [`MrEnabled::whole_extent`].
+    /// Creates an extent from the parts of [`MrEnabled::whole_extent`].
     pub(crate) fn from_parts(addr: usize, len: u64, desc: *mut c_void) -> Self {
         Self { addr, len, desc, of: PhantomData }
     }
 
-    /// Some of its bytes; nothing if they are not all inside.
+    /// Returns some of its bytes; `None` if they are not all inside.
     #[inline]
     pub(crate) fn local_slice(self, offset: u64, len: u64) -> Option<LocalSlice<'static, R>> {
         let addr = self.addr.wrapping_add(offset as usize);
@@ -347,19 +352,19 @@ pub struct LocalSlice<'m, R: EndpointRole> {
 }
 
 impl<R: EndpointRole> LocalSlice<'_, R> {
-    /// Bytes.
+    /// Returns the length, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// As libfabric takes it.
+    /// Converts it to libfabric's form.
     #[inline]
     pub(crate) fn iovec_parts(self) -> (Iovec, *mut c_void) {
         let iov_base = std::ptr::with_exposed_provenance_mut(self.addr);
@@ -367,7 +372,7 @@ impl<R: EndpointRole> LocalSlice<'_, R> {
     }
 }
 
-/// Lets endpoints of a role reach memory of a peer.
+/// The key by which endpoints of a role access memory of a peer.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct RKey<R: EndpointRole> {
     number: u64,
@@ -375,13 +380,13 @@ pub struct RKey<R: EndpointRole> {
 }
 
 impl<R: EndpointRole> RKey<R> {
-    /// What a peer said is its key, for this role.
+    /// Wraps the key that a peer sent, for this role.
     #[must_use]
     pub fn new(number: u64) -> Self {
         Self { number, role: PhantomData }
     }
 
-    /// As peers are told.
+    /// Returns the key in the form in which peers receive it.
     #[must_use]
     pub fn number(self) -> u64 {
         self.number
@@ -396,7 +401,7 @@ pub struct RemotePlace<R: EndpointRole> {
 }
 
 impl<R: EndpointRole> RemotePlace<R> {
-    /// The peer's [`MrEnabled::remote_base`] plus the offset, under its key.
+    /// Creates a place: the peer's [`MrEnabled::remote_base`] plus the offset, with its key.
     #[must_use]
     pub fn new(key: RKey<R>, addr: u64) -> Self {
         Self { key, addr }
@@ -413,19 +418,21 @@ impl<R: EndpointRole> RemotePlace<R> {
     }
 }
 
-/// What registers may be of any thread, and shared.
+/// Registrars may be used by any thread, and shared.
 const _: fn() = || {
     fn shared<T: Send + Sync>() {}
     shared::<MrEnabled<PayloadTraffic>>();
     shared::<MrScope<ControlTraffic>>();
 };
 
-/// Whether the provider takes such memory.
+/// Checks that the provider accepts the memory.
 fn check_memory(domain: &OfiDomain, wanted: &MrRequest<'_>) -> Result<(), OfiRegisterError> {
     let granted = domain.provider_grant();
+    // Messages of the control path carry keys of 64 bits only.
     if granted.raw_keys {
         return Err(OfiRegisterError::RawKeys);
     }
+    // A wrong interface would make the provider access memory of a device by the CPU.
     let is_touched = matches!(wanted.memory.kind(), MemoryKind::Host | MemoryKind::Mapped);
     if is_touched != (wanted.iface == MemoryIface::Host) {
         return Err(OfiRegisterError::Reach(
@@ -441,14 +448,14 @@ fn check_memory(domain: &OfiDomain, wanted: &MrRequest<'_>) -> Result<(), OfiReg
     Ok(())
 }
 
-/// Attributes with what later versions look for behind them.
+/// Attributes, followed by zeros for fields of later versions.
 #[repr(C)]
 struct PaddedMrAttr {
     attr: MrAttr,
     behind: [u64; BEHIND],
 }
 
-/// `fi_mr_regattr`.
+/// Calls `fi_mr_regattr`.
 fn call_regattr(domain: &OfiDomain, wanted: &MrRequest<'_>, key: u64) -> Result<OwnedFid<FidMr>, OfiErrno> {
     let memory = wanted.memory;
     let base: *mut c_void = std::ptr::with_exposed_provenance_mut(memory.addr());
@@ -457,7 +464,7 @@ fn call_regattr(domain: &OfiDomain, wanted: &MrRequest<'_>, key: u64) -> Result<
         fd: exported.fd.as_raw_fd(),
         offset: exported.offset,
         len: memory.len(),
-        // So that offset and base make the address.
+        // libfabric computes the address as base plus offset, so the base lies before the memory.
         base_addr: base.wrapping_byte_sub(exported.offset as usize),
     });
     let (iface, device) = match wanted.iface {
@@ -475,17 +482,18 @@ fn call_regattr(domain: &OfiDomain, wanted: &MrRequest<'_>, key: u64) -> Result<
             device,
             ..MrAttr::ZERO
         },
+        // Zeros, so that later versions find defaults.
         behind: [0; BEHIND],
     };
     let flags = if part.is_some() { MR_DMABUF } else { 0 };
     let raw = domain.domain_fid().as_raw();
     // SAFETY: the domain is open.
     let ops = unsafe { (*raw).mr };
-    // SAFETY: null, or the table of an open domain.
+    // SAFETY: the pointer is null, or the table of an open domain.
     let regattr = unsafe { ops.as_ref() }.and_then(|ops| ops.regattr).ok_or(OfiErrno::NO_SYS)?;
     OwnedFid::open_with(domain.domain_fid().domain_shared(), |to| {
-        // SAFETY: the domain is open; the attributes and what they point to are whole while the call lasts. The memory stays
-        // mapped until the registration is closed, because that holds it.
+        // SAFETY: the domain is open; the attributes and the data that they point to live during the call. The registration holds the memory, so it
+        // stays mapped until the registration is closed.
         unsafe { regattr(domain.domain_fid().as_fid(), (&raw const attributes).cast(), flags, to) }
     })
 }

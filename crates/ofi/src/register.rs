@@ -1,5 +1,5 @@
-//! The registrar of a rail: memory is registered for the endpoint of its purpose, or with the domain where that is enough.
-//! Payload of users is registered once for all who ask for the same ([`crate::cache`]).
+//! The registrar of a rail: registers memory for the endpoint of its purpose, or with the domain where that is enough. Payload of users is
+//! registered once for all requests of the same memory ([`crate::cache`]).
 
 use std::io;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn system_error(error: region::OfiRegisterError) -> RegisterError {
 }
 
 impl OfiRegistrar {
-    /// One that registers so.
+    /// Creates a registrar with these scopes.
     pub(crate) fn new(
         nic: &Arc<OpenNic>,
         data: MrScope<PayloadTraffic>,
@@ -42,7 +42,7 @@ impl OfiRegistrar {
         Self { nic: Arc::clone(nic), data, records, sharing }
     }
 
-    /// Payload of users, by a registration that there is already or by the one that `make` makes.
+    /// Acquires a shared registration of a user's payload: an existing one, or one created by `make`.
     fn share_registration(
         &self,
         memory: &MemoryRange,
@@ -54,7 +54,7 @@ impl OfiRegistrar {
         Ok(shared.map(|(shared, peers)| (OfiRegion::Shared(shared), peers)))
     }
 
-    /// Memory of the host that users send from and receive into.
+    /// Registers memory of the host that users send from and receive into.
     fn register_payload(
         &self,
         memory: &MemoryRange,
@@ -66,7 +66,7 @@ impl OfiRegistrar {
         })
     }
 
-    /// A registration of its own.
+    /// Creates a registration for one caller.
     fn register_own(
         &self,
         memory: &MemoryRange,
@@ -95,7 +95,7 @@ impl OfiRegistrar {
         made.map(|(peers, region)| (region, peers)).map_err(system_error)
     }
 
-    /// Takes a region in.
+    /// Inserts a region into the table.
     fn insert_region(&self, region: OfiRegion, peers: ForPeers) -> Result<RegionKeys, RegisterError> {
         let entry = if let OfiRegion::Shared(shared) = &region { Some(shared.entry_id()) } else { None };
         let local = match self.nic.table.insert(region) {
@@ -105,7 +105,7 @@ impl OfiRegistrar {
                 return Err(why);
             }
         };
-        // It may have been closed under its users before this one was known as one.
+        // The registration may have been closed, with the rail's links, before this user was known to the cache.
         if entry.is_some_and(|entry| !self.sharing.is_current(entry)) {
             let _ = self.end_registration(local, false);
             let ended = io::Error::other("the rail's links have ended");
@@ -118,7 +118,7 @@ impl OfiRegistrar {
         let revokes = retired && self.sharing.is_revoking();
         let mut removed = self.nic.table.remove(key, revokes);
         if matches!(removed, Err(DeregisterError::Draining)) {
-            // Of a rail that is there its owner hears.
+            // Only lingering rails are polled here, because a live rail polls its own operations.
             self.nic.look_at_remains();
             removed = self.nic.table.remove(key, revokes);
         }
@@ -129,7 +129,7 @@ impl OfiRegistrar {
         Ok(())
     }
 
-    /// Memory of a device, where the NIC reaches any.
+    /// Registers memory of a device, if the NIC can access any.
     fn register_device(
         &self,
         memory: &MemoryRange,
@@ -164,12 +164,13 @@ impl MemoryRegistrar for OfiRegistrar {
         access: AccessRights,
         purpose: RegionPurpose,
     ) -> Result<RegionKeys, RegisterError> {
-        // There are no atomics, and a right to them would be one to write.
+        // Atomics are not supported, and the right to them would imply the right to write.
         let access = AccessRights { atomic: false, ..access };
-        // Memory that the CPU has mapped is the host's for a provider that accesses it by its address.
+        // Memory that the CPU has mapped counts as memory of the host, because the provider accesses it by its address.
         if !matches!(memory.kind(), MemoryKind::Host | MemoryKind::Mapped) {
             return self.register_device(memory, None, access, purpose);
         }
+        // Only payload is shared, because memory of other purposes is registered once by its one owner.
         let shared = match purpose {
             RegionPurpose::Data => self.register_payload(memory, access)?,
             _ => None,

@@ -1,20 +1,20 @@
-//! What memory may be used for, by what it is there for: nobody gets more than that.
+//! Access rights of memory, derived from its purpose: no access beyond the purpose is granted.
 
 use std::fmt;
 
 use trunkline_fabric::AccessRights;
 use trunkline_sys::ofi::caps;
 
-/// What this end does with memory.
+/// This end's use of memory.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LocalUse {
     /// Messages are sent from it.
     pub send: bool,
     /// Messages are received into it.
     pub recv: bool,
-    /// What is read of a peer goes into it.
+    /// Reads from a peer are stored into it.
     pub read: bool,
-    /// What is written to a peer comes from it.
+    /// Writes to a peer read from it.
     pub write: bool,
 }
 
@@ -25,17 +25,17 @@ impl LocalUse {
     pub const ALL: Self = Self { send: true, recv: true, read: true, write: true };
 }
 
-/// What may be done with memory: by this end, and by peers.
+/// Access rights of this end and of peers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MemoryRights {
-    /// By this end.
+    /// Of this end.
     pub local: LocalUse,
-    /// By peers.
+    /// Of peers.
     pub remote: AccessRights,
 }
 
 impl MemoryRights {
-    /// The same as libfabric takes it. An atomic both reads and writes.
+    /// Returns libfabric's access flags (fi_mr(3)). An atomic both reads and writes.
     #[must_use]
     pub(crate) fn access_bits(self) -> u64 {
         let bit = |on: bool, bit: u64| if on { bit } else { 0 };
@@ -50,31 +50,31 @@ impl MemoryRights {
     }
 }
 
-/// What memory is there for.
+/// The purpose of memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MemoryDuty {
-    /// The user's: this end does anything with it, peers what is said.
+    /// The user's: this end has all rights, peers the given ones.
     User(AccessRights),
-    /// What this end writes to peers comes from it, and what it reads of them goes into it; peers do what is said.
+    /// This end writes to peers from it, and reads from peers into it; peers have the given rights.
     Heap(AccessRights),
-    /// Peers write records into it, and only the processor reads them.
+    /// Peers write records into it, and only the CPU reads them.
     Mailbox,
     /// Records are written to a peer from it.
     Records,
     /// Messages are sent from it and received into it.
     Messages,
-    /// Messages are received into it, and the processor reads them.
+    /// Messages are received into it, and the CPU reads them.
     Bounce,
-    /// Bytes that the provider does not copy are sent and written from it, among them the first of messages.
+    /// Bytes that the provider does not copy, such as heads of messages, are sent and written from it.
     Heads,
-    /// What is read of a peer, or of this end to push writes out, goes into it.
+    /// Reads from a peer, or from this end for a flush, are stored into it.
     Landing,
-    /// It is read for no other reason than to push out what was written before.
+    /// It is only read to flush earlier writes.
     Flushed,
 }
 
 impl MemoryDuty {
-    /// What that takes, and no more.
+    /// Returns the access rights that the purpose requires.
     #[must_use]
     pub fn required_rights(self) -> MemoryRights {
         let none = LocalUse::NONE;

@@ -1,5 +1,5 @@
-//! What an endpoint is for. Everything that belongs to an endpoint carries its role as a type, so that what is of one role
-//! cannot be given to an endpoint of the other.
+//! The role of an endpoint. Every object that belongs to an endpoint carries its role as a type, so that objects of one role cannot be passed
+//! to an endpoint of the other.
 
 use std::fmt;
 use std::hash::Hash;
@@ -8,9 +8,9 @@ mod sealed {
     pub trait SealedRole {}
 }
 
-/// What an endpoint is for: [`PayloadTraffic`] or [`ControlTraffic`].
+/// The role of an endpoint: [`PayloadTraffic`] or [`ControlTraffic`].
 pub trait EndpointRole: sealed::SealedRole + Copy + fmt::Debug + Eq + Hash + Send + Sync + 'static {
-    /// As errors name it.
+    /// The name in errors.
     const NAME: &'static str;
 }
 
@@ -18,7 +18,7 @@ pub trait EndpointRole: sealed::SealedRole + Copy + fmt::Debug + Eq + Hash + Sen
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum PayloadTraffic {}
 
-/// The control path: mailboxes and what else is small.
+/// The control path: mailboxes and other small data.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum ControlTraffic {}
 

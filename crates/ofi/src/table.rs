@@ -1,5 +1,4 @@
-//! The regions of a NIC as operations name them: looked up for each operation, without a lock; taken in and let go by the
-//! registrars of its rails.
+//! The regions of a NIC by local key: read by each operation, without a lock; inserted and removed by the registrars of its rails.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -13,25 +12,25 @@ use crate::cache::SharedRegistration;
 use crate::region::{LocalSlice, MrEnabled, MrExtent};
 use crate::role::{ControlTraffic, PayloadTraffic};
 
-/// Slots that are made at once.
+/// Number of slots allocated at a time.
 const CHUNK: usize = 1024;
-/// Most regions of a NIC.
+/// The maximum number of regions of a NIC.
 pub(crate) const REGIONS_MAX: usize = 64 * CHUNK;
 
-/// A registration of either role, or a part in one.
+/// A registration of either role, or a share of one.
 pub(crate) enum OfiRegion {
     /// For payload.
     Data(MrEnabled<PayloadTraffic>),
-    /// For payload, by a registration that others may use, too.
+    /// For payload, by a registration that others may share.
     Shared(SharedRegistration),
     /// For records.
     Ctrl(MrEnabled<ControlTraffic>),
 }
 
-/// A region as those who post see it. `key` is stored last and withdrawn first.
+/// A region as read by posting threads. `key` is stored last and cleared first, so that a thread never uses a partial entry.
 #[derive(Default)]
 struct OfiRegionSlot {
-    /// The local key, 0 if there is none.
+    /// The local key, 0 if the slot is free.
     key: AtomicU64,
     addr: AtomicUsize,
     len: AtomicU64,
@@ -39,11 +38,11 @@ struct OfiRegionSlot {
     records: AtomicBool,
 }
 
-/// What only registering and deregistering look at.
+/// State that only registering and deregistering access.
 #[derive(Default)]
 struct OfiLiveRegions {
     regions: HashMap<u64, OfiRegion>,
-    /// Of those, what operations of links that have ended still use.
+    /// Regions that operations of ended links still use.
     held: HashMap<u64, RegionHold>,
     free: Vec<u32>,
     made: u32,
@@ -61,23 +60,23 @@ impl OfiLiveRegions {
     }
 }
 
-/// How a region is held.
+/// The holders of a region.
 #[derive(Default)]
 struct RegionHold {
-    /// Operations that use it.
+    /// Number of operations that use it.
     uses: u32,
-    /// Nobody else asks for it any more: it is closed after them.
+    /// Whether its owner will not ask again: it is closed with the last operation.
     abandoned: bool,
 }
 
-/// The table. A local key holds the slot's number in its low half and the slot's life in the other.
+/// The table. A local key contains the slot's index in its low half and the slot's generation in its high half.
 pub(crate) struct OfiRegionTable {
     chunks: Box<[OnceLock<Box<[OfiRegionSlot]>>]>,
     live: Mutex<OfiLiveRegions>,
 }
 
 impl OfiRegionTable {
-    /// An empty one.
+    /// Creates an empty table.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -90,7 +89,7 @@ impl OfiRegionTable {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Regions in it that have registrations of their own.
+    /// Returns the number of regions with registrations of their own.
     pub(crate) fn len(&self) -> usize {
         let is_own = |region: &&OfiRegion| !matches!(region, OfiRegion::Shared(_));
         self.lock_live().regions.values().filter(is_own).count()
@@ -100,10 +99,11 @@ impl OfiRegionTable {
     fn find_slot(&self, key: LocalKey) -> Option<&OfiRegionSlot> {
         let index = key.0 as u32 as usize;
         let slot = self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)?;
+        // Acquire pairs with the release in `insert`, so that the other fields belong to this key.
         (key.0 != 0 && slot.key.load(Ordering::Acquire) == key.0).then_some(slot)
     }
 
-    /// Bytes for an operation with payload; nothing if they are not all in a region for that.
+    /// Returns bytes for a payload operation; `None` if they are not all in a region for payload.
     #[inline]
     pub(crate) fn data_slice(&self, extent: RegionExtent) -> Option<LocalSlice<'static, PayloadTraffic>> {
         let slot = self.find_slot(extent.key)?;
@@ -113,7 +113,7 @@ impl OfiRegionTable {
         slot.load_extent().local_slice(extent.offset, extent.len)
     }
 
-    /// The same for an operation with a record.
+    /// Returns bytes for an operation with a record.
     #[inline]
     pub(crate) fn record_slice(&self, extent: RegionExtent) -> Option<LocalSlice<'static, ControlTraffic>> {
         let slot = self.find_slot(extent.key)?;
@@ -123,8 +123,9 @@ impl OfiRegionTable {
         slot.load_extent().local_slice(extent.offset, extent.len)
     }
 
-    /// A slot for one more region, with all the memory that the region takes in this table until it has left.
+    /// Takes a slot for one more region, and reserves the memory that the region needs in this table until it is removed.
     fn take_slot(&self, live: &mut OfiLiveRegions) -> Result<u32, RegisterError> {
+        // All memory is reserved now, so that removing a region never allocates.
         live.reserve_one()?;
         if let Some(index) = live.free.pop() {
             return Ok(index);
@@ -132,16 +133,17 @@ impl OfiRegionTable {
         if live.made as usize >= REGIONS_MAX {
             return Err(RegisterError::Exhausted(REGIONS_MAX as u32));
         }
+        // Chunks are allocated on demand, because most NICs have few regions.
         let chunk = &self.chunks[live.made as usize / CHUNK];
         if chunk.get().is_none() {
-            // Under the lock, so no other thread has set it.
+            // Cannot fail: the lock excludes other threads that could set it.
             let _ = chunk.set(try_filled_with(CHUNK, OfiRegionSlot::default)?);
         }
         live.made += 1;
         Ok(live.made - 1)
     }
 
-    /// Takes a region in; gives it back, with the reason, where there is no place for it.
+    /// Inserts a region; returns it with the reason if there is no slot.
     pub(crate) fn insert(&self, region: OfiRegion) -> Result<LocalKey, (Box<OfiRegion>, RegisterError)> {
         let mut live = self.lock_live();
         let index = match self.take_slot(&mut live) {
@@ -152,16 +154,17 @@ impl OfiRegionTable {
         let Some(slot) = slots.and_then(|slots| slots.get(index as usize % CHUNK)) else {
             return Err((Box::new(region), RegisterError::Exhausted(REGIONS_MAX as u32)));
         };
-        // Never 0, so that no key is.
+        // Never 0, because key 0 marks a free slot.
         live.lives = live.lives.wrapping_add(1).max(1);
         let key = u64::from(live.lives) << 32 | u64::from(index);
+        // The key is stored last, because readers check it before they use the other fields.
         slot.store_region(&region);
         slot.key.store(key, Ordering::Release);
         live.regions.insert(key, region);
         Ok(LocalKey(key))
     }
 
-    /// Nobody names a registration any more that is closed under its users, who still give it back. Looks at all regions.
+    /// Hides all regions of a registration that is closed while it has users; they still have to release it. Scans all regions.
     pub(crate) fn withdraw_entry(&self, entry: EntryId) {
         for (&key, region) in &self.lock_live().regions {
             if let (OfiRegion::Shared(shared), Some(slot)) = (region, self.find_slot(LocalKey(key)))
@@ -172,15 +175,16 @@ impl OfiRegionTable {
         }
     }
 
-    /// Withdraws a region, which the caller then closes. With `others`, those who use the same registration count, too.
+    /// Removes a region, which the caller then closes. With `others`, operations of all users of the same registration count.
     ///
     /// # Errors
-    /// [`DeregisterError::Draining`] while operations use it; then nobody can name it any more, and the call may be repeated.
+    /// [`DeregisterError::Draining`] while operations use it. The region is then hidden from new operations, and the call may be repeated.
     pub(crate) fn remove(&self, key: LocalKey, others: bool) -> Result<OfiRegion, DeregisterError> {
         let mut live = self.lock_live();
         if !live.regions.contains_key(&key.0) {
             return Err(DeregisterError::Unknown);
         }
+        // Hidden first, so that no new operation starts while older ones drain.
         self.hide_slot(key);
         if live.is_held(key.0) || others && live.is_entry_held(key.0) {
             return Err(DeregisterError::Draining);
@@ -188,8 +192,7 @@ impl OfiRegionTable {
         self.take_region(&mut live, key).ok_or(DeregisterError::Unknown)
     }
 
-    /// The same for a region whose owner does not ask again: nothing comes back while operations use it, but with the last of
-    /// them ([`OfiRegionTable::let_go`]).
+    /// Removes a region whose owner will not ask again. While operations use it, the last of them returns it ([`OfiRegionTable::let_go`]).
     pub(crate) fn abandon_region(&self, key: LocalKey) -> Option<OfiRegion> {
         let mut live = self.lock_live();
         self.hide_slot(key);
@@ -200,7 +203,7 @@ impl OfiRegionTable {
         self.take_region(&mut live, key)
     }
 
-    /// An operation goes on with a region although its link has ended.
+    /// Records that an operation outlives its link and still uses a region.
     pub(crate) fn hold_region(&self, key: LocalKey) {
         let mut live = self.lock_live();
         if live.regions.contains_key(&key.0) {
@@ -208,7 +211,7 @@ impl OfiRegionTable {
         }
     }
 
-    /// It has ended: gives back what is to be closed with it.
+    /// Records the end of such an operation; returns the region if it is to be closed now.
     pub(crate) fn let_go(&self, key: LocalKey) -> Option<OfiRegion> {
         let mut live = self.lock_live();
         let held = live.held.get_mut(&key.0)?;
@@ -221,16 +224,17 @@ impl OfiRegionTable {
         if abandoned { self.take_region(&mut live, key) } else { None }
     }
 
-    /// What is still held is never closed. Whether there is any.
+    /// Leaks all regions in use; returns whether there were any.
     pub(crate) fn forget_held(&self) -> bool {
         let mut live = self.lock_live();
         let held: Vec<u64> = live.held.drain().map(|(key, _)| key).collect();
         let any = !held.is_empty();
+        // Leaked, because closing a registration in use would free memory that the NIC still accesses.
         held.into_iter().filter_map(|key| live.regions.remove(&key)).for_each(std::mem::forget);
         any
     }
 
-    /// Nobody can name it any more.
+    /// Hides a slot from new operations.
     fn hide_slot(&self, key: LocalKey) {
         if let Some(slot) = self.find_slot(key) {
             slot.key.store(0, Ordering::Release);
@@ -257,7 +261,7 @@ impl OfiLiveRegions {
         }
     }
 
-    /// Whether anybody's operations use the registration of a region.
+    /// Returns whether operations of any user hold the registration of a region.
     fn is_entry_held(&self, key: u64) -> bool {
         let entry = self.entry_id(key);
         entry.is_some() && self.held.keys().any(|&other| self.entry_id(other) == entry)

@@ -1,5 +1,5 @@
-//! A NIC tried out: an endpoint of its own that talks to itself, and what came of it. Opened by whoever wants to know what a
-//! provider does and not only what it says, when NICs are looked for; gone before the first rail is opened.
+//! A trial of a NIC: an endpoint that communicates with itself. Opened when NICs are found, to verify that a provider keeps its promises;
+//! closed before the first rail is opened.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,16 +20,16 @@ use crate::region::{
 use crate::rights::MemoryDuty;
 use crate::role::PayloadTraffic;
 
-/// How long one attempt may take.
+/// Timeout of one attempt.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Bytes that are written.
+/// Length of the written data, in bytes.
 const BYTES: usize = 8;
-/// Operations at once.
+/// Maximum number of operations in flight.
 const SLOTS: u32 = 4;
 
-/// The NIC, open.
+/// The open NIC.
 pub(crate) struct NicTrial {
-    // In the order in which they may go.
+    // In the order of closing.
     endpoint: OfiEndpoint<PayloadTraffic>,
     queue: OfiQueue,
     itself: EndpointPeer<PayloadTraffic>,
@@ -37,14 +37,14 @@ pub(crate) struct NicTrial {
 }
 
 impl NicTrial {
-    /// Opens it, with these options of the endpoint.
+    /// Opens the NIC, with these endpoint options.
     ///
     /// # Errors
-    /// As of a rail: [`OfiOpenError`] names the step.
+    /// [`OfiOpenError`] names the step, as for a rail.
     pub(crate) fn open(info: &OfiInfo, options: &[EndpointOption]) -> Result<Self, OfiOpenError> {
         let domain = OfiDomain::open(info)?;
         let wants = QueueWants {
-            // Writes that tell of themselves take two.
+            // Each write with data produces two entries, one at each end.
             entries: 4 * SLOTS as usize,
             format: CompletionFormat::Data,
             sources: false,
@@ -72,10 +72,10 @@ impl NicTrial {
         register_memory(&self.domain, &self.endpoint.mr_scope(), &MrRequest { memory, iface, dmabuf, duty })
     }
 
-    /// Writes one region of this NIC into another, which says so by `data`, and waits until both ends have been told.
+    /// Writes one region of this NIC to another, with CQ data `data`, and waits for the entries of both ends.
     ///
     /// # Errors
-    /// Why that does not work; [`OfiErrno::TIMED_OUT`] if nobody says.
+    /// The provider's error; [`OfiErrno::TIMED_OUT`] if the entries do not arrive.
     pub(crate) fn write_region(
         &mut self,
         from: &MrEnabled<PayloadTraffic>,
@@ -99,6 +99,7 @@ impl NicTrial {
             },
             |entry| {
                 sent |= entry.slot.is_some();
+                // The entry of the target side has no context of ours.
                 told |= entry.slot.is_none() && entry.data == Some(data);
                 sent && told
             },
@@ -106,7 +107,7 @@ impl NicTrial {
         done.map_err(|errno| given_up(errno, [from, into]))
     }
 
-    /// Reads so many bytes of one region of this NIC as another has, as a flush does.
+    /// Reads from one region of this NIC into another, as many bytes as that has, as a flush does.
     ///
     /// # Errors
     /// As [`NicTrial::write_region`].
@@ -124,7 +125,7 @@ impl NicTrial {
         done.map_err(|errno| given_up(errno, [from, into]))
     }
 
-    /// Posts until there is room, and looks until what came is enough.
+    /// Posts an operation, retrying while there is no room, and polls until `is_enough` accepts a completion.
     fn post_and_wait(
         &mut self,
         mut post: impl FnMut(&mut Self, OpSlot) -> SubmitOutcome,
@@ -136,11 +137,12 @@ impl NicTrial {
             if !is_posted {
                 match post(self, OpSlot(0)) {
                     SubmitOutcome::Taken => is_posted = true,
+                    // Retried after the poll below, which may free room.
                     SubmitOutcome::Again => {}
                     SubmitOutcome::Refused(errno) => return Err(errno),
                 }
             }
-            // What makes progress, too.
+            // Polled even before posting succeeds, because reading the queue makes progress.
             match self.queue.read_batch() {
                 QueueRead::Entries(count) => {
                     let mut entries = (0..count).filter_map(|at| self.queue.batch_entry(at));
@@ -155,6 +157,7 @@ impl NicTrial {
                 },
                 QueueRead::Broken(errno) => return Err(errno),
             }
+            // Bounded, because a provider that drops CQ data reports neither success nor failure.
             if Instant::now() > until {
                 return Err(OfiErrno::TIMED_OUT);
             }
@@ -162,12 +165,12 @@ impl NicTrial {
     }
 }
 
-/// All bytes of a region.
+/// Returns all bytes of a region.
 fn whole_region(mr: &MrEnabled<PayloadTraffic>) -> Result<LocalSlice<'_, PayloadTraffic>, OfiErrno> {
     mr.local_slice(0, mr.memory().len() as u64).map_err(|_| OfiErrno::INVALID)
 }
 
-/// What nobody says the end of may go on: its memory stays for good.
+/// Leaks the memory of an operation whose end was not reported, because it may still be running.
 fn given_up(errno: OfiErrno, used: [&MrEnabled<PayloadTraffic>; 2]) -> OfiErrno {
     if errno == OfiErrno::TIMED_OUT {
         used.into_iter().for_each(|mr| std::mem::forget(mr.memory().clone()));
@@ -175,20 +178,20 @@ fn given_up(errno: OfiErrno, used: [&MrEnabled<PayloadTraffic>; 2]) -> OfiErrno 
     errno
 }
 
-/// Whether a NIC writes and tells its target by the write's own data, and if not why.
+/// Whether a NIC supports writes with CQ data, and if not why.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct WriteDataSupport {
-    /// It does, as far as is known.
+    /// Supported, as far as known.
     pub(crate) data: bool,
-    /// Why it does not.
+    /// Why not.
     pub(crate) why: Option<OfiErrno>,
 }
 
 impl WriteDataSupport {
-    /// What the provider's name promises, which nobody has tried.
+    /// Assumed from the provider's name, without a trial.
     pub(crate) const PROMISED: Self = Self { data: true, why: None };
 
-    /// Tries it. A NIC that cannot be opened, or registers nothing, is left to its first rail, which says more.
+    /// Runs the trial. If the NIC cannot be opened or registers no memory, the first rail reports the error.
     pub(crate) fn probe_nic(info: &OfiInfo) -> Self {
         let Ok(trial) = NicTrial::open(info, &[]) else { return Self::PROMISED };
         Self::probe_writes(trial)
@@ -204,7 +207,7 @@ impl WriteDataSupport {
         let Some((from, into)) = source.zip(made(&target, MemoryDuty::User(AccessRights::WRITE))) else {
             return Self::PROMISED;
         };
-        // As many bits as there are at least.
+        // A value of 32 bits, the minimum length of CQ data.
         let written = trial.write_region(&from, &into, 0x5a5a_1234);
         Self { data: written.is_ok(), why: written.err() }
     }

@@ -1,5 +1,5 @@
-//! What every fabric must do, over a provider of libfabric: for TCP, or the one that `TRUNKLINE_OFI_PROVIDER` names; and again over
-//! the enforcing one, in a process of its own. Without libfabric each case is a counted skip.
+//! The conformance suite of fabrics, over a provider of libfabric: for TCP, or the one that `TRUNKLINE_OFI_PROVIDER` names; and again over the
+//! enforcing one, in a process of its own. Without libfabric each case is a counted skip.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -42,7 +42,7 @@ fabric_conformance!(match found() {
     None => return,
 });
 
-/// What the enforcing provider demands, and its weather.
+/// Demands and settings of the enforcing provider.
 const DEMANDS: [&[(&str, &str)]; 4] = [
     &[],
     &[("FI_STRICT_MR", "none"), ("FI_STRICT_EAGAIN", "0.5")],
@@ -74,7 +74,7 @@ fn the_suite_holds_over_a_provider_that_enforces_its_rules() {
         let output = suite.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{demands:?}: {said}");
-        // It breaks rules to see that it is refused; what it leaves is another matter.
+        // This case breaks rules on purpose, so reported violations are expected.
         let found = strict_fi::StrictReport::read_file(&report).unwrap();
         assert!(!found.accounts.is_empty(), "{demands:?}: no account of a domain");
         assert!(found.open_accounts().is_empty(), "{demands:?}: {:#?}", found.open_accounts());

@@ -1,6 +1,5 @@
-//! The typed layer over libfabric's providers for TCP, on loop-back: what they offer for reliable endpoints without connections,
-//! each of them, in one process and between two. Where `FI_PROVIDER_PATH` names a folder with the provider `strict`, over that,
-//! too.
+//! The typed layer over libfabric's providers for TCP, on loopback: each offer for reliable connectionless endpoints, in one process and
+//! between two. If `FI_PROVIDER_PATH` names a folder with the provider `strict`, over that as well.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -30,8 +29,8 @@ const SIZE: usize = 1 << 20;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What providers for TCP offer on loop-back, one of each, and `strict` if it is there: in 1.17 the native one is called `net`,
-/// later `tcp`.
+/// Returns the offers of providers for TCP on loopback, one of each, and of `strict` if it is available. The native one is called `net` in
+/// 1.17, and `tcp` later.
 fn offers(name: &str) -> Vec<OfiInfo> {
     let instead = std::env::var_os("TRUNKLINE_OFI_LIBRARY");
     let library = match OfiLibrary::open(instead.as_deref()) {
@@ -92,7 +91,7 @@ impl End {
         register_memory(&self.domain, &self.ctrl.mr_scope(), &MrRequest::for_host(memory, duty)).unwrap()
     }
 
-    /// What the queue has, at once.
+    /// Reads the queue once.
     fn look(&mut self) -> Option<Result<Vec<CompletionEntry>, FailedOperation>> {
         match self.queue.read_batch() {
             QueueRead::Entries(count) => {
@@ -104,7 +103,7 @@ impl End {
         }
     }
 
-    /// Closes all of it; what could not be closed.
+    /// Closes all objects; returns the failures.
     fn end(self) -> CloseFailures {
         let watch = self.domain.watch_close_failures();
         drop(self);
@@ -129,7 +128,7 @@ fn post(
     }
 }
 
-/// What came so far, at either end.
+/// The completions so far, at both ends.
 #[derive(Default)]
 struct Seen {
     entries: [Vec<CompletionEntry>; 2],
@@ -147,7 +146,7 @@ impl Seen {
         }
     }
 
-    /// Until something is there; it is taken out.
+    /// Polls until a completion matches, and removes it.
     fn until<T>(
         &mut self,
         ends: &mut [&mut End; 2],
@@ -238,7 +237,7 @@ fn handlers() -> Vec<usize> {
 fn opening_leaves_the_handlers_of_signals() {
     let alone = "TRUNKLINE_TEST_OFI_ALONE";
     if std::env::var_os(alone).is_none() {
-        // In a process where nobody has opened it before.
+        // In a process in which libfabric has not been opened before.
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "opening_leaves_the_handlers_of_signals"]).env(alone, "1");
         let output = command.output().unwrap();
@@ -265,7 +264,7 @@ fn bytes_are_written_and_read() {
         let mut seen = Seen::default();
         let ends = &mut [&mut here, &mut there];
 
-        // A long write, whose data comes with it.
+        // A long write with CQ data.
         let local = from.local_slice(100, 600_000).unwrap();
         let told = PostOptions { placed: true, ..PostOptions::TOLD };
         let data = 0x1234_5678_9abc_def0;
@@ -296,7 +295,7 @@ fn bytes_are_written_and_read() {
         let _ = seen.done(ends, 0, OpSlot(9));
         assert_eq!(bytes_of(&box_, 64, 8), b"anotherd");
 
-        // A write that nobody is told of is there when a later read of the same place is done.
+        // A quiet write has arrived when a later read of the same place completes.
         post(ends, &mut seen, |ends| {
             let quiet = PostOptions { placed: true, ..PostOptions::QUIET };
             let local = from.local_slice(0, 64).unwrap();
@@ -305,11 +304,11 @@ fn bytes_are_written_and_read() {
         seen.until(ends, "a write that is not told", |_| {
             (bytes_of(&target, 0, 64) == bytes[..64]).then_some(())
         });
-        // Nobody is told when it has ended here; that it has is seen when what was posted after it is done.
+        // A quiet write produces no completion, so its end is known from the completion of a later operation.
         let back = from.local_slice(0, 64).unwrap();
         post(ends, &mut seen, |ends| ends[0].data.read(peer, back, at(0), OpSlot(2), PostOptions::TOLD));
         let _ = seen.done(ends, 0, OpSlot(2));
-        // `net` of 1.17 tells it all the same.
+        // `net` of 1.17 reports it anyway.
         seen.entries[0].retain(|entry| entry.slot != Some(OpSlot(1)));
         let left = (&seen.entries, &seen.failures);
         assert!(left == (&Default::default(), &Default::default()), "{info:?}: {left:?}");
@@ -391,7 +390,7 @@ fn messages_find_their_receives() {
         let failure = seen.failed(ends, 1, OpSlot(5));
         assert_eq!((failure.errno, failure.slot), (OfiErrno::CANCELED, Some(OpSlot(5))));
 
-        // One that is longer than its receive fails there. It comes last: `net` ends the connection with it.
+        // A message longer than its receive fails there. It is the last one, because `net` then ends the connection.
         post(ends, &mut seen, |ends| ends[0].data.inject_tagged(peer, b"eleven byte", 44, None));
         let failure = seen.failed(ends, 1, OpSlot(4));
         assert_eq!(failure.errno, OfiErrno::TRUNCATED, "{failure:?}");
@@ -539,7 +538,7 @@ fn peer_process() {
             None => {}
         }
         if told == 1 {
-            // It has what it was to have, and looks no more: what comes now stays under way.
+            // All expected data has arrived, and the process polls no more: later data stays in flight.
             println!("TOLD {}", bytes_of(&memory, 0, SIZE) == filled(3));
             std::io::stdout().flush().unwrap();
             std::thread::sleep(PATIENCE);
@@ -608,7 +607,7 @@ fn what_is_under_way_to_a_process_that_dies_fails() {
         assert_eq!(seen, [(255, true)], "{info:?}");
         assert_eq!(process.line("TOLD"), ["true"], "{info:?}");
 
-        // More than sockets hold, to a process that does not look; then it dies.
+        // More data than sockets hold, to a process that does not poll; then that process dies.
         seen.clear();
         for slot in 0..64 {
             write(&mut end, &mut seen, peer, whole, to, None, OpSlot(slot), told);
@@ -624,7 +623,7 @@ fn what_is_under_way_to_a_process_that_dies_fails() {
     }
 }
 
-/// Posts a write; what ends meanwhile is noted as `(place, whether well)`.
+/// Posts a write; completions in the meantime are recorded as `(place, success)`.
 #[allow(clippy::too_many_arguments, reason = "what a write has, and who waits")]
 fn write(
     end: &mut End,

@@ -1,5 +1,5 @@
-//! What the types forbid does not compile: each file `roles/wrong_*.rs` is one mistake, and what the compiler says of it, in short,
-//! stands beside it. `roles/right.rs` is the same without mistakes.
+//! Uses that the types forbid do not compile: each file `roles/wrong_*.rs` contains one mistake, with the compiler's shortened output beside
+//! it. `roles/right.rs` is the same code without mistakes.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -19,7 +19,7 @@ fn library() -> PathBuf {
     files.filter(named).max_by_key(built).expect("the library")
 }
 
-/// What the compiler says of a file, a line each; nothing of what is right.
+/// Returns the compiler's output for a file, one line per error; empty for valid code.
 fn compile(file: &Path) -> String {
     let (library, out) = (library(), tempfile::tempdir().expect("a folder"));
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));

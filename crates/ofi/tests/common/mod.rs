@@ -1,6 +1,6 @@
-//! What the tests over libfabric share.
+//! Code shared by the tests over libfabric.
 
-/// Says that a test could not run and why, where `./test` counts it. Where libfabric must be there it fails instead.
+/// Reports that a test was skipped and why, in the form that `./test` counts. If libfabric is required it fails instead.
 pub(crate) fn skip(name: &str, reason: &str) {
     use std::io::Write as _;
     let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();

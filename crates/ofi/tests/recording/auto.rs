@@ -1,4 +1,4 @@
-//! What is taken where nobody names a fabric, over a folder in the place of `/`.
+//! The selection when no fabric is named, over a folder in the place of `/`.
 
 use trunkline_ofi::{AutoSelection, OfiConfig, OfiFabric};
 

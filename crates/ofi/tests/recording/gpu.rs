@@ -1,4 +1,4 @@
-//! Memory of GPUs, and what is tried when a NIC is found: what a provider is asked, and what becomes of its answers.
+//! Memory of GPUs, and the trial of a NIC: the calls of the provider, and the use of their results.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
@@ -40,13 +40,13 @@ fn name() -> String {
 
 fn nvidia() -> VendorDrivers {
     drivers::set(Fake { memory: vec![Known::device(1, BASE, LEN)], name: name(), ..Fake::new(12_040) });
-    // SAFETY: the fake does what CUDA says, in this thread, and the tests stay in it.
+    // SAFETY: the fake implements CUDA's contract in this thread, and the tests call it in this thread only.
     VendorDrivers::from_drivers(vec![unsafe { VendorDriver::of_cuda(drivers::cuda_calls()) }.unwrap()])
 }
 
 fn amd() -> VendorDrivers {
     drivers::set(Fake { memory: vec![Known::device(1, BASE, LEN)], ..Fake::new(60_241_133) });
-    // SAFETY: the fake does what HIP says, in this thread, and the tests stay in it.
+    // SAFETY: the fake implements HIP's contract in this thread, and the tests call it in this thread only.
     VendorDrivers::from_drivers(vec![unsafe { VendorDriver::of_hip(drivers::hip_calls()) }.unwrap()])
 }
 
@@ -58,7 +58,7 @@ fn reach(fabric: &OfiFabric) -> DeviceReach {
     fabric.nics()[0].caps.devices
 }
 
-/// What is asked of the provider for memory of devices.
+/// Returns the registrations of memory of devices that the provider received.
 fn asked_of_devices(world: &World) -> Vec<Asked> {
     world.asked.lock().unwrap().iter().copied().filter(|asked| asked.iface != ofi::hmem::SYSTEM).collect()
 }
@@ -186,7 +186,7 @@ fn a_provider_that_needs_cuda_to_move_bytes_reaches_none_of_its_memory() {
         assert_eq!(reach(&fabric).reaches_any(), reached, "{said}");
         assert_eq!(lines(&fabric).iter().any(|note| note.contains("calls of CUDA")), !reached);
     }
-    // One that has no memory of the host to go through.
+    // A provider that does not copy through memory of the host.
     let gpus = nvidia();
     let (world, config, library) = world(new());
     *world.shared_option.lock().unwrap() = -errno::ENOPROTOOPT;
@@ -275,7 +275,7 @@ fn memory_of_devices_that_is_asked_for_again_is_registered_once() {
     assert_eq!(asked_of_devices(&world).len() - tries, 1);
     assert_eq!((again.remote, again.remote_base), (first.remote, first.remote_base));
     assert_eq!((inside.remote, inside.remote_base), (first.remote, first.remote_base + 4096));
-    // More than there is, other rights, and what is not a user's payload, have their own.
+    // A longer range, other rights, and memory other than a user's payload have registrations of their own.
     let more = registrar.register(&of_device(BASE, 8193), AccessRights::WRITE, RegionPurpose::Data).unwrap();
     let read = registrar
         .register(&part, AccessRights { write: false, ..AccessRights::READ_WRITE }, RegionPurpose::Data)
@@ -286,7 +286,7 @@ fn memory_of_devices_that_is_asked_for_again_is_registered_once() {
     for keys in [first, again, inside, more, read, bounce] {
         registrar.deregister(keys.local).unwrap();
     }
-    // Nothing is kept for later: what is at the address then may be something else.
+    // Nothing is cached: other memory may be at the address later.
     assert_eq!(fabric.nic_usage(0).regions, 0);
     let anew = as_dmabuf(0, &part, 0x1200);
     assert_eq!(asked_of_devices(&world).len() - tries, 5);
@@ -295,7 +295,7 @@ fn memory_of_devices_that_is_asked_for_again_is_registered_once() {
 
 #[test]
 fn memory_that_was_not_tried_is_refused() {
-    // Of a provider that grants it, by drivers that nobody has.
+    // A provider that grants it, without an installed GPU driver.
     let (_world, config, library) = world(new());
     let rail =
         open(&OfiFabric::with_library(&library, &config).unwrap().with_gpus(&VendorDrivers::default()));
@@ -360,7 +360,7 @@ fn a_flush_reads_a_byte_of_the_device() {
             (7, link, CompletionKind::Posted, OpStatus::Ok)
         );
         assert_eq!(rail.post_credits(link), 8);
-        // One that nobody wants to hear of, and one of a link that goes.
+        // A quiet flush, and one of a link that is destroyed.
         *world.echo.lock().unwrap() = Echo::Whole;
         rail.post(link, 8, Op::FlushAt { at }, false).unwrap();
         assert_eq!((polled(&mut rail), rail.post_credits(link)), (vec![], 8));
@@ -438,7 +438,7 @@ fn a_nic_that_cannot_write_with_data_is_told_with_what_helps() {
         ("efa", "(I/O error (FI_EIO)): long messages end with a record", |world| {
             *world.echo.lock().unwrap() = Echo::Badly(errno::EIO);
         }),
-        // What the target is not told of.
+        // Cases in which the target receives no entry.
         ("efa", "connection timed out", |world| *world.echo.lock().unwrap() = Echo::Untold),
         ("efa", "connection timed out", |world| {
             *world.writes_data.lock().unwrap() = -(errno::EAGAIN as isize);
@@ -467,14 +467,14 @@ fn a_nic_is_tried_once_and_only_where_it_is_not_known() {
         (posts.len(), fabric.nics().len())
     };
     assert_eq!([posts("cxi", 1), posts("efa", 4), posts("net", 1)], [(1, 1), (1, 4), (0, 1)]);
-    // One that cannot be opened is left to its first rail, which says why.
+    // A NIC that cannot be opened is left to its first rail, which reports the error.
     let (world, config, library) = world(new());
     world.refuse(Point::Domain, errno::ENODEV);
     let fabric = OfiFabric::with_library(&library, &config).unwrap();
     assert!(fabric.provider_profile(0).unwrap().write_data && fabric.nic_notes().is_empty());
 }
 
-/// What is registered for this host stays as it was.
+/// Registrations of memory of the host are unchanged.
 #[test]
 fn the_keys_of_the_host_are_no_others() {
     let gpus = nvidia();

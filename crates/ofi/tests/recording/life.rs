@@ -1,4 +1,4 @@
-//! What is opened is closed, in order, whatever fails and whoever goes first; keys; rights; who may call at once.
+//! Open objects are closed in order, whichever call fails and whichever owner is dropped first; keys; rights; concurrent calls.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd as _;
@@ -139,7 +139,7 @@ fn a_registration_outlives_its_endpoint_only_by_keeping_it() {
         let Nic { world, info, domain, queue, data, ctrl, .. } = nic;
         let watch = domain.watch_close_failures();
         world.take_log();
-        // The abort of all: endpoints, queue and domain go before what was registered.
+        // An abort: endpoints, queue and domain are dropped before the registrations.
         drop((data, ctrl, queue, domain, info));
         drop(user);
         drop(mailbox);
@@ -278,7 +278,7 @@ fn pages_are_there_where_they_must_be() {
     // More than an allocator would have at hand, and not from the start of a page.
     let memory = MemoryRange::heap(8 << 20);
     memory.store(5 << 20, 7).unwrap();
-    // SAFETY: `memory` is there until the end.
+    // SAFETY: `memory` lives until the end of the test.
     let part = unsafe { MemoryRange::from_raw(memory.addr() + 100, (8 << 20) - 200, Where::Host) };
     let mr = register_memory(
         &nic.domain,
@@ -293,7 +293,7 @@ fn pages_are_there_where_they_must_be() {
 fn memory_of_devices_names_its_device() {
     let mode = mr_mode::HMEM | mr_mode::ENDPOINT | mr_mode::PROV_KEY;
     let old = Nic::new(kind(mode));
-    // SAFETY: nobody looks at the bytes.
+    // SAFETY: no code accesses the bytes.
     let memory = unsafe { MemoryRange::from_raw(0x7000_0000, 8192, Where::Device(3)) };
     let file = std::fs::File::open("/dev/null").unwrap();
     let exported = ExportedDmaBuf { fd: file.as_fd(), offset: 4096 };
@@ -346,7 +346,7 @@ fn a_registration_is_of_the_kind_that_the_domain_demands() {
     // Step by step it is the same.
     let disabled = MrDisabled::make_disabled(&nic.domain, "data", &wanted).unwrap();
     let mr = disabled.bind_endpoint(&nic.data.make_anchor()).unwrap().enable().unwrap();
-    // What no peer may reach has no key, whatever the provider says.
+    // Memory that no peer may access has no key, whatever the provider returns.
     assert_eq!(mr.key(), None);
     assert!(number(&nic.data(MemoryDuty::User(AccessRights::WRITE))) >= 0x1000);
     assert_eq!(nic.world.open_of(class::MR), 1);

@@ -1,4 +1,4 @@
-//! The typed layer over a library that is a table of functions: what it asks for, and that nothing is left of what fails.
+//! The typed layer over a library that is a table of functions: its calls, and that a failure leaves nothing open.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 #![allow(unreachable_pub, missing_docs, reason = "a test is no library")]
@@ -66,7 +66,7 @@ fn open_files(name: &str) -> usize {
         .count()
 }
 
-/// A NIC with what a rail has.
+/// A NIC with the objects of a rail.
 struct Nic {
     world: Arc<World>,
     info: OfiInfo,

@@ -1,5 +1,5 @@
-//! The objects of the provider in `world`, which refuse what libfabric says they refuse: an object that others use is not
-//! closed, a registration is bound once, to an endpoint that is enabled, and has its key when it is enabled itself.
+//! The objects of the provider in `world`, which enforce libfabric's rules: an object in use is not closed, a registration is bound once, to an
+//! endpoint that is enabled, and has its key only after it is enabled.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -16,9 +16,9 @@ use crate::world::{Asked, Ended, Point, World, here, name};
 pub struct Fake<T> {
     pub raw: T,
     pub world: Arc<World>,
-    /// What uses it: it cannot be closed before.
+    /// Number of its users: it cannot be closed before them.
     pub users: AtomicUsize,
-    /// What it uses.
+    /// The objects that it uses.
     pub uses: Mutex<Vec<*mut ofi::Fid>>,
     pub enabled: AtomicBool,
     pub bound: AtomicBool,
@@ -194,7 +194,7 @@ unsafe fn enable_mr(fid: *mut ofi::Fid) -> c_int {
         key = Some(ofi::KEY_NOTAVAIL);
     }
     if let Some(key) = key {
-        // SAFETY: the caller's: a registration, and nobody reads its key before it is enabled.
+        // SAFETY: the caller passes a registration, whose key is not read before it is enabled.
         unsafe { (*fid.cast::<ofi::FidMr>()).key = key };
     }
     0
@@ -385,7 +385,7 @@ unsafe extern "C" fn readfrom<const SIZE: usize>(
         while told < count {
             let next = world.next(cq.addr(), &ended);
             let Some(Ended::Well(entry, source)) = next.and_then(|at| ended.get(at)) else { break };
-            // SAFETY: there is room for so many, and an entry is the beginning of a longer one.
+            // SAFETY: there is room for that many entries, and an entry is a prefix of a longer one.
             unsafe {
                 let place = to.cast::<u8>().add(told * SIZE);
                 std::ptr::copy_nonoverlapping((&raw const *entry).cast(), place, SIZE);
@@ -596,7 +596,7 @@ fn asked(attr: &ofi::MrAttr, flags: u64) -> Asked {
 
 /// The queue of an endpoint.
 pub unsafe fn queue_of(ep: *mut ofi::FidEp) -> usize {
-    // SAFETY: the caller's, and what it uses is open.
+    // SAFETY: the caller passes an open endpoint, and the objects that it uses are open.
     let uses = unsafe { fake(ep) }.uses.lock().unwrap();
     // SAFETY: as above.
     uses.iter().find(|fid| unsafe { (***fid).fclass } == class::CQ).unwrap().addr()

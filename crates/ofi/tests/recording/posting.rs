@@ -1,4 +1,4 @@
-//! What operations become, and what is told of them.
+//! The conversion of operations, and their completions.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -267,7 +267,7 @@ fn completions_are_told_as_they_come() {
         let told = CompletionEntry { slot: None, flags, len: 3, data: Some(5), tag, source: None };
         assert_eq!(nic.queue.batch_entry(1), Some(told));
         assert_eq!(nic.queue.batch_entry(2), None);
-        // The error stays in front until somebody takes it.
+        // The error stays at the head of the queue until it is read.
         assert_eq!(nic.queue.read_batch(), QueueRead::ErrorWaits);
         assert_eq!((nic.queue.read_batch(), nic.queue.batch_entry(0)), (QueueRead::ErrorWaits, None));
         let failure = nic.queue.read_error().unwrap();

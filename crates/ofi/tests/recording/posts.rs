@@ -1,4 +1,4 @@
-//! What is posted on the endpoints of the provider in `world`: noted, and answered as the world says.
+//! Posts on the endpoints of the provider in `world`: recorded, and completed as the world is configured.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::SeqCst;

@@ -1,5 +1,5 @@
-//! Registrations that several requests share, over the library that is a table of functions: A5, whatever fails on whichever
-//! rail leaves nothing and can be asked for again; and what the provider is asked for, call by call.
+//! Registrations that several requests share, over the library that is a table of functions: A5, a failure on any rail leaves nothing open and
+//! the request can be repeated; and the calls of the provider, one by one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -83,7 +83,7 @@ fn a5_every_step_may_fail_on_each_rail_and_leaves_nothing() {
                 all.world.refuse(point, errno::EINVAL);
                 let error = all.register(failing).unwrap_err().to_string();
                 assert_eq!(error, "registering memory with libfabric failed", "{point:?}");
-                // What has succeeded is served although nothing can be registered now.
+                // Existing registrations are shared although no new one can be made now.
                 for (rail, first) in before.iter().enumerate() {
                     let again = all.register(rail).unwrap();
                     assert_eq!(again.remote, first.remote);

@@ -1,5 +1,4 @@
-//! A libfabric that is a table of functions, with one provider that demands what it is told to, notes what it is asked, and
-//! can refuse any step.
+//! A libfabric that is a table of functions, with one provider that has configurable demands, records its calls, and can fail any step.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -30,12 +29,12 @@ pub enum Point {
     Device,
     BindMr,
     EnableMr,
-    /// Enabling goes well, and there is no key even then.
+    /// Enabling succeeds, but there is still no key.
     Key,
     CloseMr,
 }
 
-/// What the provider is like.
+/// The properties of the provider.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     pub mr_mode: i32,
@@ -45,7 +44,7 @@ pub struct Kind {
     pub caps: u64,
     pub version: u32,
     pub op_flags: u64,
-    /// Bytes that are injected where memory of devices was asked for.
+    /// Inject size if memory of devices was requested, in bytes.
     pub device_inject: usize,
 }
 
@@ -66,7 +65,7 @@ impl Default for Kind {
     }
 }
 
-/// A registration as it was asked for.
+/// A requested registration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Asked {
     pub access: u64,
@@ -93,25 +92,25 @@ pub struct Post {
     pub flags: u64,
 }
 
-/// What a queue holds.
+/// An entry of a queue.
 #[derive(Clone, Copy)]
 pub enum Ended {
     Well(ofi::CqTaggedEntry, u64),
     Badly(ofi::CqErrEntry),
 }
 
-// SAFETY: its pointers are numbers to whoever tells them.
+// SAFETY: its pointers are used as numbers only.
 unsafe impl Send for Ended {}
 
-/// What becomes of one-sided operations by themselves.
+/// How one-sided operations complete by themselves.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Echo {
-    /// Nothing is told of them.
+    /// They do not complete.
     #[default]
     Silent,
-    /// They end well, and a write's target is told.
+    /// They succeed, and a write's target receives an entry.
     Whole,
-    /// The same, but targets are told nothing.
+    /// They succeed, but targets receive no entries.
     Untold,
     /// They end with this error.
     Badly(c_int),
@@ -126,7 +125,7 @@ pub struct World {
     pub fail: Mutex<HashMap<Point, c_int>>,
     /// Open objects of each class.
     pub open: Mutex<HashMap<usize, usize>>,
-    /// What was done, in order.
+    /// The recorded calls, in order.
     pub log: Mutex<Vec<&'static str>>,
     pub asked: Mutex<Vec<Asked>>,
     pub keys: Mutex<HashSet<u64>>,
@@ -139,20 +138,20 @@ pub struct World {
     pub overlapped: AtomicBool,
     /// Whether calls take long, so that they meet.
     pub slow: AtomicBool,
-    /// How often enabling says "again".
+    /// How many times enabling returns "again".
     pub again: AtomicUsize,
     /// Infos that were made and not freed.
     pub infos: AtomicUsize,
-    /// The queue that is told of a one-sided operation, by its context.
+    /// The queue that receives the completion of a one-sided operation, by its context.
     pub queues: Mutex<HashMap<usize, usize>>,
-    /// What becomes of one-sided operations, and of reads alone if that is another.
+    /// How one-sided operations complete, and reads if they differ.
     pub echo: Mutex<Echo>,
     pub echo_reads: Mutex<Option<Echo>>,
     /// Posts of writes with data answer this.
     pub writes_data: Mutex<isize>,
-    /// Capabilities that offers were asked for, in order.
+    /// Capabilities requested in queries, in order.
     pub wishes: Mutex<Vec<u64>>,
-    /// What setting the option about CUDA says, and how often it was taken.
+    /// The result of setting the CUDA option, and how often it was accepted.
     pub cuda_option: Mutex<c_int>,
     pub quiet_endpoints: AtomicUsize,
     /// The same of the option about memory of the host.
@@ -180,7 +179,7 @@ impl World {
     pub fn begin(kind: Kind) -> (Arc<Self>, Arc<OfiLibrary>) {
         let world = Arc::new(Self { kind, offers: 1.into(), ..Self::default() });
         HERE.set(Some(Arc::clone(&world)));
-        // SAFETY: the functions below do what is said of them.
+        // SAFETY: the functions below implement libfabric's contract.
         let library = unsafe { OfiLibrary::from_calls(calls()) };
         (world, Arc::new(library))
     }
@@ -195,7 +194,7 @@ impl World {
         self.fail.lock().unwrap().clear();
     }
 
-    /// What a step says.
+    /// Returns the configured result of a step.
     pub fn step(&self, point: Point) -> Result<(), c_int> {
         match self.fail.lock().unwrap().get(&point) {
             Some(errno) => Err(-errno),
@@ -218,7 +217,7 @@ impl World {
         self.open.lock().unwrap().values().sum()
     }
 
-    /// Where the next thing is that a queue is to be told: of its own operations, and of what is nobody's.
+    /// Returns the position of the next entry for a queue: of its own operations, or without an owner.
     pub fn next(&self, queue: usize, ended: &VecDeque<Ended>) -> Option<usize> {
         let queues = self.queues.lock().unwrap();
         ended.iter().position(|ended| {
@@ -361,13 +360,13 @@ unsafe extern "C" fn getinfo(
     let kind = here().kind;
     // SAFETY: the hints are whole.
     here().wishes.lock().unwrap().push(unsafe { (*hints).caps });
-    // SAFETY: the hints are whole, and so is what `dupinfo` makes.
+    // SAFETY: the hints are valid, and so is the result of `dupinfo`.
     unsafe {
         if (*hints).caps & !kind.caps != 0 {
             return -errno::ENODATA;
         }
         let info = dupinfo(hints);
-        // Of those that must be asked for.
+        // Capabilities that must be requested explicitly.
         (*info).caps = kind.caps & !(ofi::caps::HMEM & !(*hints).caps);
         (*(*info).domain_attr).mr_mode = kind.mr_mode;
         (*(*info).domain_attr).threading = kind.threading;

@@ -62,7 +62,7 @@ cases!(
     many_links_are_served,
 );
 
-/// How the test starts processes of its own: does nothing unless such a process asks.
+/// Entry point of processes that the test starts: does nothing in other processes.
 #[test]
 fn a_child_plays_its_trials() {
     let Some((_, case)) = trials::asked() else { return };

@@ -1,4 +1,4 @@
-//! Threads that register and give back at random, against a model of what is held.
+//! Threads that register and deregister at random, against a model of held registrations.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ const ROUNDS: u32 = 1500;
 const PLACE: usize = 4096;
 const PLACES: usize = 16;
 
-/// Who holds what: by rail and local key the remote one.
+/// Held registrations: the remote key, by rail and local key.
 type Known = HashMap<(usize, LocalKey), u64>;
 type Model = Mutex<Known>;
 
@@ -48,7 +48,7 @@ fn one(
     for _ in 0..ROUNDS {
         if held.len() > 5 || !held.is_empty() && random.bool() {
             let (rail, one) = held.swap_remove(random.usize(..held.len()));
-            // Nobody has that key any more when it is given back.
+            // No other registration has that key before it is deregistered.
             model.lock().unwrap().remove(&(rail, one.keys.local)).unwrap();
             if random.u8(..4) == 0 {
                 one.retire()

@@ -1,4 +1,4 @@
-//! Memory that was given back: what a peer still sends goes nowhere, although others hold the same registration.
+//! Deregistered memory: later writes of a peer have no effect, although other users hold the same registration.
 
 use trunkline_fabric::conformance::{PolledCompletions, RailPair};
 use trunkline_fabric::{AccessRights, LinkControl as _, Op, OpSource, OpStatus, PostError, Rail as _};
@@ -33,7 +33,7 @@ fn domain(setup: &Setup) {
     );
     assert_eq!((setup.registrations(), one.keys.remote), (1, other.keys.remote));
     assert_eq!(write(&mut first, b"in time", one.remote(0)), OpStatus::Ok);
-    // The peer does not know, and goes on.
+    // The peer is not notified, and continues to write.
     let to = one.remote(100);
     first.b.fail_link(first.at_b);
     assert!(first.b.poll_link_quiet(first.at_b));
@@ -57,7 +57,7 @@ fn bound(setup: &Setup) {
     one.retire();
     shoot(&mut ends, to, b"late");
     assert_eq!(other.bytes(100, 4), [0; 4], "it landed");
-    // On a new link nobody names what was closed, and it is found no more.
+    // On a new link no key names the closed registration, and the cache no longer returns it.
     ends.b.destroy_link(ends.at_b);
     (ends.at_a, ends.at_b) = ends.add_link();
     up(&mut ends);

@@ -11,7 +11,7 @@ use trunkline_fabric::{
 use trunkline_mem::MemoryRange;
 use trunkline_ofi::{OfiConfig, OfiFabric, OfiRail};
 
-/// A provider and what it demands.
+/// A provider and its demands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Over {
     /// A domain a rail, and its registrations.
@@ -59,7 +59,7 @@ impl Over {
     }
 }
 
-/// What a case runs on.
+/// The set-up of a case.
 pub(crate) struct Setup {
     pub(crate) over: Over,
     pub(crate) fabric: OfiFabric,
@@ -125,7 +125,7 @@ impl Held {
         Self::try_by(registrar, memory, access).unwrap()
     }
 
-    /// What it said, where it may fail.
+    /// Returns the result of a registration that may fail.
     pub(crate) fn try_by(
         registrar: &Arc<dyn MemoryRegistrar>,
         memory: &MemoryRange,
@@ -161,7 +161,7 @@ impl Held {
     }
 }
 
-/// Part of memory; it stays mapped as long as the part is there.
+/// A part of a memory range, which keeps the whole mapped.
 pub(crate) fn part(memory: &MemoryRange, offset: usize, len: usize) -> MemoryRange {
     assert!(offset + len <= memory.len());
     // SAFETY: the bytes are those of memory that its owner keeps.
@@ -177,13 +177,13 @@ pub(crate) fn write(ends: &mut RailPair<OfiRail>, bytes: &[u8], to: RemoteLocati
     let seen = ends.poll_until(|seen| seen.a.iter().any(|one| one.wr_id == 1));
     let status = seen.a.iter().find(|one| one.wr_id == 1).unwrap().status;
     if status == OpStatus::Ok && !seen.b.iter().any(|one| one.imm == Some(7)) {
-        // It is there when the peer is told.
+        // The data has arrived when the peer receives the completion.
         ends.poll_until(|seen| seen.b.iter().any(|one| one.imm == Some(7)));
     }
     status
 }
 
-/// Has `a` write for a while, to whoever may be there; some of it may be refused.
+/// Lets `a` write for a while, to any target; some writes may be rejected.
 pub(crate) fn shoot(ends: &mut RailPair<OfiRail>, to: RemoteLocation, bytes: &[u8]) {
     let mut seen = PolledCompletions::default();
     let end = Instant::now() + Duration::from_millis(100);

@@ -1,6 +1,6 @@
-//! Registrations that several requests share, over real providers: for TCP, where each rail has its domain, and `strict`, where
-//! they are bound to endpoints or are the domain's. Each case in a process of its own for each of these, as `strict` reads its
-//! demands from the environment; what it notices of a rule that is broken is looked at when the process has ended.
+//! Registrations that several requests share, over real providers: for TCP, where each rail has its domain, and `strict`, where they are bound
+//! to endpoints or belong to the domain. Each case runs in a process of its own for each of these, because `strict` reads its demands from the
+//! environment; violations that it reports are checked when the process has ended.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 
 use crate::kit::{Over, Setup, fabric};
 
-/// What runs in a child.
+/// A case to run in a child.
 struct Case {
     name: &'static str,
     /// Where it runs.
     over: &'static [Over],
     /// More of the environment.
     env: &'static [(&'static str, &'static str)],
-    /// What each line of violation says, whichever come: those that the case brings about on purpose.
+    /// Texts of the violations that the case causes on purpose; only these may be reported.
     violations: &'static [&'static str],
     run: fn(&Setup),
 }
@@ -47,7 +47,7 @@ fn cases() -> impl Iterator<Item = &'static Case> {
     [serving::CASES, fences::CASES, at_random::CASES].into_iter().flatten()
 }
 
-/// Not a test of its own: what a child runs.
+/// Not a test of its own: the entry point of a child.
 #[test]
 fn child() {
     let (Ok(name), Ok(over)) = (std::env::var("REGISTRATIONS_CASE"), std::env::var("REGISTRATIONS_OVER"))
@@ -62,7 +62,7 @@ fn child() {
     }
 }
 
-/// Runs a case in a child; what went wrong.
+/// Runs a case in a child; returns its failure.
 fn run(case: &Case, over: Over, folder: &Path) -> Result<(), String> {
     let report = folder.join(format!("{} {}", case.name, over.name()));
     let mut command = Command::new(std::env::current_exe().unwrap());

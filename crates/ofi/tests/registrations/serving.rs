@@ -40,7 +40,7 @@ fn two_endpoints(setup: &Setup) {
     if shared {
         assert_ne!(at_a.keys.local, at_b.keys.local);
     }
-    // Each is as good as before when the other one is gone.
+    // Each registration stays valid after the other one has ended.
     at_a.end();
     assert_eq!(setup.registrations(), 1);
     assert_eq!(write(&mut ends, b"to be or", at_b.remote(8)), OpStatus::Ok);
@@ -73,7 +73,7 @@ fn parts_hit(setup: &Setup) {
         assert_eq!((setup.registrations(), held.keys.remote), (1, whole.keys.remote));
         assert_eq!(write(&mut ends, b"x", held.remote(len as u64 - 1)), OpStatus::Ok);
         assert_eq!(whole.bytes((offset + len - 1) as u64, 1), b"x");
-        // What is named here is the part alone.
+        // Only the part can be named by this key.
         let beyond = OpSource::Region(held.extent(len as u64, 1));
         let op = Op::Send { head: &[], body: beyond, imm: None };
         assert!(matches!(
@@ -83,7 +83,7 @@ fn parts_hit(setup: &Setup) {
         held.end();
         memory.write(0, &vec![0; memory.len()]).unwrap();
     }
-    // Bytes come out of the part, wherever it begins.
+    // Bytes are sent from the part, wherever it begins.
     memory.write(5000, b"not to be").unwrap();
     let held = Held::new(&ends.a, &part(&memory, 5000, 9), AccessRights::LOCAL);
     let more = Held::new(&ends.a, &part(&memory, 5004, 5), AccessRights::LOCAL);
@@ -145,7 +145,7 @@ fn endpoints_come_anew(setup: &Setup) {
         assert_eq!(held.keys.remote == old.keys.remote, domain);
         assert_eq!(write(&mut ends, &[round as u8; 4], held.remote(0)), OpStatus::Ok);
         assert_eq!(held.bytes(0, 4), [round as u8; 4]);
-        // Now and then the rail goes first.
+        // In some rounds the rail is dropped first.
         if round % 2 == 0 {
             drop(ends);
         }
@@ -162,7 +162,7 @@ fn parts_may_be_gone(setup: &Setup) {
     let whole = Held::new(&rail, &memory, AccessRights::WRITE);
     let first = Held::new(&rail, &part(&memory, 0, 4 * KIB), AccessRights::WRITE);
     whole.end();
-    // Whoever had the rest may have unmapped it, and mapped it anew.
+    // The owner of the rest may have unmapped it, and mapped other memory there.
     let rest = Held::new(&rail, &part(&memory, 8 * KIB, 4 * KIB), AccessRights::WRITE);
     assert_ne!(rest.keys.remote, first.keys.remote);
     assert_eq!(setup.registrations(), 2);
@@ -179,7 +179,7 @@ fn rights(setup: &Setup) {
     // It allows peers nothing.
     let open = Held::new(&rail, &memory, AccessRights::WRITE);
     assert_eq!((setup.registrations(), local.keys.remote), (2, RemoteKey(0)));
-    // Who asks for less is served by what allows more, and told no key for it.
+    // A request for fewer rights is served by a registration with more, but receives no remote key.
     local.end();
     let again = Held::new(&rail, &memory, AccessRights::LOCAL);
     assert_eq!((setup.registrations(), again.keys.remote), (1, RemoteKey(0)));
