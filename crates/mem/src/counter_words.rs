@@ -1,5 +1,5 @@
-//! Words that one thread at a time writes and anybody reads, in ordinary memory or on a page that others see. Used by
-//! what counts; never for anything that a decision hangs on.
+//! Counter words with one writer thread at a time and any number of readers, in ordinary memory or on a page that other processes map. Used for
+//! statistics; no decision may depend on them.
 
 use std::any::Any;
 use std::fmt;
@@ -18,12 +18,12 @@ pub struct CounterWords<const N: usize> {
     keep: Arc<dyn Any + Send + Sync>,
 }
 
-/// A place of its own in every cache.
+/// Words aligned to two cache lines, so that no other data shares a line with them.
 #[repr(align(128))]
 struct PaddedWords<const N: usize>([AtomicU64; N]);
 
 impl<const N: usize> CounterWords<N> {
-    /// Zeros that only this process sees.
+    /// Creates zeroed words that only this process can read.
     #[must_use]
     pub fn heap() -> Self {
         let owner = Arc::new(PaddedWords([const { AtomicU64::new(0) }; N]));
@@ -31,7 +31,7 @@ impl<const N: usize> CounterWords<N> {
         Self { addr, keep: owner }
     }
 
-    /// The words of a page at `offset`; `None` unless they lie inside it and are aligned.
+    /// Returns the words of a page at `offset`, in bytes; `None` unless they lie inside the page and are aligned.
     #[must_use]
     pub fn of_page(page: &Arc<PublishedPage>, offset: usize) -> Option<Self> {
         Some(Self { addr: page.word_address(offset, N.checked_mul(8)?)?, keep: Arc::clone(page) as _ })
@@ -43,8 +43,7 @@ impl<const N: usize> Deref for CounterWords<N> {
 
     #[inline]
     fn deref(&self) -> &[AtomicU64; N] {
-        // SAFETY: the constructors checked that `N` aligned words lie there, and `keep` keeps them mapped; everybody
-        // accesses them as atomics.
+        // SAFETY: the constructors checked that `N` aligned words lie at the address, and `keep` keeps them mapped; every access to them is atomic.
         unsafe { &*ptr::with_exposed_provenance(self.addr) }
     }
 }

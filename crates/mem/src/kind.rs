@@ -1,6 +1,6 @@
-//! Where bytes live. Read by fabrics when they choose how to copy; never changes after a range is made.
+//! The location of bytes. Read by fabrics to choose a copy method; fixed when a range is created.
 
-/// The kind of memory behind a [`Memory`](crate::MemoryRange).
+/// The kind of memory behind a [`MemoryRange`](crate::MemoryRange).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum MemoryKind {
@@ -8,7 +8,7 @@ pub enum MemoryKind {
     Host,
     /// Memory of an accelerator that the CPU cannot address, by device number.
     Device(u32),
-    /// Memory of a device that the CPU has mapped write-combined ([`MappedMemory`](crate::MappedMemory)): bytes of it are copied, and
-    /// it has no words as host memory has.
+    /// Memory of a device that the CPU has mapped write-combined ([`MappedMemory`](crate::MappedMemory)). Its bytes can be copied, but it has no
+    /// words like memory of the host.
     Mapped,
 }

@@ -1,19 +1,19 @@
-//! Which local port a connection has. A socket that is bound to an address of this host before it connects would keep a port from all
-//! destinations; the kernel can choose one per destination instead. Used by code that dials from a given address.
+//! The local port of outgoing connections. A socket bound to a local address before it connects would reserve a port for all destinations; the
+//! kernel can choose one per destination instead. Used by code that connects from a given address.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Leaves the choice of the local port to `connect`, for a socket that is then bound to an address and port 0 (ip(7),
-/// `IP_BIND_ADDRESS_NO_PORT`; of IPv6 sockets, too).
+/// Defers the choice of the local port to `connect`, for a socket that is then bound to an address and port 0 (ip(7),
+/// `IP_BIND_ADDRESS_NO_PORT`; also valid for IPv6 sockets).
 ///
-/// Without it `bind` takes a port of the about 28,000 that the host has, for all destinations together.
+/// Without it, `bind` takes one of the about 28,000 ports of the host for all destinations.
 ///
 /// # Errors
-/// The error of `setsockopt(2)`: the descriptor is no IP socket.
+/// The error of `setsockopt(2)`: the descriptor is not an IP socket.
 pub fn defer_port_choice(socket: BorrowedFd<'_>) -> io::Result<()> {
     let on: libc::c_int = 1;
-    // SAFETY: reads an int of ours, and changes an option of a socket that is open.
+    // SAFETY: the call reads a local `int`, and changes an option of an open socket.
     let set = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

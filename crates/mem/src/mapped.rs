@@ -34,11 +34,11 @@ pub trait MappedBytes: fmt::Debug + Send + Sync {
     fn copy_from(&self, at: u64, out: &mut [u8]);
 }
 
-/// A range of mapped write-combined memory. Cheap to clone; the mapping goes with the last clone.
+/// A range of mapped write-combined memory. Cheap to clone; the mapping ends with the last clone.
 ///
-/// It has three operations: a store, a fence and a copy. A load is the copy of one word, which does not tear. Whoever changes a word
-/// that depends on its old value calls [`MappedMemory::fetch_update`], which holds a lock of this process: PCIe does not carry locked
-/// instructions to the device as atomics.
+/// It has three operations: a store, a fence and a copy. A load is a copy of one word, which does not tear. Callers that change a word
+/// depending on its old value use [`MappedMemory::fetch_update`], which holds a lock of this process: PCIe does not carry locked instructions
+/// to the device as atomics.
 #[derive(Clone)]
 pub struct MappedMemory {
     bytes: Arc<dyn MappedBytes>,
@@ -51,11 +51,11 @@ pub struct MappedMemory {
 }
 
 impl MappedMemory {
-    /// Names a mapping of `len` bytes, whose first is at `addr` in this process and at offset 0 in `bytes`.
+    /// Wraps a mapping of `len` bytes, whose first is at `addr` in this process and at offset 0 in `bytes`.
     ///
     /// # Safety
-    /// Until the last clone is dropped, `addr..addr + len` stays mapped readable and writable in this process, if the range is ever given to
-    /// a NIC that reaches memory by its address ([`MemoryRange::checked_address`]). Nothing else here uses the address.
+    /// Until the last clone is dropped, `addr..addr + len` stays mapped readable and writable in this process, if the range is ever passed to a NIC
+    /// that accesses memory by its address ([`MemoryRange::checked_address`]). No other code here uses the address.
     #[must_use]
     pub unsafe fn new(addr: usize, len: usize, bytes: Arc<dyn MappedBytes>) -> Self {
         Self { bytes, updates: Arc::default(), addr, first: 0, len }
@@ -172,8 +172,8 @@ impl MappedMemory {
         Ok(())
     }
 
-    /// Changes the aligned 8-byte word at `offset` as `f` says, if it says anything, and publishes it behind all earlier stores of this
-    /// thread. Returns the old word. No other caller of this process changes a word of the mapping meanwhile; `f` is asked once.
+    /// Changes the aligned 8-byte word at `offset` to the result of `f`, if it returns one, and publishes it behind all earlier stores of this
+    /// thread. Returns the old word. No other caller of this process changes a word of the mapping at the same time; `f` is called once.
     ///
     /// # Errors
     /// As [`MappedMemory::load`].
@@ -208,7 +208,7 @@ impl MappedMemory {
     }
 
     fn hold_updates(&self) -> MutexGuard<'_, ()> {
-        // Nothing is half changed where a holder panicked.
+        // A poisoned lock is harmless: a panicking holder leaves no partial change.
         self.updates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -216,7 +216,7 @@ impl MappedMemory {
         (self.addr as u64).wrapping_add(offset).is_multiple_of(align)
     }
 
-    /// Where bytes of the range are in the mapping.
+    /// Returns the offset of bytes of the range in the mapping.
     fn mapping_offset(&self, offset: u64, len: u64, align: u64) -> Result<u64, OutOfBounds> {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len as u64);
         if !is_inside || !self.is_aligned(offset, align) {
@@ -226,7 +226,7 @@ impl MappedMemory {
     }
 }
 
-/// Bytes up to which a copy of whole words is made of single stores.
+/// Maximum length, in bytes, of copies of whole words that are made by single stores.
 const WHOLE_MAX: usize = 64;
 
 impl fmt::Debug for MappedMemory {
@@ -235,12 +235,12 @@ impl fmt::Debug for MappedMemory {
     }
 }
 
-/// Publishes the stores of this thread to any mapped write-combined memory, also those that others made in its calls: devices see them before
-/// any later one.
+/// Publishes the stores of this thread to any mapped write-combined memory, including stores made by functions that it called: devices see them
+/// before any later one.
 #[inline]
 pub fn fence_mapped_stores() {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: each processor of this architecture has the instruction; it changes no memory.
+    // SAFETY: every x86_64 CPU has this instruction; it changes no memory.
     unsafe {
         core::arch::x86_64::_mm_sfence();
     }

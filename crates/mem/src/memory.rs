@@ -1,7 +1,7 @@
-//! One byte range. Made at the edge (user buffers) or by the engine (bounce buffers, mailboxes); used by fabrics.
-//! It never frees what it borrowed, and never checks what another thread does to the same bytes: like a NIC, it moves
-//! bytes, and tearing is possible above the width of one aligned word. Such copies are no data race (`shared_copy`). Memory of a device it never touches: as far as the
-//! CPU goes, such a range has no bytes.
+//! A byte range. Created at the edge (user buffers) or by the engine (bounce buffers, mailboxes); used by fabrics. It never frees borrowed
+//! memory, and never synchronizes with other threads that access the same bytes: like a NIC, it moves bytes, and copies larger than one aligned
+//! word may be torn. Such copies are not data races (`shared_copy`). The CPU never accesses memory of a device: for it, such a range has no
+//! bytes.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
@@ -26,11 +26,11 @@ const ALIGN: usize = 4096;
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{len} bytes at offset {offset} do not fit in a range of {size} bytes")]
 pub struct OutOfBounds {
-    /// First byte asked for, from the start of the range.
+    /// First byte requested, from the start of the range.
     pub offset: u64,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub len: u64,
-    /// Bytes in the range; those that the CPU may touch, if it was to: of a device's memory none.
+    /// Bytes in the range; for accesses by the CPU those that it may access, which is 0 for memory of a device.
     pub size: u64,
 }
 
@@ -39,8 +39,8 @@ pub struct OutOfBounds {
 pub struct MemoryRange {
     addr: usize,
     len: usize,
-    /// How many of them the CPU may touch, from the first on: all or none. Every access is checked against this, so that
-    /// memory of a device costs accesses to other memory nothing.
+    /// Number of bytes that the CPU may access, from the first on: all or none. Every access is checked against this length only, so that support
+    /// for memory of devices costs other accesses nothing.
     touchable: usize,
     kind: MemoryKind,
     /// Held so that the bytes stay mapped.
@@ -63,21 +63,21 @@ impl MemoryRange {
         })
     }
 
-    /// [`MemoryRange::try_heap`] for tests, which the lack of memory ends. The product has no such call.
+    /// [`MemoryRange::try_heap`] for tests, which panic without memory. Product code has no such call.
     ///
     /// # Panics
-    /// When there is no memory.
+    /// If the system is out of memory.
     #[cfg(any(test, feature = "test-utils"))]
     #[must_use]
     pub fn heap(len: usize) -> Self {
         Self::try_heap(len).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Names bytes that somebody else owns: a user buffer, a mapping.
+    /// Wraps bytes that other code owns: a user buffer or a mapping.
     ///
     /// # Safety
-    /// Until the last clone is dropped, `addr..addr + len` stays mapped readable and writable in this process (for
-    /// [`MemoryKind::Host`]), and nobody holds a Rust reference to the bytes while this crate's methods run.
+    /// Until the last clone is dropped, `addr..addr + len` stays mapped readable and writable in this process (for [`MemoryKind::Host`]), and no
+    /// Rust reference to the bytes exists while this crate's methods run.
     #[must_use]
     pub unsafe fn from_raw(addr: usize, len: usize, kind: MemoryKind) -> Self {
         Self { addr, len, touchable: touchable_len(len, kind), kind, keep: None }
@@ -97,14 +97,14 @@ impl MemoryRange {
         Self { addr, len, touchable: touchable_len(len, kind), kind, keep: Some(owner) }
     }
 
-    /// Memory that the CPU has mapped write-combined. It is read, written and copied by its own copies; it has no words here.
+    /// Wraps memory that the CPU has mapped write-combined. It is copied by [`MappedMemory`]'s own copies, and has no words here.
     pub(crate) fn from_mapped(mapped: MappedMemory) -> Self {
         let addr = mapped.addr();
         let len = mapped.len();
         Self { addr, len, touchable: 0, kind: MemoryKind::Mapped, keep: Some(Arc::new(mapped)) }
     }
 
-    /// Returns the mapping of memory that the CPU has mapped write-combined, if it is such.
+    /// Returns the mapping, if the range is write-combined memory.
     #[must_use]
     pub fn as_mapped(&self) -> Option<MappedMemory> {
         let whole = self.keep.as_ref().filter(|_| self.kind == MemoryKind::Mapped)?;
@@ -112,7 +112,7 @@ impl MemoryRange {
         whole.sub_range((self.addr - whole.addr()) as u64, self.len as u64).ok()
     }
 
-    /// `len` of its bytes from `offset` on, by themselves.
+    /// Returns `len` bytes of the range from `offset` on, as a range of its own.
     ///
     /// # Errors
     /// [`OutOfBounds`] when they are not all inside the range.
@@ -129,31 +129,31 @@ impl MemoryRange {
         })
     }
 
-    /// Address of the first byte in this process.
+    /// Returns the address of the first byte in this process.
     #[must_use]
     pub fn addr(&self) -> usize {
         self.addr
     }
 
-    /// Bytes in the range.
+    /// Returns the number of bytes in the range.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the range has no bytes.
+    /// Returns whether the range has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where the bytes live.
+    /// Returns the kind of memory.
     #[must_use]
     pub fn kind(&self) -> MemoryKind {
         self.kind
     }
 
-    /// Address of `len` bytes at `offset`, checked. For NICs: at memory of a device the CPU finds nothing there.
+    /// Returns the checked address of `len` bytes at `offset`, for NICs: the CPU must not access memory of a device by it.
     ///
     /// # Errors
     /// [`OutOfBounds`] when they are not all inside the range.
@@ -162,7 +162,7 @@ impl MemoryRange {
         self.address_within(offset, len, self.len as u64)
     }
 
-    /// The same for what the CPU touches.
+    /// Returns the checked address of bytes that the CPU may access.
     #[inline]
     fn touchable_address(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
         self.address_within(offset, len, self.touchable as u64)
@@ -176,16 +176,16 @@ impl MemoryRange {
         }
     }
 
-    /// Forgets the bytes of an owned range, whose pages go back to the system: it is zero, and takes memory again as it is
-    /// used. A range of less than two pages, or one that somebody else owns, stays as it is.
+    /// Discards the content of an owned range and returns its pages to the system: the range reads as zeros, and allocates pages again on use. A
+    /// range of less than two pages, a part of a range, or one that other code owns stays unchanged.
     pub fn discard_pages(&self) {
         let Some(heap) = self.keep.as_ref().and_then(|keep| keep.downcast_ref::<HeapPages>()) else { return };
-        // A part is not all of it.
+        // A part of a range must not discard the other parts.
         let is_whole =
             self.addr == heap.addr && self.len.max(1).next_multiple_of(ALIGN) == heap.layout.size();
         if heap.layout.size() >= MAPPED && is_whole {
             let at = to_pointer(heap.addr).cast();
-            // SAFETY: all of an anonymous mapping of ours; like a write of zeros, which any byte may be.
+            // SAFETY: the range is a whole anonymous mapping of this crate; the call has the effect of writing zeros, which are valid bytes.
             let _ = unsafe { rustix::mm::madvise(at, heap.layout.size(), Advice::LinuxDontNeed) };
         }
     }
@@ -193,7 +193,7 @@ impl MemoryRange {
     /// Copies bytes at `offset` into `out`.
     ///
     /// # Errors
-    /// [`OutOfBounds`] when they are not all inside the range, or it is a device's; `out` is then untouched.
+    /// [`OutOfBounds`] when they are not all inside the range, or it is memory of a device; `out` is then untouched.
     #[inline]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
         let from = match self.touchable_address(offset, out.len() as u64) {
@@ -209,15 +209,14 @@ impl MemoryRange {
     /// Copies `bytes` to `offset`.
     ///
     /// # Errors
-    /// [`OutOfBounds`] when they do not all fit, or it is a device's; nothing is then written.
+    /// [`OutOfBounds`] when they do not all fit, or it is memory of a device; nothing is then written.
     #[inline]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let to = match self.touchable_address(offset, bytes.len() as u64) {
             Ok(to) => to,
             Err(outside) => return self.write_mapped(offset, bytes, outside),
         };
-        // SAFETY: `to..to + bytes.len()` lies inside the range, which stays mapped and is not borrowed by anybody
-        // (constructors' contract).
+        // SAFETY: `to..to + bytes.len()` lies inside the range, which stays mapped and to which no reference exists (constructors' contract).
         unsafe { copy_shared(bytes.as_ptr(), to_pointer(to), bytes.len()) };
         Ok(())
     }
@@ -225,33 +224,33 @@ impl MemoryRange {
     /// Copies `len` bytes from `source` at `from` to this range at `offset`; the two may overlap.
     ///
     /// # Errors
-    /// [`OutOfBounds`] when either side does not hold all the bytes, or is a device's; nothing is then written.
+    /// [`OutOfBounds`] when either side does not hold all the bytes, or is memory of a device; nothing is then written.
     #[inline]
     pub fn copy_from(&self, offset: u64, source: &Self, from: u64, len: u64) -> Result<(), OutOfBounds> {
         let (Ok(to), Ok(start)) = (self.touchable_address(offset, len), source.touchable_address(from, len))
         else {
             return self.copy_by_pieces(offset, source, from, len);
         };
-        // SAFETY: both ranges were checked, stay mapped and are not borrowed (constructors' contract).
+        // SAFETY: both ranges were checked, stay mapped and have no references to them (constructors' contract).
         unsafe { copy_shared(to_pointer(start), to_pointer(to), len as usize) };
         Ok(())
     }
 
-    /// The read of a range that is not the CPU's to touch: mapped write-combined, or `outside`. Apart, so that it costs other reads nothing.
+    /// Reads a range that `touchable_address` rejected: mapped write-combined, or `outside`. A function of its own, so that other reads stay fast.
     #[cold]
     #[inline(never)]
     fn read_mapped(&self, offset: u64, out: &mut [u8], outside: OutOfBounds) -> Result<(), OutOfBounds> {
         self.as_mapped().ok_or(outside)?.copy_from(offset, out)
     }
 
-    /// The same of a write.
+    /// Writes a range that `touchable_address` rejected, as [`MemoryRange::read_mapped`] reads it.
     #[cold]
     #[inline(never)]
     fn write_mapped(&self, offset: u64, bytes: &[u8], outside: OutOfBounds) -> Result<(), OutOfBounds> {
         self.as_mapped().ok_or(outside)?.copy_to(offset, bytes)
     }
 
-    /// The same where one of the two is mapped write-combined: such bytes go through a buffer.
+    /// Copies between ranges of which one is mapped write-combined, through a buffer.
     #[cold]
     #[inline(never)]
     fn copy_by_pieces(&self, offset: u64, source: &Self, from: u64, len: u64) -> Result<(), OutOfBounds> {
@@ -262,7 +261,7 @@ impl MemoryRange {
         self.checked_address(offset, len)?;
         source.checked_address(from, len)?;
         let mut buffer = [0; PIECE];
-        // Bytes that overlap are read before they are written.
+        // Copies backward if the target is higher, so that overlapping bytes are read before they are written.
         let is_backward = self.addr.wrapping_add(offset as usize) > source.addr.wrapping_add(from as usize);
         let pieces = len.div_ceil(PIECE as u64);
         for index in 0..pieces {
@@ -302,7 +301,7 @@ impl MemoryRange {
         Ok(self.atomic_words::<N>(offset)?.each_ref().map(|word| u64::from_le(word.load(Ordering::Acquire))))
     }
 
-    /// The aligned 8-byte word at `offset`, in memory byte order, for remote atomics.
+    /// Returns the aligned 8-byte word at `offset`, in memory byte order, for remote atomics.
     ///
     /// # Errors
     /// [`OutOfBounds`] when the word is not inside the range or not aligned.
@@ -311,8 +310,8 @@ impl MemoryRange {
         self.atomic_words::<1>(offset).map(|[word]| word)
     }
 
-    /// Changes the aligned 8-byte word at `offset` as `f` says, if it says anything, with nobody in between; gives what it was.
-    /// `f` may be asked several times.
+    /// Changes the aligned 8-byte word at `offset` atomically to the result of `f`, if it returns one; returns the old value. `f` may be called
+    /// several times.
     ///
     /// # Errors
     /// [`OutOfBounds`] when the word is not inside the range or not aligned.
@@ -323,8 +322,8 @@ impl MemoryRange {
         Ok(u64::from_le(old.unwrap_or_else(|old| old)))
     }
 
-    /// Adds to such a word, wrapping; gives what it was. It is asked for once and for all, where a change that is first looked at takes the word's
-    /// line twice from whoever looks at it.
+    /// Adds to such a word, wrapping; returns the old value. One atomic instruction, whereas a compare-and-swap moves the word's cache line from
+    /// another core twice: once for the load and once for the exchange.
     ///
     /// # Errors
     /// As [`MemoryRange::fetch_update`].
@@ -336,10 +335,10 @@ impl MemoryRange {
         Ok(self.atomic_word(offset)?.fetch_add(value, Ordering::AcqRel))
     }
 
-    /// As [`MemoryRange::fetch_update`], of an aligned 4-byte word.
+    /// Changes an aligned 4-byte word as [`MemoryRange::fetch_update`] does.
     ///
     /// # Errors
-    /// As there.
+    /// As [`MemoryRange::fetch_update`].
     #[inline]
     pub fn update_half(&self, offset: u64, f: impl Fn(u32) -> Option<u32>) -> Result<u32, OutOfBounds> {
         let word = self.atomic_half_word(offset)?;
@@ -348,7 +347,7 @@ impl MemoryRange {
         Ok(u32::from_le(old.unwrap_or_else(|old| old)))
     }
 
-    /// The aligned 4-byte word at `offset`, in memory byte order.
+    /// Returns the aligned 4-byte word at `offset`, in memory byte order.
     ///
     /// # Errors
     /// As [`MemoryRange::atomic_word`].
@@ -358,11 +357,11 @@ impl MemoryRange {
         if !at.is_multiple_of(4) {
             return Err(OutOfBounds { offset, len: 4, size: self.touchable as u64 });
         }
-        // SAFETY: as for whole words.
+        // SAFETY: as in `atomic_words`, for a word of 4 bytes.
         Ok(unsafe { &*to_pointer(at).cast() })
     }
 
-    /// `N` of them in a row.
+    /// Returns `N` consecutive words, as [`MemoryRange::atomic_word`].
     ///
     /// # Errors
     /// [`OutOfBounds`] when they are not all inside the range or not aligned.
@@ -373,8 +372,8 @@ impl MemoryRange {
         if !at.is_multiple_of(8) {
             return Err(OutOfBounds { offset, len, size: self.touchable as u64 });
         }
-        // SAFETY: the words are inside the range, aligned, and stay mapped while `self` is borrowed; everybody who
-        // uses this crate accesses them as atomics or through raw copies, as a NIC would.
+        // SAFETY: the words are inside the range, aligned, and stay mapped while `self` is borrowed. All users of this crate access them as atomics or
+        // through raw copies, as a NIC would.
         Ok(unsafe { &*to_pointer(at).cast() })
     }
 }
@@ -385,7 +384,7 @@ impl fmt::Debug for MemoryRange {
     }
 }
 
-/// How many bytes of a range the CPU may touch.
+/// Returns how many bytes of a range the CPU may access.
 fn touchable_len(len: usize, kind: MemoryKind) -> usize {
     match kind {
         MemoryKind::Host => len,
@@ -398,22 +397,23 @@ fn to_pointer(addr: usize) -> *mut u8 {
     ptr::with_exposed_provenance_mut(addr)
 }
 
-/// Bytes that go through a buffer at once.
+/// Length of the buffer for copies of write-combined memory, in bytes.
 const PIECE: usize = 4096;
 
-/// Bytes from which a range is mapped by itself: its pages take memory only when they are used.
+/// Length, in bytes, from which a range is a mapping of its own: its pages use memory only once they are accessed.
 const MAPPED: usize = 2 * ALIGN;
 
-/// Bytes from which huge pages are welcome: in a smaller range the first use of a byte should not take all of it.
+/// Length, in bytes, from which huge pages are allowed: in a smaller range, the first access to a byte should not allocate the whole range.
 const HUGE: usize = 2 << 20;
 
-/// The heaps that are not freed, by their first address: how many bytes each has. No reference of safe code names a byte of them.
+/// The live heaps: their lengths in bytes, by address of the first byte. No reference of safe code to a byte of them exists.
 static HEAPS: RwLock<BTreeMap<usize, usize>> = RwLock::new(BTreeMap::new());
 
 /// Keeps heaps from being freed while it lives.
 pub(crate) type HeldHeaps = RwLockReadGuard<'static, BTreeMap<usize, usize>>;
 
-/// Keeps all heaps from being freed, if these bytes are all in one of them. The caller drops no [`MemoryRange`] meanwhile.
+/// Keeps all heaps from being freed, if the given bytes are all in one of them. The caller must not drop a [`MemoryRange`] while it holds the
+/// result.
 pub(crate) fn hold_heap(addr: usize, len: usize) -> Option<HeldHeaps> {
     let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner);
     let (base, size) = heaps.range(..=addr).next_back()?;
@@ -421,8 +421,8 @@ pub(crate) fn hold_heap(addr: usize, len: usize) -> Option<HeldHeaps> {
     is_inside.then_some(heaps)
 }
 
-/// Removes a heap whose pages are about to be freed. A map that has become empty keeps a node, which nothing would free when a library that
-/// contains this crate is unloaded: so it is made anew.
+/// Removes a heap whose pages are about to be freed. An empty map would keep a node, which leaks if a library that contains this crate is
+/// unloaded: so the map is replaced.
 fn forget_heap(addr: usize) {
     let mut heaps = HEAPS.write().unwrap_or_else(PoisonError::into_inner);
     heaps.remove(&addr);
@@ -437,25 +437,25 @@ struct HeapPages {
     layout: Layout,
 }
 
-/// Whether a mapping of so many bytes is refused, for tests that cannot wait until the system does.
+/// Decides whether a mapping of that many bytes fails, for tests that cannot exhaust the system's memory.
 #[cfg(any(test, feature = "test-utils"))]
 static REFUSES: OnceLock<fn(usize) -> bool> = OnceLock::new();
 
-/// Asks `refuses` from now on about each mapping of [`MemoryRange::try_heap`], with its bytes; only the first call sets it. The allocator that a
-/// test refuses other memory with does not see these.
+/// Sets the function that decides which mappings of [`MemoryRange::try_heap`] fail, by their length in bytes; only the first call has an
+/// effect. A test's own failing allocator does not see these mappings.
 #[cfg(any(test, feature = "test-utils"))]
 pub fn refuse_mappings(refuses: fn(usize) -> bool) {
     let _ = REFUSES.set(refuses);
 }
 
-/// How many heaps of [`MemoryRange::try_heap`] are not freed, for tests that look for leaks.
+/// Returns the number of live heaps of [`MemoryRange::try_heap`], for tests that check for leaks.
 #[cfg(any(test, feature = "test-utils"))]
 #[must_use]
 pub fn live_heaps() -> usize {
     HEAPS.read().unwrap_or_else(PoisonError::into_inner).len()
 }
 
-/// New zeroed pages from the system, or null.
+/// Maps new zeroed pages; returns null on failure.
 fn map_pages(len: usize) -> *mut u8 {
     #[cfg(any(test, feature = "test-utils"))]
     if REFUSES.get().is_some_and(|refuses| refuses(len)) {
@@ -468,7 +468,7 @@ fn map_pages(len: usize) -> *mut u8 {
         return ptr::null_mut();
     };
     if len < HUGE {
-        // SAFETY: the range just mapped; the advice changes no byte. A kernel without huge pages refuses it.
+        // SAFETY: the range was mapped above; the advice changes no byte. A kernel without huge pages rejects it.
         let _ = unsafe { rustix::mm::madvise(at, len, Advice::LinuxNoHugepage) };
     }
     at.cast()
@@ -497,10 +497,10 @@ impl Drop for HeapPages {
     fn drop(&mut self) {
         forget_heap(self.addr);
         if self.layout.size() >= MAPPED {
-            // SAFETY: `addr` came from `map` with this size and is unmapped once.
+            // SAFETY: `addr` was returned by `map_pages` for this size and is unmapped once.
             let _ = unsafe { rustix::mm::munmap(to_pointer(self.addr).cast(), self.layout.size()) };
         } else {
-            // SAFETY: `addr` came from `alloc_zeroed` with this layout and is freed once.
+            // SAFETY: `addr` was returned by `alloc_zeroed` for this layout and is freed once.
             unsafe { dealloc(to_pointer(self.addr), self.layout) };
         }
     }
@@ -551,7 +551,7 @@ mod tests {
         drop(memory);
         part.read(0, &mut out).unwrap();
         assert_eq!(&out, b"part");
-        // SAFETY: nobody touches it.
+        // SAFETY: no test accesses the memory.
         let device = unsafe { MemoryRange::from_raw(1 << 40, 64, MemoryKind::Device(0)) };
         assert!(device.sub_range(8, 8).unwrap().load(0).is_err());
     }
@@ -572,7 +572,7 @@ mod tests {
     fn memory_of_a_device_is_never_touched() {
         let behind = MemoryRange::heap(64);
         let host = MemoryRange::heap(64);
-        // SAFETY: `behind` outlives it, so that a touch would be seen and hurt nobody.
+        // SAFETY: `behind` outlives it, so that an access would be detected and harmless.
         let device = unsafe { MemoryRange::from_raw(behind.addr(), behind.len(), MemoryKind::Device(0)) };
         assert!(device.write(0, &[1]).is_err() && device.store(0, 1).is_err());
         assert!(

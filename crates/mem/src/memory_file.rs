@@ -1,5 +1,5 @@
-//! Memory files that are never executable. Made for status pages, memory shared inside a host and the rings of the software NIC; a system
-//! whose `vm.memfd_noexec` is 2 grants no others.
+//! Memory files that are never executable, for status pages, memory shared inside a host and the rings of the software NIC; a system whose
+//! `vm.memfd_noexec` is 2 allows no others.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 pub fn create_memory_file(name: &str) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
-        // Before Linux 6.3, which knows no such flag.
+        // Kernels before Linux 6.3 do not know `MFD_NOEXEC_SEAL`.
         Err(Errno::INVAL) => Ok(rustix::fs::memfd_create(name, flags)?),
         other => Ok(other?),
     }

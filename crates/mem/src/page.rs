@@ -1,6 +1,5 @@
-//! A page that other processes may look at: a memory file that its maker alone can write, and the view of those who
-//! find it. Made by the engine's host for the status page, read by `trunkline top`. What the words mean is not known
-//! here; a reader must take what it finds as anybody's bytes.
+//! A page that other processes may read: a memory file that only its creator can write, and the readers' view of it. Created by the engine's
+//! host for the status page, read by `trunkline top`. This module does not interpret the words; a reader must treat them as untrusted.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,33 +13,33 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::{OutOfBounds, create_memory_file};
 
-/// Seals that a reader needs: without them the maker could cut the file short under its eyes.
+/// The seals that a reader requires: without them the creator could truncate the file while the reader accesses it.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// A page that this process shows to others. It is gone with its last owner, or with the process.
+/// A page that this process publishes. It ends with its last owner, or with the process.
 #[derive(Debug)]
 pub struct PublishedPage {
     addr: usize,
     len: usize,
-    /// What others find it by.
+    /// The file by which readers find the page.
     file: Mutex<Option<OwnedFd>>,
 }
 
 impl PublishedPage {
-    /// A new page of `len` zero bytes, whose memory file has that name.
+    /// Creates a page of `len` zero bytes, whose memory file has that name.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn create_page(name: &str, len: usize) -> io::Result<Self> {
         let file = create_memory_file(name)?;
         rustix::fs::ftruncate(&file, len as u64)?;
         let addr = map_file(&file, len, ProtFlags::READ | ProtFlags::WRITE)?;
         let page = Self { addr, len, file: Mutex::new(None) };
-        // Whoever opens it by its link in /proc can but read.
+        // A process that opens the file by its link in /proc gets read access only.
         rustix::fs::fchmod(&file, Mode::RUSR)?;
         let seals = FIXED | SealFlags::SEAL;
         match rustix::fs::fcntl_add_seals(&file, seals | SealFlags::FUTURE_WRITE) {
-            // Before Linux 5.1.
+            // Kernels before Linux 5.1 do not know `F_SEAL_FUTURE_WRITE`.
             Err(Errno::INVAL) => rustix::fs::fcntl_add_seals(&file, seals)?,
             other => other?,
         }
@@ -48,32 +47,32 @@ impl PublishedPage {
         Ok(page)
     }
 
-    /// Bytes of the page.
+    /// Returns the length of the page, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes; it never is.
+    /// Returns whether the page has no bytes, which never happens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Address of `len` bytes at `offset`, if they are inside and aligned for words.
+    /// Returns the address of `len` bytes at `offset`, if they are inside the page and aligned for words.
     pub(crate) fn word_address(&self, offset: usize, len: usize) -> Option<usize> {
         let fits = offset.checked_add(len)? <= self.len && offset.is_multiple_of(8);
         fits.then_some(self.addr + offset)
     }
 
-    /// Others cannot find the page any more; its place is taken by ordinary zeros, for those who still count.
+    /// Withdraws the page, so that readers no longer find it. Private zeroed memory replaces it, for counters that are still in use.
     pub fn retire(&self) {
         let Some(file) = self.file.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         drop(file);
         let at = ptr::with_exposed_provenance_mut(self.addr);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        // SAFETY: replaces exactly the range that this page mapped, by memory that is as readable and writable. Words
-        // of it are only accessed as atomics, which may see old or new contents.
+        // SAFETY: the call replaces exactly the range that this page mapped, by memory that is also readable and writable. Its words are only accessed
+        // as atomics, which may load old or new contents.
         let _ =
             unsafe { rustix::mm::mmap_anonymous(at, self.len, ProtFlags::READ | ProtFlags::WRITE, flags) };
     }
@@ -85,21 +84,21 @@ impl Drop for PublishedPage {
     }
 }
 
-/// Another process's page, for reading.
+/// Another process's page, mapped for reading.
 #[derive(Debug)]
 pub struct PageView {
     addr: usize,
     len: usize,
 }
 
-/// A file that cannot be looked into.
+/// Why a file cannot be viewed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ViewError {
-    /// It is no memory file whose size is fixed.
+    /// The file is not a memory file of fixed size.
     #[error("it is not a sealed memory file")]
     NotSealed,
-    /// The system refuses.
+    /// A system call failed.
     #[error("{0}")]
     System(#[from] io::Error),
 }
@@ -119,19 +118,19 @@ impl PageView {
         Ok(Self { addr: map_file(file, len, ProtFlags::READ)?, len })
     }
 
-    /// Bytes of the page.
+    /// Returns the length of the page, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes; it never is.
+    /// Returns whether the page has no bytes, which never happens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Copies words from `offset` on, one acquiring load each, in order: what is read later is as new or newer.
+    /// Copies words from `offset` on, with one acquire load each, in order: a later word is at least as new as an earlier one.
     ///
     /// # Errors
     /// [`OutOfBounds`] when they are not all inside the page or not aligned.
@@ -144,8 +143,7 @@ impl PageView {
         }
         for (at, to) in out.iter_mut().enumerate() {
             let word = ptr::with_exposed_provenance_mut(self.addr + offset + at * 8);
-            // SAFETY: an aligned word inside the mapping, which lives as long as `self`; the file cannot shrink. It is
-            // only loaded from.
+            // SAFETY: the word is aligned and inside the mapping, which lives as long as `self`; the file cannot shrink. The word is only loaded from.
             let word = unsafe { AtomicU64::from_ptr(word) };
             *to = u64::from_le(word.load(Ordering::Acquire));
         }
@@ -166,7 +164,7 @@ fn map_file(file: &impl AsFd, len: usize, protection: ProtFlags) -> io::Result<u
 }
 
 fn unmap_file(addr: usize, len: usize) {
-    // SAFETY: called once by the owner of the mapping, from which nothing is borrowed any more.
+    // SAFETY: called once by the owner of the mapping, from which no borrow is left.
     let _ = unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(addr), len) };
 }
 

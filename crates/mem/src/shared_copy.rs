@@ -1,48 +1,48 @@
-//! Copies of bytes that other threads, processes or NICs may change at the same moment. [`Memory`](crate::MemoryRange) and the software NIC make
-//! all their copies here, so that two threads or processes that use one range meet torn bytes and no undefined behaviour.
+//! Copies of bytes that other threads, processes or NICs may change at the same time. The methods of [`MemoryRange`](crate::MemoryRange) and the
+//! software NIC make all their copies here, so that concurrent use of a range results in torn bytes, and not in undefined behaviour.
 //!
-//! Rust's own copies are not atomic: two of them on the same bytes are a data race, which the compiler may assume away. These are
-//! instructions that the compiler does not look into: long copies by the C library's `memmove`, called by an address that the compiler
-//! does not know, and short ones in assembly. Each is as good as a loop of relaxed atomic loads and stores, which is what short copies
-//! are on other architectures, and all copies under Miri.
+//! Rust's own copies are not atomic: two of them on the same bytes are a data race, which the compiler may assume never happens. The copies
+//! here are opaque to the compiler: long ones call the C library's `memmove` by an address that the compiler does not know, and short ones are
+//! assembly. Each is equivalent to a loop of relaxed atomic loads and stores, which is also how short copies work on other architectures, and
+//! all copies under Miri.
 
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes up to which a copy is made in place: beyond that a call costs less than it saves.
+/// Length, in bytes, up to which a copy is made inline: for longer copies a call costs less than it saves.
 const SHORT: usize = 32;
 
-/// Bytes of a word.
+/// Length of a word, in bytes.
 const WORD: usize = size_of::<u64>();
 
-/// Copies `len` bytes; the two ranges may overlap. Other threads, processes and NICs may change either range meanwhile: the copy is then torn,
+/// Copies `len` bytes; the two ranges may overlap. Other threads, processes and NICs may change either range during the copy: it is then torn,
 /// unless it is of one aligned word of 8 bytes.
 ///
 /// # Safety
-/// Both ranges are mapped for as long as the call takes, the second one writable, and no Rust reference to the second one's bytes
-/// is used meanwhile, nor a mutable one to the first one's.
+/// Both ranges are mapped during the call, the second one writable. During the call no Rust reference to the second range's bytes is used, nor
+/// a mutable one to the first range's.
 #[inline]
 pub unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     if len > SHORT && !cfg!(miri) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions above.
         unsafe { move_bytes(from, to, len) };
         return;
     }
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller's promise, of at most `SHORT` bytes.
+    // SAFETY: the caller guarantees the conditions above, and `len` is at most `SHORT`.
     unsafe {
         x86::copy(from, to, len);
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions above.
     unsafe {
         copy_by_atomics(from, to, len);
     }
 }
 
-/// Copies `len` bytes as [`copy_shared`] does. Each aligned word of 8 bytes in the target is stored whole, and after all that this thread has
-/// stored before, the words to its left included, if the target begins at such a word. For few bytes: it costs an instruction more per word.
+/// Copies `len` bytes as [`copy_shared`] does, with whole words in order. If the target is aligned, each aligned word of 8 bytes is stored
+/// whole, after all earlier stores of this thread, including the words to its left. For few bytes: it costs one more instruction per word.
 ///
 /// # Safety
 /// As [`copy_shared`], and the ranges do not overlap.
@@ -50,26 +50,26 @@ pub unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
 pub unsafe fn copy_shared_words(from: *const u8, to: *mut u8, len: usize) {
     let whole = if to.addr().is_multiple_of(WORD) { len & !(WORD - 1) } else { 0 };
     for at in (0..whole).step_by(WORD) {
-        // SAFETY: eight bytes of the caller's first range.
+        // SAFETY: these are eight bytes of the caller's first range.
         let word = unsafe { load_word(from.wrapping_add(at)) };
-        // SAFETY: an aligned word of the caller's second range, to which no reference is used.
+        // SAFETY: this is an aligned word of the caller's second range, to which no reference is used.
         let target = unsafe { AtomicU64::from_ptr(to.wrapping_add(at).cast()) };
         target.store(word, Ordering::Release);
     }
-    // SAFETY: what is left of both ranges.
+    // SAFETY: these are the remaining bytes of both ranges.
     unsafe { copy_shared(from.wrapping_add(whole), to.wrapping_add(whole), len - whole) };
 }
 
 /// Loads a word, in memory byte order, from any address.
 ///
 /// # Safety
-/// Eight bytes are mapped there, and no mutable reference to them is used meanwhile.
+/// Eight bytes are mapped at `from`, and no mutable reference to them is used during the call.
 #[inline]
 unsafe fn load_word(from: *const u8) -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let word;
-        // SAFETY: the caller's promise; nothing is written.
+        // SAFETY: the caller guarantees the conditions above; the instruction only loads.
         unsafe {
             std::arch::asm!(
                 "mov {word}, qword ptr [{from}]",
@@ -82,7 +82,7 @@ unsafe fn load_word(from: *const u8) -> u64 {
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     {
         let mut bytes = [0; WORD];
-        // SAFETY: the caller's promise, and an array of this function.
+        // SAFETY: the caller guarantees the source; the target is a local array.
         unsafe { copy_by_atomics(from, bytes.as_mut_ptr(), WORD) };
         u64::from_ne_bytes(bytes)
     }
@@ -95,13 +95,13 @@ unsafe fn load_word(from: *const u8) -> u64 {
 #[inline]
 unsafe fn move_bytes(from: *const u8, to: *mut u8, len: usize) {
     type MoveBytes = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
-    // The compiler knows what memmove is, and not what this address leads to.
+    // The compiler knows the semantics of memmove, but not that this address is memmove.
     let move_bytes = black_box(libc::memmove as MoveBytes);
-    // SAFETY: both ranges hold so many bytes, and may overlap.
+    // SAFETY: the caller guarantees that both ranges have `len` bytes; memmove allows overlap.
     unsafe { move_bytes(to.cast(), from.cast(), len) };
 }
 
-/// Copies word by word where both ranges are words, and byte by byte elsewhere; the ranges may overlap.
+/// Copies word by word if both ranges are aligned, else byte by byte; the ranges may overlap.
 ///
 /// # Safety
 /// As [`copy_shared`].
@@ -110,16 +110,16 @@ unsafe fn copy_by_atomics(from: *const u8, to: *mut u8, len: usize) {
     use std::sync::atomic::AtomicU8;
 
     let copy_byte = |at: usize| {
-        // SAFETY: a byte of the first range, which is mapped; a byte is always aligned.
+        // SAFETY: this is a byte of the first range, which is mapped; a byte is always aligned.
         let source = unsafe { AtomicU8::from_ptr(from.wrapping_add(at).cast_mut()) };
-        // SAFETY: as above, of the second range.
+        // SAFETY: this is a byte of the second range, which is mapped; a byte is always aligned.
         let target = unsafe { AtomicU8::from_ptr(to.wrapping_add(at)) };
         target.store(source.load(Ordering::Relaxed), Ordering::Relaxed);
     };
     let copy_word = |index: usize| {
-        // SAFETY: a word of the first range, which is mapped, and aligned as was asked below.
+        // SAFETY: this is a word of the first range, which is mapped, and aligned by the check of `are_words` below.
         let source = unsafe { AtomicU64::from_ptr(from.wrapping_add(WORD * index).cast_mut().cast()) };
-        // SAFETY: as above, of the second range.
+        // SAFETY: this is a word of the second range, which is mapped, and aligned by the check of `are_words` below.
         let target = unsafe { AtomicU64::from_ptr(to.wrapping_add(WORD * index).cast()) };
         target.store(source.load(Ordering::Relaxed), Ordering::Relaxed);
     };
@@ -136,20 +136,20 @@ unsafe fn copy_by_atomics(from: *const u8, to: *mut u8, len: usize) {
 mod x86 {
     use std::arch::asm;
 
-    /// Copies at most [`SHORT`](super::SHORT) bytes. All is loaded before anything is stored, so that overlapping ranges are right.
+    /// Copies at most [`SHORT`](super::SHORT) bytes. All loads precede all stores, so that overlapping ranges are copied correctly.
     ///
     /// # Safety
     /// As [`copy_shared`](super::copy_shared).
     #[inline]
     pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         match len {
-            // Most copies are of words, whose length is often known here.
-            // SAFETY: the caller's promise of eight bytes.
+            // Most copies are of words, whose length is often a constant here.
+            // SAFETY: the caller guarantees eight bytes.
             8 => unsafe { copy_word(from, to) },
             0 => {}
-            // SAFETY: the caller's promise; there are so many bytes.
+            // SAFETY: the caller guarantees `len` bytes.
             1..8 => unsafe { copy_few(from, to, len) },
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees `len` bytes.
             _ => unsafe { copy_short(from, to, len) },
         }
     }

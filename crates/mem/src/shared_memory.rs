@@ -1,6 +1,6 @@
-//! Memory of a process that others of its host map: a memory file that stays as large as it is, found by process and descriptor number.
-//! Made by front ends with symmetric memory, so that processes of one host read and write each other's by loads and stores. Never
-//! passes a descriptor itself: who may look into the process finds it.
+//! Memory of a process that other processes of its host map: a memory file of fixed size, found by process and descriptor number. Created by
+//! front ends with symmetric memory, so that processes of one host access each other's memory by loads and stores. It never passes a descriptor
+//! itself: a process that may access the owner's `/proc` entry opens the file there.
 
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::ptr;
@@ -13,19 +13,19 @@ use crate::ipc::CallFailure;
 use crate::ipc::mapping::{FIXED, cause_of, create_sized_file};
 use crate::{MemoryKind, MemoryRange};
 
-/// Bytes of a page.
+/// Page size, in bytes.
 const PAGE: usize = 4096;
 
-/// What another process finds a memory file by.
+/// The identification by which another process finds a memory file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MemoryFileId {
-    /// The process, as its own namespace numbers it.
+    /// The process number in its own namespace.
     pub pid: u32,
-    /// Its descriptor.
+    /// The descriptor number in that process.
     pub fd: u32,
-    /// The file's number, by which another one is told apart.
+    /// The file's inode, by which a wrong file is detected.
     pub inode: u64,
-    /// Its bytes.
+    /// Length of the file, in bytes.
     pub len: u64,
 }
 
@@ -37,36 +37,37 @@ pub struct SharedMemory {
     inode: u64,
 }
 
-/// Another process's memory cannot be mapped.
+/// Why another process's memory cannot be mapped.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// The system refuses: the process is gone, belongs to another user, or is in another namespace.
+    /// A system call failed: the process has ended, belongs to another user, or is in another namespace.
     #[error(transparent)]
     System(#[from] CallFailure),
-    /// What is there is another file.
+    /// The descriptor refers to another file.
     #[error("descriptor {0} of the process is another file than it said")]
     Other(u32),
 }
 
-/// Addresses that go back when nobody has the memory any more. Children of a fork keep them.
+/// A mapping that is unmapped when its last user is dropped. Forked children keep it.
 #[derive(Debug)]
 struct MappingGuard {
     addr: usize,
     len: usize,
-    /// Memory that is to live as long.
+    /// Memory to keep alive as long as the mapping.
     _kept: Option<MemoryRange>,
 }
 
 impl Drop for MappingGuard {
     fn drop(&mut self) {
-        // SAFETY: called once by the owner of the mapping, from which nothing is borrowed any more.
+        // SAFETY: called once by the owner of the mapping, from which no borrow is left.
         let _ = unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(self.addr), self.len) };
     }
 }
 
-/// Maps the bytes that a device's driver has exported as a dma-buf, where the CPU can reach such: those of `memory`, whose first one is at `offset` in the file. The
-/// mapping is memory of the host, and keeps `memory`. Called by NICs that are software, in the place of those that reach devices.
+/// Maps bytes that a device's driver has exported as a dma-buf, if the CPU can access them: those of `memory`, whose first byte is at `offset`
+/// in the file. The mapping is memory of the host, and keeps `memory` alive. Called by software NICs, which have no DMA engine to access a
+/// device.
 ///
 /// # Errors
 /// The system's error; EINVAL if the file is shorter.
@@ -80,12 +81,12 @@ pub fn map_exported(memory: &MemoryRange, file: &impl AsFd, offset: u64) -> Resu
     whole.sub_range(inset, memory.len() as u64).map_err(|_| short())
 }
 
-/// Maps all of a file, at a multiple of that power of two.
+/// Maps a whole file, at an address that is a multiple of `align`, a power of two.
 fn map_aligned(file: &impl AsFd, len: usize, align: usize) -> Result<MemoryRange, CallFailure> {
     map_part(file, 0, len, align, None)
 }
 
-/// Maps bytes of a file, from the beginning of a page on, at a multiple of that power of two.
+/// Maps bytes of a file from the page-aligned offset `start` on, at an address that is a multiple of `align`, a power of two.
 fn map_part(
     file: &impl AsFd,
     start: u64,
@@ -105,25 +106,25 @@ fn map_part(
     let addr = owner.addr.next_multiple_of(align);
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED | MapFlags::FIXED;
-    // SAFETY: replaces only addresses that were just taken, which nobody knows yet.
+    // SAFETY: the call replaces only addresses that were just reserved and that no other code knows yet.
     let base = unsafe {
         rustix::mm::mmap(ptr::with_exposed_provenance_mut(addr), len, protection, flags, file, start)
     };
     base.map_err(cause_of("mmap"))?;
-    // SAFETY: mapped readable and writable as long as the owner lives, which the range keeps; nobody refers to the bytes.
+    // SAFETY: the bytes are mapped readable and writable as long as `owner` lives, which the range keeps; no reference to them exists.
     Ok(unsafe { MemoryRange::with_owner(addr, len, MemoryKind::Host, owner) })
 }
 
 impl SharedMemory {
-    /// New zeroed memory; its pages are taken from the system as they are used. `name` is for who looks into `/proc`.
+    /// Allocates zeroed memory, whose pages the system allocates on use. `name` is shown in `/proc`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn new(name: &str, len: usize) -> Result<Self, CallFailure> {
         Self::new_aligned(name, len, PAGE)
     }
 
-    /// The same, in this process at a multiple of a power of two.
+    /// Allocates memory as [`SharedMemory::new`], at a local address that is a multiple of `align`, rounded up to a power of two.
     ///
     /// # Errors
     /// As [`SharedMemory::new`].
@@ -133,35 +134,35 @@ impl SharedMemory {
         Self::from_file(file, memory)
     }
 
-    /// A file that is mapped as that memory.
+    /// Wraps a file that is mapped as `memory`.
     pub(crate) fn from_file(file: OwnedFd, memory: MemoryRange) -> Result<Self, CallFailure> {
         let inode = rustix::fs::fstat(&file).map_err(cause_of("fstat"))?.st_ino;
         Ok(Self { file, memory, inode })
     }
 
-    /// The bytes.
+    /// Returns the mapped bytes.
     #[must_use]
     pub fn memory(&self) -> &MemoryRange {
         &self.memory
     }
 
-    /// What another process maps it by that is handed this.
+    /// Returns a descriptor by which another process can map the memory.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn descriptor(&self) -> Result<OwnedFd, CallFailure> {
         self.file.try_clone().map_err(cause_of("fcntl"))
     }
 
-    /// Maps the memory of another process that has handed over its descriptor, and said how long it is. The mapping stays when that ends.
+    /// Maps the memory of another process, given its descriptor and its length in bytes. The mapping stays valid when that process ends.
     ///
     /// # Errors
-    /// [`PeerError`], if it is not a memory file of exactly that size that keeps it.
+    /// [`PeerError`], if the file is not a memory file of exactly that size, sealed against resizing.
     pub fn map_peer(file: &impl AsFd, len: u64) -> Result<MemoryRange, PeerError> {
         map_checked(file, len, None)
     }
 
-    /// What others find it by, as long as it lives.
+    /// Returns the identification by which other processes find the memory as long as this value lives.
     #[must_use]
     pub fn file_id(&self) -> MemoryFileId {
         let fd = self.file.as_raw_fd().cast_unsigned();
@@ -170,7 +171,7 @@ impl SharedMemory {
 }
 
 impl MemoryFileId {
-    /// Maps the memory of another process of this host. The mapping stays when that ends.
+    /// Maps the memory of another process of this host. The mapping stays valid when that process ends.
     ///
     /// # Errors
     /// [`PeerError`].
@@ -185,7 +186,7 @@ impl MemoryFileId {
     }
 }
 
-/// Maps a memory file if it has that size for ever, and that number if one is asked for.
+/// Maps a memory file if it has exactly that size, sealed against resizing, and the given inode if there is one.
 fn map_checked(file: &impl AsFd, len: u64, inode: Option<u64>) -> Result<MemoryRange, PeerError> {
     let other = PeerError::Other(file.as_fd().as_raw_fd().cast_unsigned());
     let Ok(seals) = rustix::fs::fcntl_get_seals(file) else { return Err(other) };

@@ -1,6 +1,6 @@
-//! The writable static variables of this program, as memory that others of its host map: pages of data and bss that are replaced in
-//! place by a memory file with the same contents. Called once, early, by front ends in which static variables are symmetric. Leaves alone
-//! what the dynamic linker made read-only, and the variables of libraries.
+//! The writable static variables of this program, as memory that other processes of its host map: pages of data and bss are replaced in place
+//! by a memory file with the same contents. Called once, early, by front ends in which static variables are symmetric. It does not include
+//! pages that the dynamic linker made read-only, nor the variables of libraries.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -15,73 +15,73 @@ use crate::shared_copy::copy_shared;
 use crate::shared_memory::SharedMemory;
 use crate::{MemoryKind, MemoryRange};
 
-/// Bytes of a page.
+/// Page size, in bytes.
 const PAGE: usize = 4096;
 
-/// Where the static variables of the program lie.
+/// The address range of the program's static variables.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StaticVariables {
     addr: usize,
     len: usize,
 }
 
-/// What a child of a fork has to put right. There is one program in a process, and the system calls without an argument.
+/// The range that a forked child has to replace. The fork handlers take no argument, and a process has one program.
 static MADE: OnceLock<StaticVariables> = OnceLock::new();
 
 thread_local! {
-    /// Where a copy for the child lies that this thread forks; 0 without one. Several threads may fork at once.
+    /// Address of the copy for the child that this thread forks; 0 without one. Per thread, because several threads may fork at once.
     static COPY: Cell<usize> = const { Cell::new(0) };
 }
 
 impl StaticVariables {
-    /// Those of this program: all writable pages of its last writable segment that stay writable.
+    /// Returns the range of this program: all pages of its last writable segment that stay writable.
     #[must_use]
     pub fn find() -> Option<Self> {
         let mut found = None;
-        // SAFETY: `note` is called before this returns, with a live description each time, and the pointer to `found`.
+        // SAFETY: `note` is called only before this returns, each time with a live description and the pointer to `found`.
         unsafe { libc::dl_iterate_phdr(Some(note), ptr::from_mut(&mut found).cast()) };
         found
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn addr(&self) -> usize {
         self.addr
     }
 
-    /// Bytes.
+    /// Returns the length, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether the range is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The bytes as they are: nobody else maps them.
+    /// Returns the bytes in place, not shared with any other process.
     ///
     /// # Safety
-    /// Nobody holds a Rust reference to static variables of the program while methods of what comes back run.
+    /// No Rust reference to static variables of the program exists while methods of the result run.
     #[must_use]
     pub unsafe fn memory(&self) -> MemoryRange {
-        // SAFETY: the program is never unmapped, and its pages here are writable; the rest is the caller's promise.
+        // SAFETY: the program is never unmapped, and these pages are writable; the caller guarantees the rest.
         unsafe { MemoryRange::from_raw(self.addr, self.len, MemoryKind::Host) }
     }
 
-    /// Replaces them by a memory file in the same place, with the same contents. A child of a fork has a copy of its own, as ever. To be
-    /// called once in a process.
+    /// Replaces the variables in place by a memory file with the same contents. A forked child still gets a private copy. Call it at most once per
+    /// process.
     ///
     /// # Safety
-    /// No other thread changes static variables of the program in the meantime; and as [`StaticVariables::memory`].
+    /// No other thread changes static variables of the program during the call; and as [`StaticVariables::memory`].
     ///
     /// # Errors
-    /// What the system says; everything is then as before.
+    /// The system's error; the variables are then unchanged.
     pub unsafe fn share_as_file(self) -> Result<SharedMemory, CallFailure> {
         let file = create_sized_file("trunkline.statics", self.len as u64)?;
-        // SAFETY: as in `memory`; read before anybody can change them.
+        // SAFETY: the pages are mapped for the lifetime of the program, and the caller guarantees that no thread changes them during the call.
         let bytes =
             unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(self.addr), self.len) };
         let mut done = 0;
@@ -96,32 +96,32 @@ impl StaticVariables {
         let at = ptr::with_exposed_provenance_mut(self.addr);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: replaces, at once, writable pages of the program by others with the same contents and rights, which the caller's promise
-        // keeps the same.
+        // SAFETY: the call atomically replaces writable pages of the program by pages with the same contents and protection; the caller guarantees
+        // that the contents did not change since they were copied.
         unsafe { rustix::mm::mmap(at, self.len, protection, flags, &file, 0) }.map_err(cause_of("mmap"))?;
         if MADE.set(self).is_ok() {
-            // SAFETY: three functions that live as long as this library, which has not to be unloaded while the program runs.
+            // SAFETY: the three functions live as long as this library, which must not be unloaded while the program runs.
             unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
         }
-        // SAFETY: mapped for ever.
+        // SAFETY: the range stays mapped for the lifetime of the process; the caller guarantees that no references exist.
         let memory = unsafe { self.memory() };
         SharedMemory::from_file(file, memory)
     }
 }
 
-/// Takes what it needs of the first object, which is the program, and ends.
+/// Stores the range of the first object, which is the program, and stops the iteration.
 unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, out: *mut c_void) -> c_int {
-    // SAFETY: the linker gives a live description.
+    // SAFETY: the linker passes a live description.
     let info = unsafe { &*info };
-    // SAFETY: as many headers as it says, which are mapped.
+    // SAFETY: the description states the number of headers, which are mapped.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    // SAFETY: `StaticVariables::find` gives this pointer, and nobody else has it now.
+    // SAFETY: `StaticVariables::find` passes this pointer to a local variable, which no other code uses during the iteration.
     let found = unsafe { &mut *out.cast::<Option<StaticVariables>>() };
     *found = of_headers(headers, info.dlpi_addr as usize);
     1
 }
 
-/// The last writable segment without what becomes read-only.
+/// Returns the last writable segment without the pages that become read-only.
 fn of_headers(headers: &[libc::Elf64_Phdr], base: usize) -> Option<StaticVariables> {
     let writable =
         |header: &&libc::Elf64_Phdr| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0;
@@ -136,14 +136,14 @@ fn of_headers(headers: &[libc::Elf64_Phdr], base: usize) -> Option<StaticVariabl
     for relro in headers.iter().filter(|header| header.p_type == libc::PT_GNU_RELRO) {
         let (from, to) = range(relro);
         if from < end && to > start {
-            // The linker protects whole pages up to the one in which it ends.
+            // The linker protects whole pages, up to the page in which the range ends.
             start = start.max(to & !(PAGE - 1));
         }
     }
     (start < end).then(|| StaticVariables { addr: start, len: end - start })
 }
 
-/// A copy of them in memory of its own, if there is room.
+/// Copies the variables to a new private mapping; `None` if there is no memory.
 fn copy_statics(statics: &StaticVariables) -> Option<*mut c_void> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE;
@@ -151,12 +151,13 @@ fn copy_statics(statics: &StaticVariables) -> Option<*mut c_void> {
     let made = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), statics.len, protection, flags) };
     let copy = made.ok()?;
     let from = ptr::with_exposed_provenance::<u8>(statics.addr);
-    // SAFETY: both are mapped and that long, and the copy is new. Other threads of the program may change its variables meanwhile.
+    // SAFETY: both ranges are mapped and `statics.len` long, and the copy is new. Other threads of the program may change its variables during the
+    // copy, which `copy_shared` allows.
     unsafe { copy_shared(from, copy.cast(), statics.len) };
     Some(copy)
 }
 
-/// Keeps a copy for the child, which shall not see what the parent's variables become.
+/// Makes a copy for the child, which must not see later changes of the parent's variables.
 unsafe extern "C" fn before_fork() {
     let Some(statics) = MADE.get() else { return };
     COPY.set(copy_statics(statics).map_or(0, <*mut c_void>::expose_provenance));
@@ -165,27 +166,27 @@ unsafe extern "C" fn before_fork() {
 unsafe extern "C" fn after_fork() {
     let (Some(statics), copy) = (MADE.get(), COPY.replace(0)) else { return };
     if copy != 0 {
-        // SAFETY: a mapping that `before_fork` made, and nobody else knows.
+        // SAFETY: `before_fork` made this mapping, and no other code has its address.
         let _ = unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(copy), statics.len) };
     }
 }
 
 unsafe extern "C" fn in_child() {
     let (Some(statics), copy) = (MADE.get(), COPY.replace(0)) else { return };
-    // There may be room in the child.
+    // The child may have memory although the parent had none.
     let from = if copy == 0 { copy_statics(statics) } else { Some(ptr::with_exposed_provenance_mut(copy)) };
     let to = ptr::with_exposed_provenance_mut(statics.addr);
     let moved = from.is_some_and(|from| {
-        // SAFETY: moves the copy over the pages of the parent, with the same contents and rights; the child has one thread.
+        // SAFETY: moves the copy over the parent's pages, with the same contents and protection; the child has only this thread.
         unsafe { rustix::mm::mremap_fixed(from, statics.len, statics.len, MremapFlags::MAYMOVE, to) }.is_ok()
     });
     if !moved {
-        // What it changed would be its parent's.
+        // The child must not continue: its changes would affect the parent's variables.
         let line =
             b"trunkline: a child of a fork ends: no memory for static variables of its own (vm.overcommit_memory, ulimit -v)\n";
-        // SAFETY: writes bytes that are there.
+        // SAFETY: writes the bytes of a live slice.
         unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
-        // SAFETY: ends the child, which has run nothing of the program's yet.
+        // SAFETY: ends the child, which has not yet run any code of the program.
         unsafe { libc::_exit(1) };
     }
 }
@@ -234,7 +235,7 @@ mod tests {
         let statics = StaticVariables::find().unwrap();
         let at = ptr::from_ref(&HERE).expose_provenance();
         assert!((statics.addr()..statics.addr() + statics.len()).contains(&at), "{statics:?} and {at:#x}");
-        // SAFETY: only an atomic is looked at.
+        // SAFETY: only an atomic is loaded.
         let memory = unsafe { statics.memory() };
         assert_eq!(memory.load((at - statics.addr()) as u64), Ok(7));
     }

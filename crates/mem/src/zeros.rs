@@ -1,5 +1,5 @@
-//! Zeroed buffers of this process alone, from an allocator that may have no memory. Called by fabrics and hosts for the buffers of sockets and
-//! copies. Never writes the zeros where the system's pages are zero already, so that a buffer which is not used takes no memory.
+//! Zeroed buffers private to this process, from an allocator that may fail. Used by fabrics and hosts for the buffers of sockets and copies. It
+//! never writes zeros to pages that the system has zeroed already, so that an unused buffer uses no memory.
 
 use std::alloc::{Layout, alloc_zeroed};
 
@@ -21,7 +21,8 @@ pub fn try_zeros(len: usize) -> Result<Box<[u8]>, OutOfMemory> {
         return Err(no_memory);
     }
     let bytes = std::ptr::slice_from_raw_parts_mut(start, len);
-    // SAFETY: the global allocator gave these bytes by the layout of a slice of bytes, all are initialized, and the pointer has no other user.
+    // SAFETY: the global allocator returned these bytes for the layout of a slice of bytes, all are initialized, and the pointer has no other
+    // user.
     Ok(unsafe { Box::from_raw(bytes) })
 }
 

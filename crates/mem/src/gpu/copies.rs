@@ -1,5 +1,6 @@
-//! Copies of a few bytes from and to memory of one of NVIDIA's devices, on a stream of their own: they wait for no kernel, which may be waiting for what is
-//! copied. For who has no mapping of the memory; each takes ten microseconds or more. Of another vendor's driver there are none.
+//! Copies of a few bytes from and to memory of an NVIDIA device, on a dedicated stream, so that they never wait for a kernel that itself waits
+//! for the copied data. For callers that have no mapping of the memory; each copy takes ten microseconds or more. Drivers of other vendors are
+//! not supported.
 
 use std::ffi::{CStr, c_void};
 use std::fmt;
@@ -20,28 +21,28 @@ pub struct GpuCopyStream {
     stream: *mut calls::Stream,
 }
 
-// SAFETY: the driver may be called by any thread, and locks what it keeps for a stream.
+// SAFETY: any thread may call the driver, which locks its own state of a stream.
 unsafe impl Send for GpuCopyStream {}
 // SAFETY: as above.
 unsafe impl Sync for GpuCopyStream {}
 
-/// Copies cannot be made.
+/// Why a copy cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuCopyError {
-    /// The driver has no functions for it.
+    /// The driver lacks the functions for copies.
     #[error(transparent)]
     Missing(#[from] GpuUnavailable),
     /// A call failed.
     #[error(transparent)]
     Call(#[from] DriverCallError),
-    /// Another vendor's.
+    /// The device is of another vendor.
     #[error("copies are made by NVIDIA's driver only")]
     Vendor,
 }
 
 impl GpuCopyStream {
-    /// For memory of a device.
+    /// Creates a stream for memory of a device.
     ///
     /// # Errors
     /// [`GpuCopyError`].
@@ -69,33 +70,34 @@ impl GpuCopyStream {
                 // SAFETY: as above.
                 .map(|at| unsafe { transmute::<NonNull<c_void>, calls::FlushGpuDirectRdmaWrites>(at) }),
         };
-        // A stream without the flag waits for kernels on the default one.
+        // Without this flag, the stream would wait for kernels on the default stream.
         let flags = calls::STREAM_NON_BLOCKING;
         let mut stream = ptr::null_mut();
         let code = cuda.with_device_context(device, || {
-            // SAFETY: writes a handle to a place of ours, in the device's context.
+            // SAFETY: the call writes a handle to a local variable, in the device's context.
             unsafe { (calls.stream_create)(&raw mut stream, flags) }
         })?;
         cuda.check_status("cuStreamCreate", code)?;
         Ok(Self { cuda, calls, device, stream })
     }
 
-    /// Copies from the device, and waits for it. What NICs brought before is there, and stays before what is copied to the device next.
+    /// Copies from the device and waits until the copy completes. Writes by NICs that arrived before the call are visible to it, and are ordered
+    /// before the next copy to the device.
     ///
     /// # Errors
-    /// [`DriverCallError`]: the bytes are not there.
+    /// [`DriverCallError`]: `out` is not filled.
     pub fn copy_from_device(&self, addr: usize, out: &mut [u8]) -> Result<(), DriverCallError> {
         if let Some(flush) = self.calls.flush_gpu_direct_rdma_writes {
             let target = calls::FLUSH_TARGET_CURRENT_CTX;
             let scope = calls::FLUSH_TO_OWNER;
-            // SAFETY: takes two numbers. A device that keeps the order by itself says that it does not support it.
+            // SAFETY: the call takes two numbers. A device that keeps this order by itself returns `NOT_SUPPORTED`.
             let code = self.cuda.with_device_context(self.device, || unsafe { flush(target, scope) })?;
             if code != status::NOT_SUPPORTED {
                 self.cuda.check_status("cuFlushGPUDirectRDMAWrites", code)?;
             }
         }
         let code = self.cuda.with_device_context(self.device, || {
-            // SAFETY: the driver checks the address, and writes as many bytes as there is room for before it is waited for.
+            // SAFETY: the driver checks the address, and writes at most `out.len()` bytes to `out`, which is borrowed until the wait below.
             unsafe {
                 (self.calls.memcpy_dtoh_async)(out.as_mut_ptr().cast(), addr as u64, out.len(), self.stream)
             }
@@ -104,7 +106,7 @@ impl GpuCopyStream {
         self.synchronize_stream()
     }
 
-    /// Copies to the device, and waits for it.
+    /// Copies to the device and waits until the copy completes.
     ///
     /// # Errors
     /// As [`GpuCopyStream::copy_from_device`].
@@ -112,20 +114,20 @@ impl GpuCopyStream {
         self.write_all(&[(addr, bytes)])
     }
 
-    /// Copies to several addresses of the device, each behind the one before, and waits once for all.
+    /// Copies to several addresses of the device in order, and waits once for all copies.
     ///
     /// # Errors
-    /// As [`GpuCopyStream::copy_from_device`]: some may be there.
+    /// As [`GpuCopyStream::copy_from_device`]: some of the copies may have completed.
     pub fn write_all(&self, all: &[(usize, &[u8])]) -> Result<(), DriverCallError> {
         let begun = all.iter().try_for_each(|(addr, bytes)| self.begin_write(*addr, bytes));
-        // Copies that were begun before a failed one still read their bytes.
+        // Copies that were enqueued before a failed one still read their bytes, so wait in either case.
         begun.and(self.synchronize_stream())
     }
 
-    /// The bytes stay as they are until [`GpuCopyStream::synchronize_stream`].
+    /// Enqueues a copy; `bytes` must not change until [`GpuCopyStream::synchronize_stream`] returns.
     fn begin_write(&self, addr: usize, bytes: &[u8]) -> Result<(), DriverCallError> {
         let code = self.cuda.with_device_context(self.device, || {
-            // SAFETY: the driver checks the address, and has read the bytes when it has been waited for.
+            // SAFETY: the driver checks the address; the callers hold `bytes` until they have synchronized the stream.
             unsafe {
                 (self.calls.memcpy_htod_async)(addr as u64, bytes.as_ptr().cast(), bytes.len(), self.stream)
             }
@@ -135,7 +137,7 @@ impl GpuCopyStream {
 
     fn synchronize_stream(&self) -> Result<(), DriverCallError> {
         let code = self.cuda.with_device_context(self.device, || {
-            // SAFETY: a stream of ours.
+            // SAFETY: the stream was created by this value.
             unsafe { (self.calls.stream_synchronize)(self.stream) }
         })?;
         self.cuda.check_status("cuStreamSynchronize", code)
@@ -144,9 +146,9 @@ impl GpuCopyStream {
 
 impl Drop for GpuCopyStream {
     fn drop(&mut self) {
-        // What cannot be given back is the driver's until the process ends.
+        // A stream that cannot be destroyed stays with the driver until the process ends.
         let _ = self.cuda.with_device_context(self.device, || {
-            // SAFETY: a stream of ours, on which nothing is under way.
+            // SAFETY: the stream was created by this value, and every copy on it was waited for.
             unsafe { (self.calls.stream_destroy)(self.stream) }
         });
     }

@@ -1,6 +1,6 @@
-//! NVIDIA's driver. Made and called by [`Gpu`](super::VendorDriver) alone. It keeps no context: where a call turns out to need one in
-//! a thread without, it borrows the device's primary context for that call (which begins with it, if the process uses
-//! the memory through another one). It never does for memory that is of no device.
+//! NVIDIA's driver, called by [`VendorDriver`](super::VendorDriver) and the modules of this crate only. It holds no context. Where a call turns
+//! out to need one in a thread without, it borrows the device's primary context for that call, and creates it if the process uses the memory
+//! through another context. It never does so for memory that belongs to no device.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::mem::transmute;
@@ -15,9 +15,9 @@ use super::{
     ExportRefusal, GpuUnavailable, GpuVendor, LookError, PointerKind,
 };
 
-/// The oldest driver, as it counts versions: CUDA 11.0.
+/// The oldest supported driver version, as the driver counts: CUDA 11.0.
 const LEAST: c_int = 11_000;
-/// What is asked about an address, in one call; the first [`PLAIN`] of it needs no context.
+/// The attributes queried for an address, in one call; the first [`PLAIN`] of them need no context.
 const ASKED: [c_uint; 6] = [
     pointer_attribute::MEMORY_TYPE,
     pointer_attribute::IS_MANAGED,
@@ -26,12 +26,12 @@ const ASKED: [c_uint; 6] = [
     pointer_attribute::RANGE_SIZE,
     pointer_attribute::SYNC_MEMOPS,
 ];
-/// How many of [`ASKED`] the driver answers in any thread.
+/// How many of [`ASKED`] the driver returns in any thread.
 const PLAIN: usize = 3;
-/// The function that exports.
+/// The name of the export function.
 const EXPORT: &str = "cuMemGetHandleForAddressRange";
 
-/// The driver, which has begun and has devices.
+/// The initialised driver, with at least one device.
 #[derive(Clone)]
 pub(crate) struct CudaLibrary {
     calls: Calls,
@@ -39,7 +39,7 @@ pub(crate) struct CudaLibrary {
     devices: u32,
 }
 
-/// Fills [`Calls`]: each function under its name, those behind the semicolon where the library has them.
+/// Fills [`Calls`]: each function by its symbol; those after the semicolon are optional.
 macro_rules! load {
     ($find:expr; $($field:ident $kind:ident $symbol:literal)*; $($may:ident $may_kind:ident $may_symbol:literal)*) => { Calls {
         // SAFETY: the symbol of this name is a function of the field's type, which `cargo xtask bindings` compares with
@@ -50,7 +50,7 @@ macro_rules! load {
     } };
 }
 
-/// The functions of the library that comes with NVIDIA's kernel driver.
+/// Loads the functions of the library that is installed with NVIDIA's kernel driver.
 pub(crate) fn load_calls() -> Result<Calls, GpuUnavailable> {
     let library = DynamicLibrary::open(&[calls::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
     let find = |symbol: &CStr| library.find(symbol);
@@ -76,18 +76,18 @@ pub(crate) fn load_calls() -> Result<Calls, GpuUnavailable> {
 }
 
 impl CudaLibrary {
-    /// Begins.
+    /// Initialises the driver.
     pub(crate) fn new(calls: Calls) -> Result<Self, GpuUnavailable> {
         let mut this = Self { calls, version: 0, devices: 0 };
         let mut count = 0;
-        // SAFETY: writes a number to a place of ours; may be called before the driver has begun.
+        // SAFETY: the call writes a number to a local variable, and is allowed before `cuInit`.
         let code = unsafe { (this.calls.driver_get_version)(&raw mut this.version) };
         this.check_status("cuDriverGetVersion", code)?;
         if this.version < LEAST {
             let [found, least] = [this.version, LEAST].map(|v| format!("CUDA {}", format_version(v)));
             return Err(GpuUnavailable::TooOld { vendor: GpuVendor::Nvidia, found, least });
         }
-        // SAFETY: the one flag there is, none; may be called again and by others.
+        // SAFETY: 0 is the only defined flag; `cuInit` may be called repeatedly, also by other code of the process.
         let code = unsafe { (this.calls.init)(0) };
         if code == status::NO_DEVICE {
             return Err(GpuUnavailable::Devices { vendor: GpuVendor::Nvidia });
@@ -107,12 +107,12 @@ impl CudaLibrary {
         format!("CUDA {}", format_version(self.version))
     }
 
-    /// As the driver counts it: 12040.
+    /// Returns the version as the driver counts it: 12040 for CUDA 12.4.
     pub(crate) fn version_number(&self) -> c_int {
         self.version
     }
 
-    /// The functions.
+    /// Returns the table of functions.
     pub(crate) fn calls(&self) -> &Calls {
         &self.calls
     }
@@ -121,7 +121,7 @@ impl CudaLibrary {
         self.devices
     }
 
-    /// Whether every device can export memory.
+    /// Returns whether every device can export memory.
     pub(super) fn exports_memory(&self) -> Result<bool, DriverCallError> {
         if self.calls.mem_get_handle_for_address_range.is_none() {
             return Ok(false);
@@ -134,7 +134,7 @@ impl CudaLibrary {
         Ok(true)
     }
 
-    /// What an address is. An address that CUDA does not know is no error: its attributes are all zero.
+    /// Returns the attributes of an address. An address unknown to CUDA is not an error: its attributes are all zero.
     pub(super) fn query_pointer(&self, addr: usize) -> Result<AddressAttributes, LookError> {
         let (mut code, mut values) = self.query_attributes(addr, ASKED.len());
         if code == status::INVALID_CONTEXT {
@@ -163,15 +163,15 @@ impl CudaLibrary {
         }
     }
 
-    /// Asks for the first `count` of [`ASKED`].
+    /// Queries the first `count` of [`ASKED`].
     fn query_attributes(&self, addr: usize, count: usize) -> (Status, [u64; ASKED.len()]) {
-        // Wide enough for each; the driver writes as many of the low bytes as the attribute has.
+        // Wide enough for each attribute; the driver writes only the low bytes that an attribute has.
         let mut values = [0_u64; ASKED.len()];
         let mut places = values.each_mut().map(|value| ptr::from_mut(value).cast::<c_void>());
         let mut asked = ASKED;
         let asked = &mut asked[..count];
         let places = &mut places[..count];
-        // SAFETY: as many attributes as places, each with room for the largest; the address is only looked up.
+        // SAFETY: there are as many places as attributes, each with room for the largest; the driver does not access the address.
         let code = unsafe {
             (self.calls.pointer_get_attributes)(
                 count as c_uint,
@@ -183,7 +183,7 @@ impl CudaLibrary {
         (code, values)
     }
 
-    /// Exports whole pages around bytes that are known to lie in one allocation of the device.
+    /// Exports whole pages around bytes that the caller has checked to lie in one allocation of the device.
     pub(super) fn export_dmabuf(
         &self,
         device: u32,
@@ -208,11 +208,11 @@ impl CudaLibrary {
         let mut fd: c_int = -1;
         let kind = calls::MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
         let code = self.in_context(device, || {
-            // SAFETY: whole pages of an allocation, and a place for a descriptor, which is what this type of handle is.
+            // SAFETY: the window covers whole pages of an allocation, and a handle of this type is one descriptor, which `fd` has room for.
             unsafe { export((&raw mut fd).cast(), window.start as u64, window.len, kind, flags) }
         })?;
         match self.check_status(EXPORT, code) {
-            // SAFETY: the driver made it for us just now.
+            // SAFETY: the driver has just created the descriptor for this call; no other code owns it.
             Ok(()) => unsafe { DmaBuf::from_driver(EXPORT, fd, 0, window, len) }.map(DmaBufExport::Given),
             Err(error) if matches!(code, status::NOT_SUPPORTED | status::INVALID_VALUE) => {
                 Ok(DmaBufExport::Refused(ExportRefusal::Memory(error)))
@@ -221,8 +221,8 @@ impl CudaLibrary {
         }
     }
 
-    /// Allocates memory on the device of the thread's context; without one on the first, whose primary context is then kept,
-    /// as the memory would go with it. Where, and whether that is so.
+    /// Allocates memory on the device of the thread's context. Without a context it uses device 0 and retains that device's primary context,
+    /// because the memory is freed with its context. Returns the address, and whether the context was retained.
     pub(super) fn allocate(&self, len: usize) -> Result<(usize, bool), DriverCallError> {
         let mut at = 0;
         let mut call = || {
@@ -242,10 +242,10 @@ impl CudaLibrary {
         code.map(|()| (at as usize, true))
     }
 
-    /// Frees what was allocated on a device, and lets its context go if that was kept.
+    /// Frees memory of a device, and releases the context that [`CudaLibrary::allocate`] retained if `keeps` is set.
     pub(super) fn free(&self, device: u32, addr: usize, keeps: bool) -> Result<(), DriverCallError> {
         let code = self.in_context(device, || {
-            // SAFETY: it was allocated here, and nobody names it any more.
+            // SAFETY: the memory was allocated by `allocate`, and its last user has been dropped.
             unsafe { (self.calls.mem_free)(addr as u64) }
         });
         if keeps {
@@ -254,55 +254,55 @@ impl CudaLibrary {
         self.check_status("cuMemFree", code?)
     }
 
-    /// Takes part in a device's primary context.
+    /// Retains a device's primary context.
     fn retain_context(&self, device: calls::Device) -> Result<*mut calls::Context, DriverCallError> {
         let mut context = ptr::null_mut();
-        // SAFETY: writes a handle to a place of ours; whoever calls gives it back.
+        // SAFETY: the call writes a handle to a local variable; the caller releases the context.
         let code = unsafe { (self.calls.device_primary_ctx_retain)(&raw mut context, device) };
         self.check_status("cuDevicePrimaryCtxRetain", code).map(|()| context)
     }
 
-    /// Takes part in the primary context of a device, so that it stays between calls.
+    /// Retains the primary context of a device, so that it persists between calls.
     pub(crate) fn keep_context(&self, ordinal: u32) -> Result<(), DriverCallError> {
         self.retain_context(self.device_handle(ordinal)?).map(drop)
     }
 
-    /// The same, and which it is.
+    /// Retains the primary context of a device and returns it.
     pub(super) fn retained_context(&self, ordinal: u32) -> Result<*mut calls::Context, DriverCallError> {
         self.retain_context(self.device_handle(ordinal)?)
     }
 
-    /// Calls in a context that is retained.
+    /// Runs `call` in a context that the caller has retained.
     pub(super) fn with_context<T>(
         &self,
         mut context: *mut calls::Context,
         call: impl FnOnce() -> T,
     ) -> Result<T, DriverCallError> {
-        // SAFETY: it is retained by whoever calls.
+        // SAFETY: the caller has retained the context.
         let pushed = unsafe { (self.calls.ctx_push_current)(context) };
         self.check_status("cuCtxPushCurrent", pushed)?;
         let result = call();
-        // SAFETY: what was pushed above is on top, as the call leaves the stack as it is. It cannot fail then.
+        // SAFETY: the context pushed above is on top of the stack, because `call` leaves the stack as it is. The pop cannot fail then.
         let _ = unsafe { (self.calls.ctx_pop_current)(&raw mut context) };
         Ok(result)
     }
 
-    /// Gives that back.
+    /// Releases a context that was retained by [`CudaLibrary::keep_context`] or [`CudaLibrary::retained_context`].
     pub(crate) fn release_context(&self, ordinal: u32) {
         if let Ok(device) = self.device_handle(ordinal).or_else(|_| self.device_handle(ordinal)) {
-            // SAFETY: retained before. What it says changes nothing for the caller.
+            // SAFETY: the context was retained before. The caller could not act on an error.
             let _ = unsafe { (self.calls.device_primary_ctx_release)(device) };
         }
     }
 
-    /// Whether a device can export memory.
+    /// Returns whether a device can export memory.
     fn can_export(&self, device: u32) -> Result<bool, DriverCallError> {
         let device = self.device_handle(device)?;
         let mut can = 0;
         let asked = calls::DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED;
-        // SAFETY: writes a number to a place of ours, of a device that the driver has named.
+        // SAFETY: the call writes a number to a local variable; the driver returned the device handle.
         let code = unsafe { (self.calls.device_get_attribute)(&raw mut can, asked, device) };
-        // A driver that does not know the attribute does not know dma-bufs either.
+        // A driver that does not know the attribute does not support dma-bufs either.
         if code == status::INVALID_VALUE {
             return Ok(false);
         }
@@ -310,7 +310,7 @@ impl CudaLibrary {
         Ok(can != 0)
     }
 
-    /// The driver's handle of a device.
+    /// Returns the driver's handle of a device.
     pub(super) fn device_handle(&self, ordinal: u32) -> Result<calls::Device, DriverCallError> {
         let mut device = 0;
         // SAFETY: writes a handle to a place of ours.
@@ -320,7 +320,7 @@ impl CudaLibrary {
         Ok(device)
     }
 
-    /// Calls, and once more in the device's primary context if the thread turns out to have none that will do.
+    /// Runs `call`, and runs it again in the device's primary context if the thread has no suitable one.
     pub(super) fn in_context(
         &self,
         device: u32,
@@ -332,7 +332,7 @@ impl CudaLibrary {
         }
     }
 
-    /// Calls in the device's primary context.
+    /// Runs `call` in the device's primary context, which is retained for the call.
     pub(crate) fn with_device_context<T>(
         &self,
         device: u32,
@@ -340,14 +340,14 @@ impl CudaLibrary {
     ) -> Result<T, DriverCallError> {
         let device = self.device_handle(device)?;
         let mut context = self.retain_context(device)?;
-        // SAFETY: a context that is retained until it has been taken away again.
+        // SAFETY: the context stays retained until it has been popped.
         let pushed = unsafe { (self.calls.ctx_push_current)(context) };
         let result = self.check_status("cuCtxPushCurrent", pushed).map(|()| call());
         if pushed == status::SUCCESS {
-            // SAFETY: what was pushed above is on top, as the call leaves the stack as it is. It cannot fail then.
+            // SAFETY: the context pushed above is on top of the stack, because `call` leaves the stack as it is. The pop cannot fail then.
             let _ = unsafe { (self.calls.ctx_pop_current)(&raw mut context) };
         }
-        // SAFETY: retained above. What it says changes nothing for the caller.
+        // SAFETY: the context was retained above. The caller could not act on an error.
         let _ = unsafe { (self.calls.device_primary_ctx_release)(device) };
         result
     }
@@ -359,20 +359,20 @@ impl CudaLibrary {
         Err(DriverCallError { call, code, name: self.error_name(code), remedy: error_remedy(code) })
     }
 
-    /// The driver's name of a code.
+    /// Returns the driver's name of a code.
     fn error_name(&self, code: Status) -> String {
         let mut name = ptr::null();
-        // SAFETY: writes a pointer to a place of ours.
+        // SAFETY: the call writes a pointer to a local variable.
         let known = unsafe { (self.calls.get_error_name)(code, &raw mut name) } == status::SUCCESS;
         if !known || name.is_null() {
             return "an error without a name".to_owned();
         }
-        // SAFETY: a text of the driver's, which ends with zero and is never freed.
+        // SAFETY: the driver returned a zero-terminated string that it never frees.
         unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
     }
 }
 
-/// `12.4` of 12040.
+/// Formats 12040 as `12.4`.
 fn format_version(counted: c_int) -> String {
     format!("{}.{}", counted / 1000, counted % 1000 / 10)
 }

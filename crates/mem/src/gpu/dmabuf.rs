@@ -1,5 +1,5 @@
-//! Memory of a device as a descriptor that other drivers of the kernel understand. Made by the drivers; whoever registers
-//! it with a NIC hands over the descriptor with the offset and may close it then.
+//! Memory of a device as a dma-buf, a descriptor that other kernel drivers understand. Created by the GPU drivers; the code that registers it
+//! with a NIC passes descriptor and offset, and may close the descriptor afterwards.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
@@ -8,134 +8,134 @@ use rustix::io::FdFlags;
 
 use super::{DriverCallError, LookError, PointerKind};
 
-/// Exported bytes.
+/// An exported range of bytes.
 #[derive(Debug)]
 pub struct DmaBuf {
-    /// Holds the memory, also after it is freed; closed on exec.
+    /// Holds the memory even after it is freed; closed on exec.
     pub fd: OwnedFd,
-    /// Where the first of the bytes is in it. As far into a page as their address is.
+    /// Offset of the first byte in the dma-buf, in bytes. Congruent to the address modulo the page size.
     pub offset: u64,
-    /// How many they are.
+    /// Length, in bytes.
     pub len: usize,
 }
 
-/// How a NIC is to reach the memory.
+/// The path by which a NIC is to access the memory.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum DmaBufMapping {
-    /// As the driver sees fit.
+    /// The driver chooses.
     #[default]
     Any,
-    /// Over PCIe, also where the device has a coherent link to the host. Only NVIDIA's driver is asked.
+    /// PCIe, even if the device has a coherent link to the host. Passed to NVIDIA's driver only.
     Pcie,
 }
 
-/// What became of the wish to export.
+/// The result of an export.
 #[derive(Debug)]
 pub enum DmaBufExport {
-    /// It was granted.
+    /// The memory was exported.
     Given(DmaBuf),
-    /// It never will be for this memory; there is another way to register it.
+    /// The driver cannot export this memory; it may be registered by address instead.
     Refused(ExportRefusal),
 }
 
-/// Why a driver does not export.
+/// Why a driver does not export memory.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportRefusal {
-    /// It has no such function.
+    /// The driver has no export function.
     #[error("the driver has no {symbol}; {WITHOUT}")]
     Function {
         /// Its name.
         symbol: &'static str,
     },
-    /// The device cannot.
+    /// The device does not support exports.
     #[error("GPU {device} exports no memory; {WITHOUT}")]
     Device {
         /// Number of the device.
         device: u32,
     },
-    /// It does not for this memory.
+    /// The driver rejects this memory.
     #[error("{0}; {WITHOUT}")]
     Memory(DriverCallError),
 }
 
-/// What is done instead.
+/// The alternative named in messages.
 const WITHOUT: &str =
     "it is registered by its address instead, which needs the kernel module for peer memory (nvidia-peermem)";
 
-/// The memory is not exported, and should have been.
+/// Why an export failed that should have succeeded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DmaBufError {
-    /// It is no memory of a device.
+    /// The address is not memory of a device.
     #[error("{addr:#x} is {kind:?} memory, which cannot be exported")]
     Kind {
         /// The address.
         addr: usize,
-        /// What it is.
+        /// Its kind.
         kind: PointerKind,
     },
-    /// There is nothing to export.
+    /// The range is empty.
     #[error("no bytes are to be exported at {addr:#x}")]
     Empty {
         /// The address.
         addr: usize,
     },
-    /// Not all of it was allocated together.
+    /// The range exceeds its allocation.
     #[error("{len} bytes at {addr:#x} do not fit in their allocation of {size} bytes at {base:#x}")]
     Beyond {
-        /// First byte asked for.
+        /// First byte requested.
         addr: usize,
-        /// Bytes asked for.
+        /// Bytes requested.
         len: usize,
         /// First byte of the allocation.
         base: usize,
         /// Bytes of the allocation.
         size: usize,
     },
-    /// The address cannot be told.
+    /// The address cannot be classified.
     #[error(transparent)]
     Look(#[from] LookError),
-    /// The driver fails.
+    /// A driver call failed.
     #[error(transparent)]
     Driver(#[from] DriverCallError),
-    /// The descriptor is none, or the system does not take it.
+    /// The descriptor is invalid, or the system rejects it.
     #[error("{call} gave the descriptor {fd}, which is no good: {error}")]
     Descriptor {
         /// The function.
         call: &'static str,
         /// The descriptor.
         fd: RawFd,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// The driver exported less than was asked for.
+    /// The driver exported fewer bytes than requested.
     #[error("{call} gave {size} bytes, and {len} at offset {offset} were asked for")]
     Short {
         /// The function.
         call: &'static str,
-        /// Where the bytes should be.
+        /// Offset of the requested bytes in the dma-buf.
         offset: u64,
-        /// Bytes asked for.
+        /// Bytes requested.
         len: usize,
         /// Bytes of the dma-buf.
         size: u64,
     },
 }
 
-/// Whole pages around bytes: what a driver is asked to export.
+/// Whole pages around a range of bytes, as passed to a driver.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct PageWindow {
     /// Address of the first page.
     pub(super) start: usize,
     /// Bytes of all pages.
     pub(super) len: usize,
-    /// How far into the first page the bytes begin.
+    /// Offset of the range in the first page, in bytes.
     pub(super) inset: usize,
 }
 
 impl PageWindow {
-    /// The pages of `page` bytes each around `len` bytes at `addr`; `None` where they end behind the address space.
+    /// Returns the pages of `page` bytes around `len` bytes at `addr`; `None` if they exceed the address space.
     pub(super) fn around(addr: usize, len: usize, page: usize) -> Option<Self> {
         let start = addr - addr % page;
         let end = addr.checked_add(len)?.checked_next_multiple_of(page)?;
@@ -144,13 +144,13 @@ impl PageWindow {
 }
 
 impl DmaBuf {
-    /// Takes over what a driver gave: `start` is where the window's first byte is in it.
+    /// Takes ownership of a driver's descriptor; `start` is the offset of the window's first byte in it.
     ///
     /// # Errors
-    /// [`DmaBufError::Descriptor`], [`DmaBufError::Short`]. The descriptor is closed then.
+    /// [`DmaBufError::Descriptor`], [`DmaBufError::Short`]. The descriptor is closed in both cases.
     ///
     /// # Safety
-    /// Nobody else owns the descriptor, unless it is negative.
+    /// No other code owns the descriptor, unless it is negative.
     pub(super) unsafe fn from_driver(
         call: &'static str,
         fd: RawFd,
@@ -162,7 +162,7 @@ impl DmaBuf {
         if fd < 0 {
             return Err(fault(io::Error::from_raw_os_error(rustix::io::Errno::BADF.raw_os_error())));
         }
-        // SAFETY: the caller vouches that it is open and nobody else's.
+        // SAFETY: the caller guarantees that the descriptor is open and owned by no other code.
         let owned = unsafe { OwnedFd::from_raw_fd(fd) };
         let checked = Self::check_descriptor(call, &owned, start, window, len);
         let offset = match checked {
@@ -173,7 +173,7 @@ impl DmaBuf {
         Ok(Self { fd: owned, offset, len })
     }
 
-    /// Makes it close on exec, and finds where the bytes are, if it holds them.
+    /// Sets close-on-exec and returns the offset of the bytes, if the dma-buf contains them.
     fn check_descriptor(
         call: &'static str,
         fd: &OwnedFd,
@@ -194,7 +194,7 @@ impl DmaBuf {
     }
 }
 
-/// What is wrong with a descriptor.
+/// Why a descriptor is rejected.
 enum DescriptorFault {
     System(rustix::io::Errno),
     Other(DmaBufError),

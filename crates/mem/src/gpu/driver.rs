@@ -1,5 +1,5 @@
-//! A vendor's GPU driver as one value. Opened once by whoever owns it, and asked when memory is registered; never on the
-//! way of a message.
+//! A vendor's GPU driver as one value. Opened once by its owner, and queried when memory is registered; never called while a message is sent or
+//! received.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use super::{
     PointerKind,
 };
 
-/// Whose GPUs.
+/// A GPU vendor.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum GpuVendor {
@@ -36,10 +36,10 @@ impl fmt::Display for GpuVendor {
     }
 }
 
-/// The open driver of a vendor, with at least one device. Any thread may ask it.
+/// A vendor's open driver, with at least one device. Any thread may use it.
 pub struct VendorDriver {
     driver: DriverLibrary,
-    /// Bytes of a page of the host.
+    /// Page size of the host, in bytes.
     page: usize,
 }
 
@@ -50,10 +50,10 @@ pub(super) enum DriverLibrary {
 }
 
 impl VendorDriver {
-    /// Opens the driver that is installed, and has it begin.
+    /// Opens and initialises the installed driver.
     ///
     /// # Errors
-    /// [`GpuUnavailable`]: there is none that could be used.
+    /// [`GpuUnavailable`]: no usable driver or device.
     pub fn open(vendor: GpuVendor) -> Result<Self, GpuUnavailable> {
         Ok(Self::from_vendor(match vendor {
             GpuVendor::Nvidia => DriverLibrary::Cuda(CudaLibrary::new(super::cuda::load_calls()?)?),
@@ -61,24 +61,24 @@ impl VendorDriver {
         }))
     }
 
-    /// NVIDIA's driver as a table of functions.
+    /// Wraps NVIDIA's driver, given as a table of functions.
     ///
     /// # Errors
     /// [`GpuUnavailable`], as [`VendorDriver::open`].
     ///
     /// # Safety
-    /// The functions do what CUDA says of them, from any thread, for as long as the process lives.
+    /// The functions behave as the CUDA driver API specifies, from any thread, for the lifetime of the process.
     pub unsafe fn of_cuda(calls: cuda::Calls) -> Result<Self, GpuUnavailable> {
         Ok(Self::from_vendor(DriverLibrary::Cuda(CudaLibrary::new(calls)?)))
     }
 
-    /// AMD's runtime as a table of functions.
+    /// Wraps AMD's runtime, given as a table of functions.
     ///
     /// # Errors
     /// [`GpuUnavailable`], as [`VendorDriver::open`].
     ///
     /// # Safety
-    /// The functions do what HIP and HSA say of them, from any thread, for as long as the process lives.
+    /// The functions behave as HIP and HSA specify, from any thread, for the lifetime of the process.
     pub unsafe fn of_hip(calls: hip::Calls) -> Result<Self, GpuUnavailable> {
         Ok(Self::from_vendor(DriverLibrary::Hip(HipLibrary::new(calls)?)))
     }
@@ -87,7 +87,7 @@ impl VendorDriver {
         Self { driver, page: rustix::param::page_size() }
     }
 
-    /// Whose GPUs.
+    /// Returns the vendor.
     #[must_use]
     pub fn vendor(&self) -> GpuVendor {
         match self.driver {
@@ -96,7 +96,7 @@ impl VendorDriver {
         }
     }
 
-    /// What the driver calls its version: `CUDA 12.4`.
+    /// Returns the driver's version: `CUDA 12.4`.
     #[must_use]
     pub fn driver_version(&self) -> String {
         match &self.driver {
@@ -105,7 +105,7 @@ impl VendorDriver {
         }
     }
 
-    /// How many devices there are, at least one.
+    /// Returns the number of devices, at least one.
     #[must_use]
     pub fn device_count(&self) -> u32 {
         match &self.driver {
@@ -114,10 +114,10 @@ impl VendorDriver {
         }
     }
 
-    /// Whether every device can export memory, as far as the driver says without being given any.
+    /// Returns whether every device can export memory, as far as the driver reports it without an allocation.
     ///
     /// # Errors
-    /// [`DriverCallError`]: the driver fails.
+    /// [`DriverCallError`]: a driver call failed.
     pub fn exports_memory(&self) -> Result<bool, DriverCallError> {
         match &self.driver {
             DriverLibrary::Cuda(cuda) => cuda.exports_memory(),
@@ -125,11 +125,10 @@ impl VendorDriver {
         }
     }
 
-    /// What an address is. Memory that the driver does not know is memory of the host to it, also if another vendor's
-    /// driver does know it.
+    /// Classifies an address. Memory unknown to the driver is reported as memory of the host, even if another vendor's driver knows it.
     ///
     /// # Errors
-    /// [`LookError`]: it cannot be told, and is not to be taken for anything.
+    /// [`LookError`]: the address cannot be classified, and must not be treated as any kind of memory.
     pub fn query_pointer(&self, addr: usize) -> Result<AddressAttributes, LookError> {
         match &self.driver {
             DriverLibrary::Cuda(cuda) => cuda.query_pointer(addr),
@@ -137,11 +136,10 @@ impl VendorDriver {
         }
     }
 
-    /// Exports `len` bytes at `addr`, which need not begin or end with a page, as a dma-buf. The pages around them are
-    /// exported with them.
+    /// Exports `len` bytes at `addr` as a dma-buf. The range need not be page-aligned; the pages around it are exported.
     ///
     /// # Errors
-    /// [`DmaBufError`]. That a driver does not export is none: [`DmaBufExport::Refused`].
+    /// [`DmaBufError`]. A driver that does not support exports returns [`DmaBufExport::Refused`], which is not an error.
     pub fn export_dmabuf(
         &self,
         addr: usize,
@@ -167,13 +165,15 @@ impl VendorDriver {
         }
     }
 
-    /// Has the driver's synchronous copies and memsets of the allocation at `addr` end before they return, which a NIC that reads the memory relies on.
-    /// Whether they do now: for the allocation alone, or where NVIDIA's driver cannot do that (memory of `cuMemCreate`) for all of its context. Of both but the
-    /// first the user is warned on standard error, once per process; if neither could be set he has to wait for his copies himself. Memory of the host and of
-    /// AMD's devices needs nothing.
+    /// Makes the driver's synchronous copies and memsets of the allocation at `addr` complete before they return, which a NIC that reads the memory
+    /// relies on. Returns whether they now do.
+    ///
+    /// The attribute is set for the allocation alone or, where NVIDIA's driver rejects that (memory of `cuMemCreate`), for its whole context. The
+    /// latter, and a failure of both, print a warning on standard error, once per process; after a failure the user must synchronize copies
+    /// explicitly. Memory of the host and of AMD devices needs no setting.
     ///
     /// # Errors
-    /// [`LookError`]: the address cannot be told.
+    /// [`LookError`]: the address cannot be classified.
     pub fn sync_copies(&self, addr: usize) -> Result<bool, LookError> {
         let pointer = self.query_pointer(addr)?;
         let (DriverLibrary::Cuda(cuda), PointerKind::Device { device, .. }) = (&self.driver, pointer.kind)
@@ -183,7 +183,7 @@ impl VendorDriver {
         Ok(pointer.sync_copies || cuda.request_sync_memops(device, addr).is_set())
     }
 
-    /// Copies of a few bytes from and to memory of a device.
+    /// Creates a stream for copies of a few bytes from and to memory of a device.
     ///
     /// # Errors
     /// [`GpuCopyError`].
@@ -194,7 +194,7 @@ impl VendorDriver {
         }
     }
 
-    /// A device by its number, for kernels of this process.
+    /// Opens a device by its number, for kernels of this process.
     ///
     /// # Errors
     /// [`GpuDeviceError`].
@@ -205,11 +205,11 @@ impl VendorDriver {
         }
     }
 
-    /// `len` bytes of a device, for whoever tries out what reaches them: of the device that the calling thread uses, or
-    /// else the first. They are freed with the last clone.
+    /// Allocates `len` bytes of a device for tests of NIC access: of the calling thread's current device, or of device 0. The memory is freed with
+    /// the last clone.
     ///
     /// # Errors
-    /// [`LookError`]: the driver does not give any, or does not know afterwards what it gave.
+    /// [`LookError`]: the allocation failed, or the driver cannot classify the new address.
     pub fn allocate_probe(&self, len: usize) -> Result<MemoryRange, LookError> {
         let (addr, keeps) = match &self.driver {
             DriverLibrary::Cuda(cuda) => cuda.allocate(len)?,

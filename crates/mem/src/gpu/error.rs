@@ -1,22 +1,22 @@
-//! Why there is no GPU, what a call of its driver failed with, and what helps.
+//! Why no GPU is usable, which driver call failed, and the remedy.
 
 use super::GpuVendor;
 
-/// A call of a driver that failed.
+/// A failed driver call.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{call} failed with {name} ({code}): {remedy}")]
 pub struct DriverCallError {
     /// The function.
     pub call: &'static str,
-    /// What it returned.
+    /// The returned code.
     pub code: u32,
     /// The driver's name of the code.
     pub name: String,
-    /// What the user can do.
+    /// The remedy for the user.
     pub remedy: &'static str,
 }
 
-/// There is no GPU that could be used, and why.
+/// Why no GPU is usable.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuUnavailable {
@@ -25,17 +25,17 @@ pub enum GpuUnavailable {
     Library {
         /// Name of the library.
         library: String,
-        /// What the loader says.
+        /// The loader's error.
         reason: String,
-        /// What holds it.
+        /// The package that contains the library.
         package: &'static str,
     },
-    /// Its module of the kernel is not loaded.
+    /// The driver's kernel module is not loaded.
     #[error("the kernel module {module} is not loaded; install {package}")]
     Module {
         /// Name of the module.
         module: &'static str,
-        /// What holds it.
+        /// The package that contains the module.
         package: &'static str,
     },
     /// The driver lacks a function.
@@ -51,7 +51,7 @@ pub enum GpuUnavailable {
         "the driver for {vendor} GPUs is {found}, and {least} is the oldest that is supported; install a newer one"
     )]
     TooOld {
-        /// Whose it is.
+        /// The driver's vendor.
         vendor: GpuVendor,
         /// Its version.
         found: String,
@@ -61,22 +61,22 @@ pub enum GpuUnavailable {
     /// The driver finds no device.
     #[error("the driver for {vendor} GPUs finds no device")]
     Devices {
-        /// Whose it is.
+        /// The driver's vendor.
         vendor: GpuVendor,
     },
-    /// The driver does not begin.
+    /// The driver cannot be initialised.
     #[error(transparent)]
     Driver(#[from] DriverCallError),
 }
 
-/// An address cannot be told. It may be of any memory: who gets this treats it as no memory that he knows.
+/// Why an address cannot be classified. It may be any kind of memory: callers treat it as unknown.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookError {
-    /// The driver does not answer.
+    /// The driver call failed.
     #[error(transparent)]
     Driver(#[from] DriverCallError),
-    /// The driver's answer has no meaning here.
+    /// The driver returned an unknown memory type.
     #[error("{call} calls the memory at {addr:#x} a type {value} that is not known here")]
     Unfamiliar {
         /// The function.

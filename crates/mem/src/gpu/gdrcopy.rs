@@ -1,5 +1,5 @@
-//! Mappings of a GPU's memory for the CPU, by GDRCopy's library and driver. Opened by who wants words of such memory; a mapping goes with the last
-//! clone of its memory.
+//! CPU mappings of a GPU's memory, by GDRCopy's library and kernel driver. Opened by code that reads or writes single words of such memory; a
+//! mapping ends with the last clone of its memory.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt;
@@ -14,67 +14,67 @@ use super::library::DynamicLibrary;
 use crate::mapped::fence_mapped_stores;
 use crate::{MappedBytes, MappedMemory};
 
-/// The GPU's pages, in bytes: what is mapped begins and ends with one.
+/// The GPU's page size, in bytes: mappings begin and end at multiples of it.
 const PAGE: usize = 64 << 10;
 
-/// A mapping cannot be made.
+/// Why a mapping cannot be made.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GdrError {
-    /// The library says no.
+    /// A call of the library failed.
     #[error("{call} failed with {status}: {}", std::io::Error::from_raw_os_error(*status))]
     Call {
-        /// Which function.
+        /// The function.
         call: &'static str,
-        /// What it returned.
+        /// The returned status.
         status: c_int,
     },
-    /// What it mapped is not what was asked for.
+    /// The library mapped another range than the requested one.
     #[error("it mapped {size} bytes from {va:#x} on, for {len} bytes at {addr:#x}")]
     Elsewhere {
-        /// Where its mapping begins.
+        /// First byte of the mapping.
         va: u64,
-        /// Its bytes.
+        /// Length of the mapping, in bytes.
         size: u64,
-        /// What was asked for.
+        /// First byte requested.
         addr: usize,
-        /// How much.
+        /// Length requested, in bytes.
         len: usize,
     },
 }
 
-/// The library, and its connection to the driver. Any thread may use it.
+/// The library, and its connection to the kernel driver. Any thread may use it.
 pub struct GdrCopy {
     calls: Calls,
     open: NonNull<calls::Open>,
 }
 
-// SAFETY: the library locks what it keeps for a connection.
+// SAFETY: the library locks its state of a connection.
 unsafe impl Send for GdrCopy {}
 // SAFETY: as above.
 unsafe impl Sync for GdrCopy {}
 
-/// What a mapping is undone by.
+/// A mapping; dropping it unmaps and unpins the memory.
 struct GdrMapping {
     gdr: Arc<GdrCopy>,
     pinned: Pinned,
-    /// Where it is mapped, and how much; null before.
+    /// Address and length of the mapping; null before it is mapped.
     at: *mut c_void,
     len: usize,
-    /// Where the first byte that was asked for is.
+    /// Address of the first requested byte.
     start: usize,
 }
 
-// SAFETY: nothing of it changes, and the library may be called by any thread.
+// SAFETY: the fields do not change, and any thread may call the library.
 unsafe impl Send for GdrMapping {}
 // SAFETY: as above.
 unsafe impl Sync for GdrMapping {}
 
 impl GdrCopy {
-    /// Opens the library and its driver.
+    /// Opens the library and its kernel driver.
     ///
     /// # Errors
-    /// [`GpuUnavailable`] says which of the two is not there.
+    /// [`GpuUnavailable`] names the missing one of the two.
     pub fn open() -> Result<Self, GpuUnavailable> {
         let library = DynamicLibrary::open(&calls::LIBRARIES, "GDRCopy (package gdrcopy)")?;
         let find = |symbol: &CStr| library.find(symbol);
@@ -106,14 +106,14 @@ impl GdrCopy {
             // SAFETY: as above.
             copy_from_mapping: unsafe { transmute::<NonNull<c_void>, calls::CopyFromMapping>(from) },
         };
-        // SAFETY: takes nothing; null if its driver is not there.
+        // SAFETY: the call takes no arguments; it returns null if the kernel driver is missing.
         let open = NonNull::new(unsafe { (calls.open)() });
         let open = open
             .ok_or(GpuUnavailable::Module { module: "gdrdrv", package: "GDRCopy (package gdrdrv-dkms)" })?;
         Ok(Self { calls, open })
     }
 
-    /// Maps `len` bytes of a GPU at `addr` for the CPU, write-combined: slow to read, as each read goes to the GPU.
+    /// Maps `len` bytes of a GPU at `addr` for the CPU, write-combined. Reads are slow, because each one is a PCIe read of the GPU.
     ///
     /// # Errors
     /// [`GdrError`].
@@ -121,7 +121,7 @@ impl GdrCopy {
         let first = addr / PAGE * PAGE;
         let whole = (addr - first).saturating_add(len).next_multiple_of(PAGE);
         let mut pinned = Pinned { h: 0 };
-        // SAFETY: the driver checks the address; a place of ours takes the name.
+        // SAFETY: the driver checks the address; the call writes a handle to a local variable.
         let status = unsafe {
             (self.calls.pin_buffer)(self.open.as_ptr(), first as u64, whole, 0, 0, &raw mut pinned)
         };
@@ -129,12 +129,12 @@ impl GdrCopy {
         let mut mapping =
             GdrMapping { gdr: Arc::clone(self), pinned, at: ptr::null_mut(), len: whole, start: 0 };
         let mut at = ptr::null_mut();
-        // SAFETY: pinned above, and not mapped yet.
+        // SAFETY: the range was pinned above and is not mapped yet.
         let status = unsafe { (self.calls.map)(self.open.as_ptr(), pinned, &raw mut at, whole) };
         check_status("gdr_map", status)?;
         mapping.at = at;
         let mut info = Info::default();
-        // SAFETY: pinned above; newer libraries write no more than this has.
+        // SAFETY: the range was pinned above; newer libraries write no more bytes than `Info` has.
         let status = unsafe { (self.calls.get_info)(self.open.as_ptr(), pinned, &raw mut info) };
         check_status("gdr_get_info", status)?;
         let Info { va, mapped_size: size, .. } = info;
@@ -143,13 +143,13 @@ impl GdrCopy {
         before.checked_add(len as u64).filter(|&end| end <= size).ok_or(elsewhere)?;
         let start = mapping.at.expose_provenance() + before as usize;
         mapping.start = start;
-        // SAFETY: inside of what was mapped, which stays so while the mapping lives.
+        // SAFETY: the range lies inside the mapping, which exists as long as `mapping`.
         Ok(unsafe { MappedMemory::new(start, len, Arc::new(mapping)) })
     }
 }
 
 impl GdrMapping {
-    /// A place in it.
+    /// Returns a pointer to offset `at` of the mapping.
     fn pointer_at<T>(&self, at: u64) -> *mut T {
         ptr::with_exposed_provenance_mut(self.start + at as usize)
     }
@@ -157,7 +157,7 @@ impl GdrMapping {
 
 impl MappedBytes for GdrMapping {
     fn load_word(&self, at: u64) -> u64 {
-        // SAFETY: inside of the mapping, and aligned, as the caller has checked; the device may change it meanwhile.
+        // SAFETY: the caller has checked that the word is inside the mapping and aligned; it is read as volatile because the device may change it.
         unsafe { self.pointer_at::<u64>(at).read_volatile() }
     }
 
@@ -182,7 +182,7 @@ impl MappedBytes for GdrMapping {
 
     fn copy_to(&self, at: u64, bytes: &[u8]) {
         let copy = self.gdr.calls.copy_to_mapping;
-        // SAFETY: as many bytes as the slice has fit there, as the caller has checked. It refuses only addresses that are not mapped.
+        // SAFETY: the caller has checked that the bytes fit. The call fails only for addresses that are not mapped.
         let _ = unsafe { copy(self.pinned, self.pointer_at(at), bytes.as_ptr().cast(), bytes.len()) };
     }
 
@@ -204,17 +204,17 @@ impl Drop for GdrMapping {
         let calls = &self.gdr.calls;
         let open = self.gdr.open.as_ptr();
         if !self.at.is_null() {
-            // SAFETY: mapped by this handle, and nobody touches it any more.
+            // SAFETY: this handle mapped the range, and the last user has been dropped.
             let _ = unsafe { (calls.unmap)(open, self.pinned, self.at, self.len) };
         }
-        // SAFETY: pinned by this, and mapped no more.
+        // SAFETY: this handle pinned the range, which is no longer mapped.
         let _ = unsafe { (calls.unpin_buffer)(open, self.pinned) };
     }
 }
 
 impl Drop for GdrCopy {
     fn drop(&mut self) {
-        // SAFETY: opened by this, and the last mapping has gone.
+        // SAFETY: this value opened the connection, and the last mapping has been dropped.
         let _ = unsafe { (self.calls.close)(self.open.as_ptr()) };
     }
 }

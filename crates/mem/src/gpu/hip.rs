@@ -1,5 +1,5 @@
-//! AMD's runtime. Made and called by [`Gpu`](super::VendorDriver) alone. Memory is exported by the HSA runtime below it, which
-//! beginning HIP begins.
+//! AMD's runtime, called by [`VendorDriver`](super::VendorDriver) and the modules of this crate only. Memory is exported by the HSA runtime
+//! below HIP, which `hipInit` initialises.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::transmute;
@@ -14,12 +14,12 @@ use super::{
     GpuUnavailable, GpuVendor, LookError, PointerKind,
 };
 
-/// The oldest runtime, as it counts versions: before 6.0 the types of memory had other numbers.
+/// The oldest supported runtime version, as it counts: before 6.0 the memory types had other numbers.
 const LEAST: c_int = 60_000_000;
-/// The function that exports.
+/// The name of the export function.
 const EXPORT: &str = "hsa_amd_portable_export_dmabuf";
 
-/// The runtime, which has begun and has devices.
+/// The initialised runtime, with at least one device.
 #[derive(Clone)]
 pub(crate) struct HipLibrary {
     calls: Calls,
@@ -55,17 +55,17 @@ pub(crate) fn load_calls() -> Result<Calls, GpuUnavailable> {
 }
 
 impl HipLibrary {
-    /// Begins.
+    /// Initialises the runtime.
     pub(crate) fn new(calls: Calls) -> Result<Self, GpuUnavailable> {
         let mut this = Self { calls, version: 0, devices: 0 };
         let mut count = 0;
-        // SAFETY: the one flag there is, none; may be called again and by others.
+        // SAFETY: 0 is the only defined flag; `hipInit` may be called repeatedly, also by other code of the process.
         let code = unsafe { (this.calls.init)(0) };
         let begun = this.check_status("hipInit", code);
         if code != status::NO_DEVICE {
             begun?;
         }
-        // SAFETY: writes a number to a place of ours.
+        // SAFETY: the call writes a number to a local variable.
         let told = unsafe { (this.calls.runtime_get_version)(&raw mut this.version) };
         if code != status::NO_DEVICE {
             this.check_status("hipRuntimeGetVersion", told)?;
@@ -74,7 +74,7 @@ impl HipLibrary {
             let [found, least] = [this.version, LEAST].map(|v| format!("HIP {}", format_version(v)));
             return Err(GpuUnavailable::TooOld { vendor: GpuVendor::Amd, found, least });
         }
-        // SAFETY: writes a number to a place of ours.
+        // SAFETY: the call writes a number to a local variable.
         let code = unsafe { (this.calls.get_device_count)(&raw mut count) };
         if code != status::NO_DEVICE {
             this.check_status("hipGetDeviceCount", code)?;
@@ -94,12 +94,12 @@ impl HipLibrary {
         self.devices
     }
 
-    /// Whether the runtime has the function that exports. Whether the kernel lets it is known when memory is exported.
+    /// Returns whether the runtime has the export function. Whether the kernel supports exports is known only when memory is exported.
     pub(super) fn exports_memory(&self) -> bool {
         self.calls.export_dmabuf.is_some()
     }
 
-    /// What an address is, and for memory of a device the allocation around it.
+    /// Classifies an address, and for memory of a device returns the allocation around it.
     pub(crate) fn query_pointer(&self, addr: usize) -> Result<AddressAttributes, LookError> {
         let null = ptr::null_mut();
         let mut found = PointerAttributes {
@@ -111,7 +111,7 @@ impl HipLibrary {
             allocation_flags: 0,
         };
         let at = ptr::with_exposed_provenance_mut::<c_void>(addr);
-        // SAFETY: writes the attributes to a place of ours; the address is only looked up.
+        // SAFETY: the call writes the attributes to a local variable; it does not access the address.
         let code = unsafe { (self.calls.pointer_get_attributes)(&raw mut found, at) };
         self.check_status("hipPointerGetAttributes", code)?;
         let managed = found.is_managed != 0 || found.kind == memory_type::MANAGED;
@@ -126,7 +126,7 @@ impl HipLibrary {
         }
         let mut base = null;
         let mut len = 0;
-        // SAFETY: writes address and size to places of ours.
+        // SAFETY: the call writes an address and a size to local variables.
         let code = unsafe { (self.calls.mem_get_address_range)(&raw mut base, &raw mut len, at) };
         self.check_status("hipMemGetAddressRange", code)?;
         Ok(AddressAttributes {
@@ -136,8 +136,8 @@ impl HipLibrary {
         })
     }
 
-    /// Exports whole pages around bytes that are known to lie in an allocation, but nothing outside of that, which this
-    /// runtime refuses.
+    /// Exports whole pages around bytes that the caller has checked to lie in an allocation, clipped to that allocation: this runtime rejects bytes
+    /// outside.
     pub(super) fn export_dmabuf(
         &self,
         addr: usize,
@@ -158,12 +158,12 @@ impl HipLibrary {
         let mut fd: c_int = -1;
         let mut offset: u64 = 0;
         let at = ptr::with_exposed_provenance::<c_void>(window.start);
-        // SAFETY: bytes of one allocation, and places for a descriptor and an offset.
+        // SAFETY: the range lies in one allocation; the call writes a descriptor and an offset to local variables.
         let code = unsafe { export(at, window.len, &raw mut fd, &raw mut offset) };
         let refused = [status::HSA_ERROR, status::HSA_INVALID_AGENT, status::HSA_INVALID_ALLOCATION];
         match self.check_status(EXPORT, code) {
             Ok(()) => {
-                // SAFETY: the runtime made it for us just now.
+                // SAFETY: the runtime has just created the descriptor for this call; no other code owns it.
                 unsafe { DmaBuf::from_driver(EXPORT, fd, offset, window, len) }.map(DmaBufExport::Given)
             }
             Err(error) if refused.contains(&code) => Ok(DmaBufExport::Refused(ExportRefusal::Memory(error))),
@@ -171,18 +171,18 @@ impl HipLibrary {
         }
     }
 
-    /// Allocates memory on the thread's device.
+    /// Allocates memory on the thread's current device.
     pub(crate) fn allocate(&self, len: usize) -> Result<usize, DriverCallError> {
         let mut at = ptr::null_mut();
-        // SAFETY: writes an address to a place of ours.
+        // SAFETY: the call writes an address to a local variable.
         let code = unsafe { (self.calls.malloc)(&raw mut at, len) };
         self.check_status("hipMalloc", code)?;
         Ok(at.expose_provenance())
     }
 
-    /// Frees it.
+    /// Frees memory of [`HipLibrary::allocate`].
     pub(crate) fn free(&self, addr: usize) -> Result<(), DriverCallError> {
-        // SAFETY: it was allocated here, and nobody names it any more.
+        // SAFETY: the memory was allocated by `allocate`, and its last user has been dropped.
         let code = unsafe { (self.calls.free)(ptr::with_exposed_provenance_mut(addr)) };
         self.check_status("hipFree", code)
     }
@@ -194,7 +194,7 @@ impl HipLibrary {
         Err(DriverCallError { call, code, name: self.error_name(call, code), remedy: error_remedy(code) })
     }
 
-    /// The name of a code.
+    /// Returns the name of a code.
     fn error_name(&self, call: &'static str, code: Status) -> String {
         if call == EXPORT {
             let name = match code {
@@ -206,17 +206,17 @@ impl HipLibrary {
             };
             return name.to_owned();
         }
-        // SAFETY: takes any number.
+        // SAFETY: the call accepts any number.
         let name = unsafe { (self.calls.get_error_name)(code) };
         if name.is_null() {
             return "an error without a name".to_owned();
         }
-        // SAFETY: a text of the runtime's, which ends with zero and is never freed.
+        // SAFETY: the runtime returned a zero-terminated string that it never frees.
         unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
     }
 }
 
-/// `6.2` of 60,241,133.
+/// Formats 60,241,133 as `6.2`.
 fn format_version(counted: c_int) -> String {
     format!("{}.{}", counted / 10_000_000, counted % 10_000_000 / 100_000)
 }

@@ -1,5 +1,5 @@
-//! A driver's library, opened at run time. Used while a table of functions is filled; never unloaded, because drivers have
-//! threads and handlers in this process.
+//! A driver's library, opened at run time to fill a table of functions. Never unloaded, because drivers start threads and install handlers in
+//! this process.
 
 use std::error::Error as _;
 use std::ffi::{CStr, c_void};
@@ -10,7 +10,7 @@ use libloading::os::unix;
 
 use super::GpuUnavailable;
 
-/// Fills a table of functions from a library: of each field its name, the type of its function and the symbol.
+/// Fills a table of functions from a library; each line has a field, the type of its function and the symbol.
 macro_rules! table {
     ($library:expr, $types:ident; $($field:ident $kind:ident $symbol:literal)*) => { $types::Calls {
         $(
@@ -31,18 +31,18 @@ pub(crate) struct DynamicLibrary {
 }
 
 impl DynamicLibrary {
-    /// Opens the first that opens.
+    /// Opens the first library of `names` that loads.
     ///
     /// # Errors
-    /// [`GpuUnavailable::Library`], with what the loader says of each.
+    /// [`GpuUnavailable::Library`], with the loader's error for each name.
     pub(crate) fn open(names: &[&CStr], package: &'static str) -> Result<Self, GpuUnavailable> {
         let mut reasons = Vec::new();
         for name in names {
             let name = name.to_string_lossy().into_owned();
-            // SAFETY: a vendor's own library; its constructors run here as in any program that is linked with it.
+            // SAFETY: this is a vendor's own library; its constructors run as in any program that is linked with it.
             match unsafe { unix::Library::new(&name) } {
                 Ok(open) => return Ok(Self { name, open: ManuallyDrop::new(open) }),
-                // What the loader says is behind the error, not in it.
+                // The loader's text is the source of this error, not part of its message.
                 Err(error) => reasons.push(error.source().map_or(error.to_string(), ToString::to_string)),
             }
         }
@@ -50,12 +50,12 @@ impl DynamicLibrary {
         Err(GpuUnavailable::Library { library, reason: reasons.join("; "), package })
     }
 
-    /// A function of the library.
+    /// Returns the address of a function of the library.
     ///
     /// # Errors
     /// [`GpuUnavailable::Symbol`].
     pub(crate) fn find(&self, symbol: &CStr) -> Result<NonNull<c_void>, GpuUnavailable> {
-        // SAFETY: nothing is done with what is found here but to note where it is.
+        // SAFETY: the symbol's address is only stored here, and not called or read.
         let found = unsafe { self.open.get::<*mut c_void>(symbol) };
         found.ok().and_then(|found| NonNull::new(found.as_raw_ptr())).ok_or_else(|| GpuUnavailable::Symbol {
             library: self.name.clone(),
@@ -64,7 +64,7 @@ impl DynamicLibrary {
     }
 }
 
-/// Whether a source loads by [`table`] those symbols, in order, and a table of that type has a field for each.
+/// Checks that a source loads exactly those symbols by [`table`], in order, and that the table has one field for each.
 #[cfg(test)]
 pub(crate) fn assert_loads<T>(source: &str, prefix: &str, symbols: &[&CStr]) {
     // Every field of the table is a pointer.
@@ -73,7 +73,7 @@ pub(crate) fn assert_loads<T>(source: &str, prefix: &str, symbols: &[&CStr]) {
     assert_eq!(loaded(source, prefix), symbols);
 }
 
-/// The symbols that a source loads by [`table`], in order; each with a field and a type that are named as it is.
+/// Returns the symbols that a source loads by [`table`], in order; checks that field and type are named like the symbol.
 #[cfg(test)]
 fn loaded<'a>(source: &'a str, prefix: &str) -> Vec<&'a str> {
     let mut symbols = Vec::new();

@@ -1,8 +1,8 @@
 //! Memory of GPUs: which device's memory an address names, and its export as a dma-buf, for a NIC to reach it.
 //!
-//! Used by whoever registers buffers with a NIC. A [`VendorDriver`] is a vendor's driver, opened at run time and held by its owner,
-//! [`VendorDrivers`] are those of all vendors; where there is none, [`GpuUnavailable`] says why. Nothing here waits for a device or keeps
-//! what it learned: an answer is true until the memory is freed. It allocates only what [`VendorDriver::allocate_probe`] is asked for.
+//! Used by code that registers buffers with a NIC. A [`VendorDriver`] is a vendor's driver, opened at run time and held by its owner;
+//! [`VendorDrivers`] holds those of all vendors; [`GpuUnavailable`] states why one is missing. No function here waits for a device or caches
+//! results: a result is valid until the memory is freed. Only [`VendorDriver::allocate_probe`] and [`GpuDevice`] allocate memory.
 
 mod copies;
 pub(crate) mod cuda;

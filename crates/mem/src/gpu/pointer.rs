@@ -1,30 +1,28 @@
-//! What an address is. Made by the drivers, read by whoever registers memory; it does not follow what becomes of the
-//! memory later.
+//! The kind of memory at an address. Created by the drivers and read by code that registers memory; it is not updated when the memory is freed.
 
 use super::GpuVendor;
 
-/// Where the memory at an address is.
+/// The kind of memory at an address.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum PointerKind {
-    /// Memory of the host, or any that the driver does not know.
+    /// Memory of the host, or memory unknown to the driver.
     Host,
     /// Memory of a device.
     Device {
-        /// Whose it is.
+        /// The device's vendor.
         vendor: GpuVendor,
-        /// The driver's number of it, in this process.
+        /// The driver's number of the device, in this process.
         device: u32,
     },
-    /// Memory that the driver moves between the host and devices. A NIC that is told its address of today would miss
-    /// it tomorrow.
+    /// Memory that the driver migrates between the host and devices. A NIC would keep using the address of registration after a migration.
     Managed {
-        /// Whose driver does.
+        /// The vendor of that driver.
         vendor: GpuVendor,
     },
 }
 
-/// All bytes that were allocated together.
+/// One allocation.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct DeviceAllocation {
     /// Address of the first byte.
@@ -34,7 +32,7 @@ pub struct DeviceAllocation {
 }
 
 impl DeviceAllocation {
-    /// Whether `len` bytes from `addr` on are all inside.
+    /// Returns whether all `len` bytes from `addr` on lie inside.
     #[must_use]
     pub fn contains_range(&self, addr: usize, len: usize) -> bool {
         addr.checked_sub(self.base)
@@ -43,16 +41,16 @@ impl DeviceAllocation {
     }
 }
 
-/// What a driver says of an address.
+/// The attributes that a driver reports for an address.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct AddressAttributes {
     /// Where the memory is.
     pub kind: PointerKind,
     /// The allocation around the address; known for memory of devices.
     pub allocation: Option<DeviceAllocation>,
-    /// Whether the driver's synchronous copies from and to this allocation have ended when they return, which a NIC that
-    /// reads it relies on. [`VendorDriver::sync_copies`](super::VendorDriver::sync_copies) asks for it. True where nobody needs to ask:
-    /// memory of the host, and AMD's driver.
+    /// Whether the driver's synchronous copies from and to this allocation have completed when they return, which a NIC that reads it relies on.
+    /// [`VendorDriver::sync_copies`](super::VendorDriver::sync_copies) sets this mode. Always true for memory of the host and of AMD's driver,
+    /// which need no setting.
     pub sync_copies: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Memory of a device that is only there to be tried out. Made by [`VendorDriver::allocate_probe`](super::VendorDriver::allocate_probe); it frees itself.
+//! Memory of a device that is allocated only for a test of NIC access. Created by
+//! [`VendorDriver::allocate_probe`](super::VendorDriver::allocate_probe); freed on drop.
 
 use std::sync::Arc;
 
@@ -6,18 +7,18 @@ use super::driver::DriverLibrary;
 use super::{AddressAttributes, LookError, PointerKind};
 use crate::{MemoryKind, MemoryRange};
 
-/// Frees the memory when it goes.
+/// Frees the memory when dropped.
 struct ProbeMemory {
     driver: DriverLibrary,
     device: u32,
     addr: usize,
-    /// Its device's context is kept for it.
+    /// Whether the device's context is retained for it.
     keeps: bool,
 }
 
 impl Drop for ProbeMemory {
     fn drop(&mut self) {
-        // What cannot be freed is the driver's until the process ends.
+        // Memory that cannot be freed stays with the driver until the process ends.
         let _ = match &self.driver {
             DriverLibrary::Cuda(cuda) => cuda.free(self.device, self.addr, self.keeps),
             DriverLibrary::Hip(hip) => hip.free(self.addr),
@@ -25,8 +26,8 @@ impl Drop for ProbeMemory {
     }
 }
 
-/// Wraps `len` bytes that a driver has just allocated at `addr`; `keeps` says whether the context of their device is kept
-/// for them. `said` is what the driver then reported for the address.
+/// Wraps `len` bytes that a driver has just allocated at `addr`; `keeps` states whether the context of their device is retained for them.
+/// `said` contains the attributes that the driver then reported for the address.
 pub(super) fn wrap_allocation(
     driver: &DriverLibrary,
     addr: usize,
@@ -39,6 +40,6 @@ pub(super) fn wrap_allocation(
         return Err(LookError::Unfamiliar { call: "allocating", addr, value: 0 });
     };
     owner.device = device;
-    // SAFETY: the CPU touches no byte of such memory, and it is there as long as its owner.
+    // SAFETY: the CPU accesses no byte of a range of kind `Device`, and the memory stays allocated as long as `owner`.
     Ok(unsafe { MemoryRange::with_owner(addr, len, MemoryKind::Device(device), Arc::new(owner)) })
 }

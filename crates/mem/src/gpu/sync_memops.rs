@@ -1,5 +1,6 @@
-//! Synchronous copies and memsets that have ended when they return, of memory that others read: NICs, and processes that map it. Asked for by whoever
-//! registers or exports memory, once for each allocation. Where the driver does not do that for the allocation alone, the user is warned, once per process.
+//! Synchronous copies and memsets that complete before they return, for memory that NICs or other processes read. Requested by the code that
+//! registers or exports memory, once per allocation. Where the driver rejects this for a single allocation, a warning is printed once per
+//! process.
 
 use std::ffi::c_uint;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,36 +10,36 @@ use trunkline_sys::cuda::{self as calls, pointer_attribute, status};
 use super::DriverCallError;
 use super::cuda::CudaLibrary;
 
-/// The warning that this process has given: nothing, that contexts have the flag, or that nothing could be set.
+/// The worst warning printed by this process: 0 for none, 1 for contexts with the flag, 2 for no setting at all.
 static WARNED: AtomicU8 = AtomicU8::new(0);
 
-/// How synchronous copies and memsets of an allocation end before they return.
+/// Which setting makes synchronous copies and memsets of an allocation complete before they return.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[must_use = "memory that is not synchronous may be sent before it is written"]
 pub(crate) enum SyncMemops {
     /// The allocation has the attribute.
     Allocation,
-    /// It was refused that; all memory of its device's context, and of the calling thread's, is synchronous instead.
+    /// The driver rejected the attribute; all memory of the device's context, and of the calling thread's, is synchronous instead.
     Context {
-        /// Why.
+        /// The driver's error.
         refused: DriverCallError,
     },
-    /// They do not: the user has to wait for them.
+    /// No setting was accepted: the user must synchronize copies explicitly.
     Unset {
-        /// Why not for the allocation.
+        /// The driver's error for the allocation.
         refused: DriverCallError,
-        /// Why not for the context; `None` if the driver has no such function.
+        /// The driver's error for the context; `None` if the driver has no such function.
         context: Option<DriverCallError>,
     },
 }
 
 impl SyncMemops {
-    /// Whether they do.
+    /// Returns whether a setting was accepted.
     pub(crate) fn is_set(&self) -> bool {
         !matches!(self, Self::Unset { .. })
     }
 
-    /// Returns the warning for the user, if none as bad was given before; `told` remembers it.
+    /// Returns the warning for the user, unless one at least as severe was returned before; `told` stores the severity.
     fn take_warning(&self, told: &AtomicU8) -> Option<String> {
         let (degree, text) = match self {
             Self::Allocation => return None,
@@ -72,8 +73,9 @@ impl SyncMemops {
 }
 
 impl CudaLibrary {
-    /// Has synchronous copies and memsets of an allocation end before they return: by its attribute, or by the flag of contexts where the driver refuses
-    /// that (as UCX does). The driver first waits for those of the allocation that were begun before, but with the flag it does not. Warns.
+    /// Makes synchronous copies and memsets of an allocation complete before they return: by its attribute, or by the flag of contexts where the
+    /// driver rejects the attribute (as UCX does). Setting the attribute waits for earlier operations on the allocation; setting the flag does not.
+    /// Prints the warning.
     pub(crate) fn request_sync_memops(&self, device: u32, addr: usize) -> SyncMemops {
         let asked = match self.set_sync_memops(device, addr) {
             Ok(()) => SyncMemops::Allocation,
@@ -91,7 +93,7 @@ impl CudaLibrary {
     fn set_sync_memops(&self, device: u32, addr: usize) -> Result<(), DriverCallError> {
         let on: c_uint = 1;
         let code = self.in_context(device, || {
-            // SAFETY: this attribute's value is an unsigned int, which is read during the call.
+            // SAFETY: the value of this attribute is an unsigned int, which is read during the call.
             unsafe {
                 (self.calls().pointer_set_attribute)(
                     (&raw const on).cast(),
@@ -103,18 +105,19 @@ impl CudaLibrary {
         self.check_status("cuPointerSetAttribute", code)
     }
 
-    /// Sets the flag for the context that the thread has, if it has one, and for the primary one of the device. `None`: the driver has no function for it.
+    /// Sets the flag for the thread's context, if it has one, and for the device's primary context. Returns `None` if the driver has no such
+    /// function.
     fn flag_contexts(&self, device: u32) -> Option<Result<(), DriverCallError>> {
         let get = self.calls().ctx_get_flags?;
         let set = self.calls().ctx_set_flags?;
         let flag = || {
             let mut flags = 0;
-            // SAFETY: writes a number to a place of ours.
+            // SAFETY: the call writes a number to a local variable.
             let code = unsafe { get(&raw mut flags) };
             if code != status::SUCCESS || flags & calls::CTX_SYNC_MEMOPS != 0 {
                 return code;
             }
-            // SAFETY: takes a number: the flags that the context has, and one more.
+            // SAFETY: the call takes a number: the flags of the context, and `CTX_SYNC_MEMOPS`.
             unsafe { set(flags & calls::CTX_FLAGS_MASK | calls::CTX_SYNC_MEMOPS) }
         };
         let own = match flag() {

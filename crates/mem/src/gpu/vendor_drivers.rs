@@ -1,9 +1,9 @@
-//! The drivers of all vendors that this process has. Opened once by a front end, if its NICs reach memory of GPUs at all;
-//! asked when memory is registered.
+//! The drivers of all vendors in this process. Opened once by a front end whose NICs can access memory of GPUs; queried when memory is
+//! registered.
 
 use super::{AddressAttributes, GpuUnavailable, GpuVendor, LookError, PointerKind, VendorDriver};
 
-/// Open drivers, and why others are not.
+/// Open drivers, and the reasons why others are unavailable.
 #[derive(Debug, Default)]
 pub struct VendorDrivers {
     open: Vec<VendorDriver>,
@@ -11,8 +11,7 @@ pub struct VendorDrivers {
 }
 
 impl VendorDrivers {
-    /// Opens every driver that there is. Of a driver that is installed this is its beginning, which takes a while where
-    /// nobody else in the process has used it.
+    /// Opens every installed driver. Initialising a driver takes a while if no other code of the process has used it.
     #[must_use]
     pub fn open_all() -> Self {
         let mut all = Self::default();
@@ -25,37 +24,37 @@ impl VendorDrivers {
         all
     }
 
-    /// These drivers.
+    /// Wraps drivers that are already open.
     #[must_use]
     pub fn from_drivers(open: Vec<VendorDriver>) -> Self {
         Self { open, missing: Vec::new() }
     }
 
-    /// The drivers that are open.
+    /// Returns the open drivers.
     #[must_use]
     pub fn open_drivers(&self) -> &[VendorDriver] {
         &self.open
     }
 
-    /// Why others are not, as far as they were tried.
+    /// Returns why other drivers are unavailable, as far as they were tried.
     #[must_use]
     pub fn unavailable_drivers(&self) -> &[GpuUnavailable] {
         &self.missing
     }
 
-    /// Whether a vendor's driver is open.
+    /// Returns whether a vendor's driver is open.
     #[must_use]
     pub fn has_vendor(&self, vendor: GpuVendor) -> bool {
         self.open.iter().any(|gpu| gpu.vendor() == vendor)
     }
 
-    /// Whether there is a driver, and each of those that are open exports memory. A driver that cannot say so does not.
+    /// Returns whether at least one driver is open and all open drivers export memory. A driver whose query fails counts as not exporting.
     #[must_use]
     pub fn exports_memory(&self) -> bool {
         !self.open.is_empty() && self.open.iter().all(|gpu| gpu.exports_memory() == Ok(true))
     }
 
-    /// What an address is: memory of the host, unless one of the drivers knows better. With the driver that knows it.
+    /// Classifies an address as memory of the host, unless one of the drivers knows it. Returns the driver that knows it, if any.
     ///
     /// # Errors
     /// As [`VendorDriver::query_pointer`].

@@ -1,5 +1,5 @@
-//! Addresses that a kind puts its allocations at: the lowest that are free. So what is freed is soon allocated again at the same
-//! address, as drivers do and as tests need it.
+//! Addresses for the allocations of a kind of memory: always the lowest free range. A freed address is therefore soon allocated again, as
+//! drivers do and as tests need it.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -9,23 +9,23 @@ use super::error::CallFailure;
 use super::fork_guard::ForkGuard;
 use super::mapping::FileMapping;
 
-/// Bytes of addresses that are taken at the start; nothing but numbers.
+/// Bytes of addresses reserved at the start; they use no memory.
 const LEN: usize = 1 << 36;
 
-/// What all allocations are rounded up to, in bytes.
+/// All allocations are rounded up to multiples of this, in bytes.
 pub(super) const GRANULE: usize = 64 << 10;
 
-/// The addresses, and which are in use.
+/// The reserved addresses, and the ranges in use.
 #[derive(Debug)]
 pub(super) struct AddressWindow {
     range: FileMapping,
-    /// Offset and bytes of each.
+    /// Ranges in use, by offset, with their lengths in bytes.
     taken: BTreeMap<usize, usize>,
 }
 
 impl AddressWindow {
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(super) fn new() -> Result<Self, CallFailure> {
         Ok(Self {
             range: FileMapping::reserve_addresses(Arc::new(ForkGuard::new()?), LEN)?,
@@ -33,15 +33,15 @@ impl AddressWindow {
         })
     }
 
-    /// Whose addresses they are.
+    /// Returns the fork guard of the process that reserved the addresses.
     pub(super) fn fork_guard(&self) -> &Arc<ForkGuard> {
         self.range.fork_guard()
     }
 
-    /// Maps bytes of a file at the lowest address that is free; where. `len` is a multiple of [`GRANULE`].
+    /// Maps bytes of a file at the lowest free address and returns it. `len` is a multiple of [`GRANULE`].
     ///
     /// # Errors
-    /// What the system says; also when there is no room.
+    /// The system's error; `ENOMEM` if no range is large enough.
     pub(super) fn map_lowest(
         &mut self,
         len: usize,
@@ -63,10 +63,10 @@ impl AddressWindow {
         Ok(self.range.addr() + at)
     }
 
-    /// Unmaps what was put at an address.
+    /// Unmaps the allocation at an address.
     ///
     /// # Errors
-    /// What the system says; then it is still there.
+    /// The system's error; the range stays mapped.
     pub(super) fn clear(&mut self, addr: usize) -> Result<(), CallFailure> {
         let at = addr.wrapping_sub(self.range.addr());
         let Some(len) = self.taken.get(&at) else { return Ok(()) };
@@ -76,7 +76,7 @@ impl AddressWindow {
     }
 }
 
-/// Bytes rounded up to what is allocated; `None` for none and for more than there are addresses.
+/// Rounds a length up to an allocation size; `None` for 0 and for more bytes than the window has.
 pub(super) fn round_to_granules(len: usize) -> Option<usize> {
     len.checked_next_multiple_of(GRANULE).filter(|len| (1..=LEN).contains(len))
 }

@@ -1,4 +1,4 @@
-//! A kind of memory by its name, for front ends that learn at run time which one it is.
+//! A kind of memory selected by name, for front ends that learn it at run time.
 
 use std::os::fd::OwnedFd;
 
@@ -13,15 +13,15 @@ use super::{
 
 use crate::MemoryRange;
 
-/// One of the kinds. What it does is decided once for each call.
+/// One of the kinds of memory. Each call is dispatched by one match.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AnyMemory {
     /// Memory of the host.
     Host(HostMemory),
-    /// All private memory, by system calls.
+    /// Any private memory, by system calls.
     Private(PrivateMemory),
-    /// All private memory, attached.
+    /// Any private memory, attached by XPMEM.
     Xpmem(XpmemMemory),
     /// Memory of NVIDIA's devices.
     Cuda(CudaMemory),
@@ -32,15 +32,15 @@ pub enum AnyMemory {
 }
 
 impl AnyMemory {
-    /// The names of those that are memory of GPUs.
+    /// The names of the kinds that are memory of GPUs.
     pub const GPUS: [&'static str; 3] = ["cuda", "hip", "ze"];
 
-    /// The kind of a name: `host`, `private`, `xpmem`, `cuda`, `hip`, `ze`, or `auto`, which is the first of the GPUs' whose driver is
-    /// there, and else the host's. `private` is `xpmem` where a try shows that XPMEM works, and system calls elsewhere; the two open
-    /// each other's handles. Memory of others is mapped for the device of that number, where there are any.
+    /// Opens the kind of a name: `host`, `private`, `xpmem`, `cuda`, `hip`, `ze`, or `auto`. `auto` selects the first GPU kind whose driver is
+    /// available, else `host`. The kind `private` selects `xpmem` where a trial shows that XPMEM works, and system calls elsewhere; the two open each
+    /// other's handles. Memory of other processes is mapped for device number `device`, if the kind has devices.
     ///
     /// # Errors
-    /// [`NoMemory`]: it says what is missing.
+    /// [`NoMemory`] names the missing part.
     pub fn open(name: &str, device: u32) -> Result<Self, NoMemory> {
         match name {
             "host" => Ok(Self::Host(HostMemory::new()?)),
@@ -60,7 +60,7 @@ impl AnyMemory {
         }
     }
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn kind_name(&self) -> &'static str {
         match self {
@@ -73,10 +73,10 @@ impl AnyMemory {
         }
     }
 
-    /// New memory of it; of devices it is not zeroed.
+    /// Allocates memory; memory of devices is not zeroed.
     ///
     /// # Errors
-    /// [`HostError`], with what the driver says.
+    /// [`HostError`], with the driver's error.
     pub fn alloc(&self, len: usize) -> Result<usize, HostError> {
         match self {
             Self::Host(host) => host.alloc(len),
@@ -88,7 +88,7 @@ impl AnyMemory {
         }
     }
 
-    /// Frees it.
+    /// Frees memory of [`AnyMemory::alloc`].
     ///
     /// # Errors
     /// As [`AnyMemory::alloc`].
@@ -104,7 +104,7 @@ impl AnyMemory {
     }
 }
 
-/// Has the kind do it.
+/// Dispatches a call to the selected kind.
 macro_rules! any {
     ($self:ident, $kind:ident => $call:expr) => {
         match $self {

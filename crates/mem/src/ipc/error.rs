@@ -1,4 +1,4 @@
-//! What a call of a kind of memory failed with, and what that means for who called. Numbers that have no meaning here are kept.
+//! Errors of the kinds of memory, and their meaning for the caller. Codes without a known meaning are kept.
 
 use std::io;
 
@@ -6,33 +6,33 @@ use super::{IpcAllocationId, IpcHandleError, OpenedHandle};
 use crate::OutOfMemory;
 use crate::gpu::{DriverCallError, GpuUnavailable};
 
-/// What a system or a driver said.
+/// The failed call of the system or of a driver.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallFailure {
-    /// The system.
+    /// A system call failed.
     #[error("{call} failed: {}", io::Error::from_raw_os_error(*.code))]
     System {
-        /// Which call.
+        /// The call.
         call: &'static str,
-        /// Its `errno`, 0 if there was none.
+        /// Its `errno`, or 0 if it has none.
         code: i32,
     },
-    /// A GPU's driver.
+    /// A driver call failed.
     #[error(transparent)]
     Driver(#[from] DriverCallError),
 }
 
-/// What a cause means for any call.
+/// The general meaning of a failure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FailureClass {
-    /// There is too little of something; later there may be more.
+    /// A resource is exhausted; a later attempt may succeed.
     Exhausted,
-    /// It is not allowed, and will not be.
+    /// The operation is not permitted or supported, now or later.
     Refused,
-    /// Process or memory is not there any more.
+    /// The process or the memory no longer exists.
     Gone,
-    /// Nothing that is known here.
+    /// No known meaning.
     Other,
 }
 
@@ -41,7 +41,7 @@ impl CallFailure {
         Self::System { call, code: error.raw_os_error().unwrap_or(0) }
     }
 
-    /// What it means. Who knows a driver tells its numbers apart before; here they mean nothing.
+    /// Classifies the failure. Driver codes have no general meaning: the driver's own module classifies them first.
     #[must_use]
     pub fn failure_class(&self) -> FailureClass {
         let Self::System { code, .. } = self else { return FailureClass::Other };
@@ -56,72 +56,72 @@ impl CallFailure {
     }
 }
 
-/// A kind of memory cannot be used in this process.
+/// Why a kind of memory is unusable in this process.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoMemory {
-    /// There is no driver, or none that will do.
+    /// No usable driver is installed.
     #[error(transparent)]
     Missing(#[from] GpuUnavailable),
-    /// There is no such device.
+    /// The device number is out of range.
     #[error("there is no device {device} of {vendor}: the driver has {devices}, from 0")]
     Device {
-        /// Whose.
+        /// The vendor.
         vendor: &'static str,
         /// Its number.
         device: u32,
-        /// How many there are.
+        /// The number of devices.
         devices: u32,
     },
-    /// There is no kind of that name.
+    /// The name is unknown.
     #[error("there is no kind of memory {0:?}: they are host, private, xpmem, cuda, hip, ze, and auto")]
     Unknown(String),
-    /// The system.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] CallFailure),
 }
 
-/// No allocation was found around an address.
+/// Why no allocation was found around an address.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FindAllocationError {
-    /// It is none of this kind, or was freed.
+    /// The address is not memory of this kind, or was freed.
     #[error("no allocation is at {addr:#x}")]
     Unknown {
         /// The address.
         addr: usize,
     },
-    /// It is a peer's, which alone exports it.
+    /// The address lies in an import, which only its owner can export.
     #[error("the memory at {addr:#x} is another process's")]
     Imported {
         /// The address.
         addr: usize,
     },
-    /// Something else.
+    /// Another failure.
     #[error(transparent)]
     Other(CallFailure),
 }
 
-/// An allocation was not exported.
+/// Why an allocation was not exported.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// It was freed; what is at its address now is another one.
+    /// The allocation was freed; its address may belong to a newer one.
     #[error("allocation {} was freed", .0.0)]
     Gone(IpcAllocationId),
-    /// Handles of this kind do not go that way.
+    /// Handles of this kind are not passed in the requested way.
     #[error("{0}")]
     Passing(&'static str),
-    /// Memory of this sort is exported in no way; its bytes are copied through memory of the host instead.
+    /// This memory cannot be exported; its bytes are copied through memory of the host instead.
     #[error("{0}")]
     Unshareable(&'static str),
-    /// Too little of something.
+    /// A resource is exhausted.
     #[error("{0}")]
     Exhausted(CallFailure),
-    /// Not allowed.
+    /// The operation is not permitted.
     #[error("{0}")]
     Refused(CallFailure),
-    /// Something else.
+    /// Another failure.
     #[error(transparent)]
     Other(CallFailure),
 }
@@ -136,57 +136,57 @@ impl From<CallFailure> for ExportError {
     }
 }
 
-/// A handle was not opened, and nothing of it is left here.
+/// Why a handle was not opened. Nothing stays mapped.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleOpenError {
-    /// Its bytes are no good.
+    /// The handle's bytes are invalid.
     #[error(transparent)]
     Handle(#[from] IpcHandleError),
-    /// It is open already.
+    /// The memory is already mapped.
     #[error("the memory is mapped already")]
     AlreadyMapped,
-    /// Something older of the same owner that is still open has addresses in common with it, so that must be stale.
+    /// An older import of the same owner overlaps the addresses, and is therefore stale.
     #[error("a stale mapping of allocation {} lies in the way of allocation {}; close it first", .stale.0, .wanted.0)]
     Overlap {
-        /// What is in the way.
+        /// The stale import.
         stale: IpcAllocationId,
-        /// What was to be opened.
+        /// The requested allocation.
         wanted: IpcAllocationId,
     },
     /// The memory was freed, or its owner is dead.
     #[error("the memory is not there any more")]
     Gone,
-    /// It is the own memory of this process.
+    /// The memory belongs to this process.
     #[error("the memory is this process's own")]
     Own,
-    /// The descriptor is missing, or is none of that memory.
+    /// The descriptor is missing, or refers to other memory.
     #[error("{0}")]
     Descriptor(&'static str),
-    /// Too little of something.
+    /// A resource is exhausted.
     #[error("{0}")]
     Exhausted(CallFailure),
-    /// Not allowed.
+    /// The operation is not permitted.
     #[error("{cause}; {remedy}")]
     Refused {
-        /// What was said.
+        /// The failed call.
         cause: CallFailure,
-        /// What helps.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// Something else.
+    /// Another failure.
     #[error(transparent)]
     Other(CallFailure),
 }
 
 impl HandleOpenError {
-    /// Whether it is worth another try once what is stale has been closed.
+    /// Returns whether a retry can succeed after stale imports have been closed.
     #[must_use]
     pub fn is_in_the_way(&self) -> bool {
         matches!(self, Self::AlreadyMapped | Self::Overlap { .. })
     }
 
-    /// A cause, with what helps where it is refused.
+    /// Classifies a failure; `remedy` is used if it is not permitted.
     pub(super) fn from_cause(cause: CallFailure, remedy: &'static str) -> Self {
         match cause.failure_class() {
             FailureClass::Exhausted => Self::Exhausted(cause),
@@ -197,56 +197,57 @@ impl HandleOpenError {
     }
 }
 
-/// An open handle or an export did not end.
+/// Why an import was not closed, or an export not ended.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseError {
-    /// It is nothing that is open here.
+    /// It is not open in this process.
     #[error("it is not open here")]
     Unknown,
-    /// Something else.
+    /// Another failure.
     #[error(transparent)]
     Other(CallFailure),
 }
 
-/// A mapping is still there.
+/// A mapping that could not be closed and still exists.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct NotClosed {
-    /// It.
+    /// The mapping.
     pub mapped: OpenedHandle,
-    /// Why.
+    /// The reason.
     pub error: CloseError,
 }
 
-/// Bytes were not copied.
+/// Why bytes were not copied.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// They are not all inside.
+    /// The range exceeds the allocation.
     #[error("{len} bytes at {at:#x} are not all inside of one allocation")]
     Outside {
-        /// Address or offset of the first one.
+        /// Address or offset of the first byte.
         at: u64,
-        /// Bytes.
+        /// Length, in bytes.
         len: usize,
     },
-    /// No slot for copies is free, or a device is not ready for its first copy. Begin the same copies again, behind the end of their batch if they have one.
+    /// No slot for copies is free, or a device is not ready for its first copy. Start the same copies again, after the end of their batch if they
+    /// have one.
     #[error("no slot for copies is free, or a device is not ready for its first copy")]
     Busy,
-    /// The system has no memory for the bytes on their way.
+    /// The system has no memory for intermediate buffers.
     #[error("cannot allocate memory for a copy: {0}")]
     Memory(#[from] OutOfMemory),
-    /// It is not open here.
+    /// The memory is not open in this process.
     #[error("it is not open here")]
     Closed,
-    /// Its owner is dead.
+    /// The owner of the memory is dead.
     #[error("the owner of the memory is gone")]
     Gone,
-    /// Not allowed.
+    /// The operation is not permitted.
     #[error("{0}")]
     Refused(CallFailure),
-    /// Something else.
+    /// Another failure.
     #[error(transparent)]
     Other(CallFailure),
 }

@@ -1,8 +1,8 @@
-//! A copy that stops where memory is not there any more, instead of ending the process: what is attached of another process goes when that
-//! process frees it or dies, also in the middle of a copy. Called by the kinds that attach.
+//! A copy that stops where memory no longer exists, instead of killing the process: attached memory of another process disappears when that
+//! process frees it or dies, even during a copy. Called by the kinds that attach memory.
 //!
-//! The processor tells of such memory by a signal (`SIGBUS`, and `SIGSEGV` of an own address that is none). A handler takes those of
-//! the one instruction that copies here, and has it end; all others are as before, and go to the handler that was there.
+//! The kernel reports such an access by a signal (`SIGBUS`, or `SIGSEGV` for an unmapped address). The handler ends the copy if the fault is at
+//! its one copying instruction; it passes all other signals to the handler that was installed before.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
@@ -14,18 +14,18 @@ use super::mapping::cause_of;
 
 const SIGNALS: [c_int; 2] = [libc::SIGBUS, libc::SIGSEGV];
 
-/// What handled them before, which the handler calls.
+/// The previous actions, which the handler calls.
 static BEFORE: OnceLock<[libc::sigaction; 2]> = OnceLock::new();
 
-/// The handler is installed. It stays until the process ends.
+/// Proof that the handler is installed. It stays until the process ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FaultGuard(());
 
 impl FaultGuard {
-    /// Installs it, once a process.
+    /// Installs the handler, once per process.
     ///
     /// # Errors
-    /// What the system says; `ENOSYS` for a processor whose copies are not known here.
+    /// The system's error; `ENOSYS` on architectures without a guarded copy.
     pub(super) fn install() -> Result<Self, CallFailure> {
         if !machine::IS_KNOWN {
             return Err(CallFailure::System { call: "sigaction", code: libc::ENOSYS });
@@ -40,35 +40,36 @@ impl FaultGuard {
         Ok(Self(()))
     }
 
-    /// Whether it is the handler still: another library may have taken its place.
+    /// Returns whether the handler is still installed: another library may have replaced it.
     pub(super) fn is_in_place(self) -> bool {
         let ours = handler as *const () as usize;
         SIGNALS.iter().all(|signal| get(*signal).is_ok_and(|now| now.sa_sigaction == ours))
     }
 
-    /// Copies bytes. Whether all of them were there; if not, some may have been copied.
+    /// Copies bytes. Returns whether all of them were accessible; otherwise some may have been copied.
     ///
     /// # Safety
-    /// If the bytes at `to` are memory, it is the caller's to write, and nobody refers to it; what is at `from` only needs to be nobody's
-    /// to write in this process meanwhile.
+    /// If the bytes at `to` are mapped, the caller may write them and no reference to them exists. The bytes at `from` need not be mapped, but this
+    /// process must not write them during the copy.
     pub(super) unsafe fn copy_guarded(self, to: usize, from: usize, len: usize) -> bool {
         let to = ptr::with_exposed_provenance_mut(to);
         let from = ptr::with_exposed_provenance(from);
         if !lets_in() {
             return false;
         }
-        // SAFETY: the caller's promise; what is not there ends the copy.
+        // SAFETY: the caller guarantees the conditions above; an access to an unmapped byte ends the copy.
         unsafe { machine::copy(to, from, len) == 0 }
     }
 }
 
-/// A thread that blocks these signals would be ended by one. Asked before each copy, as a thread may block them at any time.
+/// Returns whether the thread accepts both signals: a blocked fault signal kills the process. Checked before each copy, because a thread may
+/// block them at any time.
 fn lets_in() -> bool {
     let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: changes nothing, and fills a place of ours.
+    // SAFETY: a null set changes nothing; the call fills a local variable.
     let code = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), mask.as_mut_ptr()) };
     let blocks = |signal: &c_int| {
-        // SAFETY: filled in by the call above, which is asked for first.
+        // SAFETY: the closure runs only if `code == 0`, when the call above has filled in the mask.
         unsafe { libc::sigismember(mask.as_ptr(), *signal) != 0 }
     };
     code == 0 && !SIGNALS.iter().any(blocks)
@@ -76,31 +77,31 @@ fn lets_in() -> bool {
 
 fn get(signal: c_int) -> Result<libc::sigaction, CallFailure> {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: changes nothing, and fills a place of ours.
+    // SAFETY: a null action changes nothing; the call fills a local variable.
     let code = unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) };
     if code != 0 {
         return Err(cause_of("sigaction")(std::io::Error::last_os_error()));
     }
-    // SAFETY: zeros are a value of it, and the call has filled it in.
+    // SAFETY: all zeros are a valid value, and the call has filled it in.
     Ok(unsafe { now.assume_init() })
 }
 
 fn set_handler(signal: c_int, to: usize, flags: c_int) -> Result<(), CallFailure> {
-    // SAFETY: zeros are a value of it, with no other signal blocked.
+    // SAFETY: all zeros are a valid value, with an empty signal mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     (action.sa_sigaction, action.sa_flags) = (to, flags);
-    // SAFETY: either the default, or the handler below, which may run at any time.
+    // SAFETY: the action is either the default or the handler below, which is safe to run at any time.
     match unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(cause_of("sigaction")(std::io::Error::last_os_error())),
     }
 }
 
-/// Runs in whichever thread a signal comes to: takes no lock, allocates nothing.
+/// Runs in the thread that receives the signal: takes no lock and allocates nothing.
 extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel's, for this call (`SA_SIGINFO`).
+    // SAFETY: the kernel passes a valid `siginfo_t` for this call (`SA_SIGINFO`).
     let is_fault = unsafe { (*info).si_code } > 0;
-    // SAFETY: as above.
+    // SAFETY: the kernel passes a valid `ucontext_t` for this call (`SA_SIGINFO`).
     if is_fault && unsafe { machine::end_copy(context) } {
         return;
     }
@@ -109,22 +110,22 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     match before.map_or((libc::SIG_DFL, 0), |before| (before.sa_sigaction, before.sa_flags)) {
         (libc::SIG_IGN, _) if !is_fault => {}
         (libc::SIG_DFL | libc::SIG_IGN, _) => {
-            // What faulted does so again, and ends the process as it would have.
+            // After the return, the faulting instruction faults again and kills the process by default.
             let _ = set_handler(signal, libc::SIG_DFL, 0);
             if !is_fault {
-                // SAFETY: a signal to this thread, which its default ends.
+                // SAFETY: raises a signal in this thread; its default action kills the process.
                 unsafe { libc::raise(signal) };
             }
         }
         (handler, flags) if flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: with that flag it is such a function, which was there for this signal.
+            // SAFETY: with this flag the value is a function of this type, which was installed for this signal.
             let handler = unsafe {
                 transmute::<usize, extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void)>(handler)
             };
             handler(signal, info, context);
         }
         (handler, _) => {
-            // SAFETY: without it such a one.
+            // SAFETY: without the flag the value is a function of this type.
             let handler = unsafe { transmute::<usize, extern "C" fn(c_int)>(handler) };
             handler(signal);
         }
@@ -138,7 +139,7 @@ mod machine {
 
     pub(super) const IS_KNOWN: bool = true;
 
-    // One instruction moves all bytes, and counts in RCX those that are left, also when it is interrupted (Intel's manual, volume 2, REP).
+    // One instruction moves all bytes and keeps the number of remaining bytes in RCX, also when it is interrupted (Intel SDM, volume 2, REP).
     global_asm!(
         ".pushsection .text.trunkline_guarded_copy, \"ax\", @progbits",
         ".globl trunkline_guarded_copy",
@@ -167,22 +168,22 @@ mod machine {
         static trunkline_guarded_copy_ends: u8;
     }
 
-    /// Copies bytes; how many are left because what is behind them is not there.
+    /// Copies bytes; returns the number of bytes not copied because an access faulted.
     ///
     /// # Safety
     /// As of [`super::FaultGuard::copy_guarded`].
     pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> usize {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions above.
         unsafe { trunkline_guarded_copy(to, from, len) }
     }
 
-    /// Has the copy that was interrupted end, if it was that.
+    /// Makes the interrupted copy return, if the fault was in it; returns whether it was.
     ///
     /// # Safety
-    /// The context is of a handler that is running.
+    /// `context` is the context of a running signal handler.
     pub(super) unsafe fn end_copy(context: *mut c_void) -> bool {
         let context = context.cast::<libc::ucontext_t>();
-        // SAFETY: the caller's promise; nobody else has it.
+        // SAFETY: the caller guarantees a valid context, which only the running handler uses.
         let registers = unsafe { &mut (*context).uc_mcontext.gregs };
         let Some(at) = registers.get_mut(libc::REG_RIP as usize) else { return false };
         let moves = &raw const trunkline_guarded_copy_moves;
@@ -266,13 +267,13 @@ mod tests {
         assert!(unsafe { guard.copy_guarded(to, from + PAGE - 32, 64) });
         assert_eq!(into, [7; 64]);
         let second = ptr::with_exposed_provenance_mut(from + PAGE);
-        // SAFETY: mapped above, and nobody has it.
+        // SAFETY: the range is mapped above, and no reference to it exists.
         unsafe { rustix::mm::mprotect(second, PAGE, rustix::mm::MprotectFlags::empty()) }.unwrap();
         into = [0; 64];
         // SAFETY: as above.
         assert!(!unsafe { guard.copy_guarded(to, from + PAGE - 32, 64) });
         assert_eq!((&into[..32], &into[32..]), (&[7; 32][..], &[0; 32][..]));
-        // SAFETY: nothing is there to write to.
+        // SAFETY: the target is not writable, which ends the copy.
         assert!(!unsafe { guard.copy_guarded(from + PAGE, to, 64) });
         for addr in [8, usize::MAX / 2] {
             // SAFETY: as above.
@@ -330,7 +331,7 @@ mod tests {
             // SAFETY: of this thread, which does nothing more.
             unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut()) };
             let mut into = [0_u8; 8];
-            // SAFETY: nothing is there.
+            // SAFETY: the target is a local array; the source address is not mapped.
             unsafe { guard.copy_guarded(into.as_mut_ptr().expose_provenance(), 8, 8) }
         });
         assert!(!copied.join().unwrap());
@@ -347,7 +348,7 @@ mod tests {
                     // SAFETY: it is not: that ends the child.
                     unsafe { ptr::with_exposed_provenance::<u8>(8).read_volatile() };
                 } else {
-                    // Rust's own handler was there, and takes the first one for a fault that comes again.
+                    // Rust's own handler was installed before; it treats the first signal as a fault that will repeat.
                     for _ in 0..2 {
                         // SAFETY: ends the child.
                         unsafe { libc::raise(signal) };

@@ -1,5 +1,5 @@
-//! The fuzz target of this crate: handles of memory of each kind, with and without a descriptor, opened by
-//! each kind of memory that needs no GPU. None may open memory of this process that was not exported, and none may write.
+//! The fuzz target of this crate: handles of each kind, with and without a descriptor, opened by each kind of memory that needs no GPU. No
+//! handle may open memory of this process that was not exported, and no open may write.
 
 use std::os::fd::OwnedFd;
 
@@ -26,7 +26,7 @@ pub fn run(name: &str, bytes: &[u8]) {
     target.into_iter().for_each(|target| target.1(bytes));
 }
 
-/// The first byte is the kind, the lowest bit of the second says whether a descriptor of other memory comes with the handle.
+/// The first byte is the kind; the lowest bit of the second selects whether a descriptor of unrelated memory is passed with the handle.
 fn fuzz_handles(bytes: &[u8]) {
     let [kind, with, bytes @ ..] = bytes else { return };
     let Some(handle) = IpcHandle::new(*kind, bytes) else {
@@ -44,12 +44,12 @@ fn fuzz_handles(bytes: &[u8]) {
         return;
     };
     assert_refused(&host, &handle, descriptor());
-    // Other processes of the machine are left alone: the number of this one stands in their place.
+    // Replaces the process number, so that no other process of the machine is accessed.
     assert_refused(&private, &handle.of_process(std::process::id()), descriptor());
     assert_refused(&device, &handle, descriptor());
 }
 
-/// No memory opens a handle that no memory has made.
+/// Checks that no memory opens a handle that was not exported.
 fn assert_refused(memory: &impl IpcMemory, handle: &IpcHandle, descriptor: Option<OwnedFd>) {
     if let Ok(mapped) = memory.open(handle, descriptor) {
         panic!("{handle:?} was opened as {mapped:?}");

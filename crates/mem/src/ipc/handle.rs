@@ -1,7 +1,7 @@
-//! The bytes of a handle. Made by a kind, carried by whoever talks to the peer, parsed by the same kind there; hostile until then.
-//! The bytes of our own kinds are in docs/wire.md.
+//! The bytes of a handle. Created by a kind, sent to the peer by its control stream, and parsed by the same kind there; untrusted until then.
+//! docs/wire.md specifies the bytes of our own kinds.
 
-/// What a peer opens an allocation by: at most [`IpcHandle::BYTES_MAX`] bytes of a kind that both processes know.
+/// The handle by which a peer opens an allocation: at most [`IpcHandle::BYTES_MAX`] bytes of a kind that both processes know.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct IpcHandle {
     kind: u8,
@@ -9,59 +9,59 @@ pub struct IpcHandle {
     bytes: [u8; Self::BYTES_MAX],
 }
 
-/// Bytes that are no handle of the kind that was to open them.
+/// Why bytes are not a handle of the expected kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IpcHandleError {
-    /// It is of another kind of memory.
+    /// The handle is of another kind.
     #[error("the handle is of kind {found}, and {expected} was to open it")]
     Kind {
-        /// The kind's number.
+        /// The handle's kind number.
         found: u8,
-        /// Of the kind that was asked.
+        /// The expected kind number.
         expected: u8,
     },
-    /// It is as long as no handle of that kind.
+    /// The handle has a wrong length.
     #[error("the handle has {found} bytes instead of {expected}")]
     Length {
-        /// Bytes.
+        /// Its length, in bytes.
         found: usize,
-        /// What it should have.
+        /// The expected length, in bytes.
         expected: usize,
     },
-    /// It is of another version.
+    /// The handle has an unknown version.
     #[error("the handle is of version {0}, which is not known here")]
     Version(u8),
-    /// It names memory of another device, or none that there ever was.
+    /// The handle names memory of another device, or unknown memory.
     #[error("the handle names no memory of this device")]
     Foreign,
-    /// What it says of the allocation cannot be.
+    /// A value of the handle is invalid.
     #[error("the handle's {0} cannot be")]
     Value(&'static str),
 }
 
 impl IpcHandle {
-    /// As many bytes as the message takes that carries it.
+    /// The maximum length, in bytes, as limited by the message that carries a handle.
     pub const BYTES_MAX: usize = 192;
-    /// The number of [`Host`](super::HostMemory).
+    /// The number of [`HostMemory`](super::HostMemory).
     pub const HOST: u8 = 1;
-    /// The number of [`Device`](super::MemfdDevice).
+    /// The number of [`MemfdDevice`](super::MemfdDevice).
     pub const DEVICE: u8 = 2;
-    /// The number of [`Private`](super::PrivateMemory).
+    /// The number of [`PrivateMemory`](super::PrivateMemory).
     pub const PRIVATE: u8 = 3;
-    /// The number of [`Xpmem`](super::XpmemMemory).
+    /// The number of [`XpmemMemory`](super::XpmemMemory).
     pub const XPMEM: u8 = 4;
 
-    /// The number of a legacy handle of [`Cuda`](super::CudaMemory).
+    /// The number of a legacy handle of [`CudaMemory`](super::CudaMemory).
     pub const CUDA: u8 = 16;
-    /// The number of a segment of [`Cuda`](super::CudaMemory) that goes by its descriptor.
+    /// The number of a segment of [`CudaMemory`](super::CudaMemory), which is passed by descriptor.
     pub const CUDA_SEGMENT: u8 = 17;
-    /// The number of [`Hip`](super::HipMemory).
+    /// The number of [`HipMemory`](super::HipMemory).
     pub const HIP: u8 = 18;
     /// The number of [`LevelZero`](super::LevelZero).
     pub const LEVEL_ZERO: u8 = 19;
 
-    /// A kind's bytes; `None` if they are more than [`IpcHandle::BYTES_MAX`].
+    /// Wraps a kind's bytes; `None` if there are more than [`IpcHandle::BYTES_MAX`].
     #[must_use]
     pub fn new(kind: u8, bytes: &[u8]) -> Option<Self> {
         let len = u8::try_from(bytes.len()).ok()?;
@@ -70,20 +70,20 @@ impl IpcHandle {
         Some(Self { kind, len, bytes: all })
     }
 
-    /// The number of the kind that made it.
+    /// Returns the number of the kind that created the handle.
     #[must_use]
     pub fn kind(&self) -> u8 {
         self.kind
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 
-    /// The same, of the process with that number, whatever number it says: of kinds that reach a process by its number. For whoever has it
-    /// from a stream that knows whose the other end is; 0 for one that has no number here, which is reached by no number then.
+    /// Replaces the process number in handles of kinds that access a process by its number. For receivers that know their peer's number from the
+    /// connection, so that a forged number has no effect. Pass 0 for a peer that has no number in this PID namespace: it cannot be accessed.
     #[must_use]
     pub fn of_process(mut self, number: u32) -> Self {
         if let (Self::PRIVATE | Self::XPMEM, Some(place)) = (self.kind, self.bytes.get_mut(8..16)) {
@@ -92,7 +92,7 @@ impl IpcHandle {
         self
     }
 
-    /// One of version 1 that is words, little-endian, after the version's own.
+    /// Encodes a handle of version 1: the version's word, then `words`, little-endian.
     pub(super) fn of_words<const N: usize>(kind: u8, words: [u64; N]) -> Self {
         let mut bytes = [0; Self::BYTES_MAX];
         let all = std::iter::once(u64::from(VERSION)).chain(words);
@@ -102,7 +102,7 @@ impl IpcHandle {
         Self { kind, len: (8 + 8 * N) as u8, bytes }
     }
 
-    /// The words of such a one.
+    /// Parses the words of a handle made by [`IpcHandle::of_words`].
     ///
     /// # Errors
     /// [`IpcHandleError`].
@@ -130,7 +130,7 @@ impl IpcHandle {
     }
 }
 
-/// Of the handles of our own kinds.
+/// The version of our own kinds' handles.
 const VERSION: u8 = 1;
 
 #[cfg(test)]

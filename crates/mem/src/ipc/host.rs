@@ -1,6 +1,6 @@
-//! Memory of the host in memory files: a descriptor goes to the peer, which maps it. Nothing is accounted and nothing can be stale:
-//! a mapping is of the file, not of an address, and the kernel keeps a file as long as anybody has it: also a child of a fork, until it ends or becomes
-//! another program, but it does nothing with it.
+//! Memory of the host in memory files, shared by passing a descriptor that the peer maps. No accounting is needed and no mapping can be stale:
+//! a mapping refers to a file, not to an address. The kernel keeps a file as long as any process has it open or mapped. A forked child holds it
+//! until it ends or calls exec, but never uses it.
 
 use std::os::fd::OwnedFd;
 use std::sync::{PoisonError, RwLock};
@@ -15,14 +15,14 @@ use super::{
 };
 use crate::{MemoryRange, OutOfMemory};
 
-/// What a peer is told who opens without the descriptor, or with another one.
+/// Errors for a peer that opens a handle without its descriptor, or with another one.
 const MISSING: &str = "memory of the host is opened by its descriptor, which did not come along";
 const WRONG: &str = "the descriptor is not of the memory that the handle names";
 
-/// The memory of a process that it shares.
+/// The shareable memory of a process.
 #[derive(Debug)]
 pub struct HostMemory {
-    /// A random number: what peers tell processes by.
+    /// A random number that identifies this process to peers.
     process: u64,
     inner: RwLock<HostTable>,
 }
@@ -39,14 +39,14 @@ struct HostFile {
     inode: u64,
 }
 
-/// Memory was not allocated or freed.
+/// Why memory was not allocated or freed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// No allocation has that size.
+    /// The size is 0 or too large.
     #[error("{0} bytes cannot be allocated")]
     Size(usize),
-    /// The system has no memory for it.
+    /// The system is out of memory.
     #[error("cannot allocate memory: {0}")]
     Memory(#[from] OutOfMemory),
     /// No allocation begins there.
@@ -55,22 +55,22 @@ pub enum HostError {
         /// The address.
         addr: usize,
     },
-    /// What the system says.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] CallFailure),
 }
 
 impl HostMemory {
-    /// One for this process.
+    /// Creates the kind for this process.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn new() -> Result<Self, CallFailure> {
         let inner = HostTable { table: AllocationTable::new(AddressWindow::new()?), next: 1 };
         Ok(Self { process: random_number()?, inner: RwLock::new(inner) })
     }
 
-    /// New zeroed memory of at least that many bytes; its address.
+    /// Allocates at least `len` zeroed bytes; returns their address.
     ///
     /// # Errors
     /// [`HostError`].
@@ -87,12 +87,12 @@ impl HostMemory {
         Ok(base)
     }
 
-    /// A child of a fork has nothing of its parent's.
+    /// Fails in a forked child, which has no mappings.
     fn check_process(&self) -> Result<(), CallFailure> {
         self.inner.read().unwrap_or_else(PoisonError::into_inner).table.window.fork_guard().check_process()
     }
 
-    /// It is used no more. Peers that have it open keep it.
+    /// Frees an allocation. Peers that have mapped it keep it.
     ///
     /// # Errors
     /// [`HostError`].
@@ -105,7 +105,7 @@ impl HostMemory {
     }
 }
 
-/// A number that nobody guesses.
+/// Returns an unpredictable random number.
 pub(super) fn random_number() -> Result<u64, CallFailure> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())

@@ -1,30 +1,30 @@
-//! Locks on ranges of a file that belong to an open file (`F_OFD_SETLK`, fcntl(2)). The kernel lets go of them when nothing refers to
-//! that open file any more: no descriptor of any process, none that is under way in a socket, and no mapping. So a lock tells that
-//! somebody is there, however he may end. Never waits.
+//! Range locks owned by an open file description (`F_OFD_SETLK`, fcntl(2)). The kernel releases them when the last reference to that open file
+//! is gone: descriptors of all processes, descriptors in flight in a socket, and mappings. A lock therefore proves that a holder still exists,
+//! however it may end. No function here waits.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
 
-/// Bytes of a file.
+/// A range of a file, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct FileRange {
     pub(super) start: u64,
     pub(super) len: u64,
 }
 
-/// Who else may hold a range.
+/// Whether other open files may hold the same range.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum LockMode {
-    /// Others that share it.
+    /// Other open files may hold it in shared mode.
     Shared,
-    /// Nobody.
+    /// No other open file may hold it.
     Alone,
 }
 
-/// Takes a lock for the open file; whether nobody else was in the way.
+/// Tries to lock a range for the open file; returns whether it succeeded without a conflicting lock.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(super) fn try_lock_range(file: &impl AsFd, range: FileRange, lock: LockMode) -> io::Result<bool> {
     match fcntl_lock(file, libc::F_OFD_SETLK, &mut lock_request(range, lock_type(lock))?) {
         Ok(()) => Ok(true),
@@ -33,18 +33,18 @@ pub(super) fn try_lock_range(file: &impl AsFd, range: FileRange, lock: LockMode)
     }
 }
 
-/// Lets go of what the open file holds there.
+/// Releases the open file's locks in a range.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(super) fn unlock_range(file: &impl AsFd, range: FileRange) -> io::Result<()> {
     fcntl_lock(file, libc::F_OFD_SETLK, &mut lock_request(range, libc::F_UNLCK)?)
 }
 
-/// Whether another open file holds any of it.
+/// Returns whether another open file holds a lock in the range.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(super) fn is_held(file: &impl AsFd, range: FileRange) -> io::Result<bool> {
     let mut request = lock_request(range, libc::F_WRLCK)?;
     fcntl_lock(file, libc::F_OFD_GETLK, &mut request)?;
@@ -71,7 +71,7 @@ fn lock_request(range: FileRange, kind: libc::c_int) -> io::Result<libc::flock> 
 
 fn fcntl_lock(file: &impl AsFd, command: libc::c_int, request: &mut libc::flock) -> io::Result<()> {
     let fd = file.as_fd().as_raw_fd();
-    // SAFETY: the descriptor is open while it is borrowed; these commands read and write the one structure.
+    // SAFETY: the descriptor is open while it is borrowed; these commands read and write only `request`.
     let done = unsafe { libc::fcntl(fd, command, std::ptr::from_mut(request)) };
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

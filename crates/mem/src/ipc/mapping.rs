@@ -1,4 +1,4 @@
-//! A range of addresses that is mapped here, and files of memory to map. It is unmapped with its owner.
+//! A mapped range of addresses, and files of memory to map. The range is unmapped with its owner.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -12,10 +12,10 @@ use super::error::CallFailure;
 use super::fork_guard::ForkGuard;
 use crate::{MemoryKind, MemoryRange};
 
-/// Seals without which a file could end under a mapping.
+/// The seals that prevent a file from changing its size under a mapping.
 pub(crate) const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// Addresses that are ours.
+/// A range of addresses owned by this value.
 #[derive(Debug)]
 pub(super) struct FileMapping {
     addr: usize,
@@ -24,10 +24,10 @@ pub(super) struct FileMapping {
 }
 
 impl FileMapping {
-    /// Maps bytes of a file, where the kernel likes. A child of a fork does not have them.
+    /// Maps bytes of a file at an address of the kernel's choice. A forked child does not inherit the mapping.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(super) fn map_file(
         here: &Arc<ForkGuard>,
         file: &impl AsFd,
@@ -44,21 +44,21 @@ impl FileMapping {
         Ok(mapping)
     }
 
-    /// Takes addresses without any memory behind them.
+    /// Reserves addresses without memory.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(super) fn reserve_addresses(here: Arc<ForkGuard>, len: usize) -> Result<Self, CallFailure> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: as above.
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), flags) };
         Ok(Self { addr: base.map_err(cause_of("mmap"))?.expose_provenance(), len, here })
     }
 
-    /// Puts bytes of a file at an offset of what was reserved.
+    /// Maps bytes of a file at an offset of the reserved range.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(super) fn map_at(
         &self,
         at: usize,
@@ -69,21 +69,21 @@ impl FileMapping {
         let place = self.pointer_at(at, len)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: replaces only addresses of this mapping, of which nobody holds a reference.
+        // SAFETY: the call replaces only addresses of this mapping, to which no reference exists.
         let done = unsafe { rustix::mm::mmap(place, len, protection, flags, file, offset) };
         done.map_err(cause_of("mmap"))?;
         keep_from_children(place.expose_provenance(), len);
         Ok(())
     }
 
-    /// Takes them away again.
+    /// Unmaps a part of the range; its addresses stay reserved.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(super) fn clear(&self, at: usize, len: usize) -> Result<(), CallFailure> {
         let place = self.pointer_at(at, len)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: as for putting them there.
+        // SAFETY: the call replaces only addresses of this mapping, to which no reference exists.
         let done = unsafe { rustix::mm::mmap_anonymous(place, len, ProtFlags::empty(), flags) };
         done.map(|_| ()).map_err(cause_of("mmap"))
     }
@@ -94,7 +94,7 @@ impl FileMapping {
         if inside { Ok(ptr::with_exposed_provenance_mut(self.addr + at)) } else { Err(refused) }
     }
 
-    /// Whose it is.
+    /// Returns the fork guard of the process that owns the mapping.
     pub(super) fn fork_guard(&self) -> &Arc<ForkGuard> {
         &self.here
     }
@@ -107,35 +107,35 @@ impl FileMapping {
         self.len
     }
 
-    /// Its bytes, of a mapping that has bytes everywhere.
+    /// Returns the bytes of a mapping that is mapped in full.
     pub(super) fn memory(self: &Arc<Self>) -> MemoryRange {
-        // SAFETY: mapped readable and writable as long as `self`, which the range keeps; nobody refers to the bytes.
+        // SAFETY: the bytes are mapped readable and writable as long as `self`, which the range keeps; no reference to them exists.
         unsafe { MemoryRange::with_owner(self.addr, self.len, MemoryKind::Host, Arc::clone(self)) }
     }
 }
 
 impl Drop for FileMapping {
     fn drop(&mut self) {
-        // A child does not have it, and may have something else there.
+        // A forked child does not have the mapping, and may have mapped other memory there.
         if self.here.is_child() {
             return;
         }
-        // SAFETY: called once by the owner of the mapping, from which nothing is borrowed any more.
+        // SAFETY: called once by the owner of the mapping, from which no borrow is left.
         let _ = unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(self.addr), self.len) };
     }
 }
 
-/// A child of a fork would hold the memory without knowing.
+/// Excludes a mapping from forked children, which would otherwise keep its memory allocated.
 fn keep_from_children(addr: usize, len: usize) {
     let at = ptr::with_exposed_provenance_mut(addr);
-    // SAFETY: a mapping of ours, of which this changes only what children see.
+    // SAFETY: the caller owns the mapping; the call changes only the mappings of children.
     let _ = unsafe { rustix::mm::madvise(at, len, Advice::LinuxDontFork) };
 }
 
-/// A new file of memory of a size that stays.
+/// Creates a file of memory of a fixed size.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(crate) fn create_sized_file(name: &str, len: u64) -> Result<OwnedFd, CallFailure> {
     let file = crate::create_memory_file(name).map_err(cause_of("memfd_create"))?;
     rustix::fs::ftruncate(&file, len).map_err(cause_of("ftruncate"))?;
@@ -143,16 +143,16 @@ pub(crate) fn create_sized_file(name: &str, len: u64) -> Result<OwnedFd, CallFai
     Ok(file)
 }
 
-/// The same file, opened once more: with locks of its own.
+/// Opens the same file again, as a new open file description with locks of its own.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(super) fn reopen_file(file: &impl AsFd) -> Result<OwnedFd, CallFailure> {
     let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(cause_of("open"))
 }
 
-/// What a call of the system failed with.
+/// Converts the error of a system call.
 pub(crate) fn cause_of<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> CallFailure {
     move |error| CallFailure::from_system(call, &error.into())
 }

@@ -1,9 +1,9 @@
-//! Requests for the calls of a driver that may wait for a kernel that runs: to open and close memory of peers, to pin memory of the host, and to give a handle back.
-//! The thread that makes progress posts them, polls for their answers and never waits; a thread of the kind carries them out, one after the other.
+//! Requests for those calls of a driver that may wait for a running kernel: opening and closing imports, pinning memory of the host, and
+//! releasing handles. The progress thread posts them, polls for their answers and never waits; a thread of the kind executes them in order.
 //!
-//! At most [`MAPPING_REQUESTS_MAX`] requests wait for an answer or to have it taken: one more is given back. Objects whose end is such a call
-//! ([`MappingQueue::post_release`]) have no answer, and each has its place from its begin on, and their number is that of pins. No thread holds the queue's
-//! lock while it calls a driver.
+//! At most [`MAPPING_REQUESTS_MAX`] requests are outstanding, until their answers are taken: one more is returned to the caller. Objects whose
+//! destruction is such a call ([`MappingQueue::post_release`]) have no answer. Their places are reserved when they are created; their number is
+//! bounded by the number of pins. No thread holds the queue's lock while it calls a driver.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -20,30 +20,30 @@ use super::{
 };
 use crate::MemoryRange;
 
-/// A request that was posted and whose answer was not taken.
+/// A posted request whose answer has not been taken.
 #[derive(Debug, Eq, PartialEq)]
 #[must_use = "a request keeps its place in the queue until its answer is taken"]
 pub struct MappingTicket(u64);
 
-/// A call of the driver that the thread of a kind makes.
+/// A driver call that the mapping thread makes.
 #[derive(Debug)]
 pub enum MappingRequest {
-    /// To open a handle, as [`IpcMemory::open_for`].
+    /// Opens a handle, as [`IpcMemory::open_for`].
     Open {
         /// The handle.
         handle: IpcHandle,
-        /// The descriptor that came with it, if one did.
+        /// The descriptor that was received with it, if any.
         descriptor: Option<OwnedFd>,
-        /// The copier that the memory is opened for.
+        /// The user for which the memory is mapped.
         user: MappingUser,
     },
-    /// To close a mapping, as [`IpcMemory::close`].
+    /// Closes a mapping, as [`IpcMemory::close`].
     Close(OpenedHandle),
-    /// To make the streams and events of a device's copies. It has no answer to take: the kind keeps the result itself.
+    /// Creates the streams and events of a device's copies. It has no answer to take: the kind stores the result.
     Prepare(u32),
-    /// To pin memory of the host, as [`IpcMemory::pin_stage`].
+    /// Pins memory of the host, as [`IpcMemory::pin_stage`].
     Pin(MemoryRange),
-    /// To give a handle back, as [`IpcMemory::unexport`].
+    /// Releases a handle, as [`IpcMemory::unexport`].
     Unexport(Box<ExportedHandle>),
 }
 
@@ -56,14 +56,14 @@ pub enum MappingAnswer {
     Closed(Result<(), NotClosed>),
     /// Of [`MappingRequest::Prepare`].
     Prepared,
-    /// Of [`MappingRequest::Pin`]. `None`: the kind pins none, or the driver refuses.
+    /// Of [`MappingRequest::Pin`]. `None`: the kind does not pin memory, or the driver failed.
     Pinned(Option<StagePin>),
     /// Of [`MappingRequest::Unexport`].
     Unexported(Result<(), CloseError>),
 }
 
 impl MappingRequest {
-    /// Has a kind carry it out; may take as long as a kernel runs.
+    /// Executes the request by a kind; may block while a kernel runs.
     pub fn carry_out(self, of: &impl IpcMemory) -> MappingAnswer {
         match self {
             Self::Open { handle, descriptor, user } => {
@@ -77,7 +77,7 @@ impl MappingRequest {
     }
 }
 
-/// An object whose end is a call of a driver that may wait for a kernel that runs.
+/// An object whose destruction is a driver call that may wait for a running kernel.
 pub(super) type DeferredRelease = Box<dyn Any + Send + Sync>;
 
 /// The next step of a thread that serves a queue.
@@ -97,13 +97,13 @@ pub struct MappingQueue {
 struct QueuedRequests {
     posted: VecDeque<(u64, MappingRequest)>,
     answers: Vec<(u64, MappingAnswer)>,
-    /// Requests that were posted and whose answers were not taken.
+    /// Posted requests whose answers have not been taken.
     outstanding: usize,
-    /// The request under way whose answer no caller takes any more.
+    /// The current request, if its caller has abandoned it.
     abandoned: Option<u64>,
-    /// Objects that are to end.
+    /// Objects to be destroyed.
     releases: Vec<DeferredRelease>,
-    /// Places for them, of those that live and those that are to end.
+    /// Reserved places for such objects, both live and to be destroyed.
     release_places: usize,
     next: u64,
     is_over: bool,
@@ -116,7 +116,7 @@ impl fmt::Debug for QueuedRequests {
 }
 
 impl QueuedRequests {
-    /// A ticket for one more request, if there is room.
+    /// Returns a ticket for one more request; `None` if the queue is full or ended.
     fn reserve_ticket(&mut self) -> Option<MappingTicket> {
         if self.outstanding >= MAPPING_REQUESTS_MAX || self.is_over {
             return None;
@@ -126,7 +126,7 @@ impl QueuedRequests {
         Some(MappingTicket(self.next))
     }
 
-    /// The next step of the thread that serves the queue. Once the queue is over, only requests that give handles back are left.
+    /// Returns the next step of the serving thread. Once the queue has ended, only requests that release handles are returned.
     fn take_step(&mut self) -> Option<NextStep> {
         if let Some(release) = self.releases.pop() {
             self.release_places -= 1;
@@ -142,7 +142,7 @@ impl QueuedRequests {
 }
 
 impl MappingQueue {
-    /// One without requests.
+    /// Creates an empty queue.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -166,7 +166,7 @@ impl MappingQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Posts a request to open a handle for a user. `None`: the queue is full; post again once an answer was taken.
+    /// Posts a request to open a handle for a user. Returns `None` if the queue is full; retry once an answer has been taken.
     pub fn post_open(
         &self,
         handle: &IpcHandle,
@@ -184,7 +184,7 @@ impl MappingQueue {
     /// Posts a request to close a mapping.
     ///
     /// # Errors
-    /// The mapping, if the queue is full: post again once an answer was taken.
+    /// The mapping, if the queue is full; retry once an answer has been taken.
     pub fn post_close(&self, mapped: OpenedHandle) -> Result<MappingTicket, OpenedHandle> {
         let mut state = self.lock_requests();
         let Some(ticket) = state.reserve_ticket() else { return Err(mapped) };
@@ -194,7 +194,7 @@ impl MappingQueue {
         Ok(ticket)
     }
 
-    /// Posts a request to make the streams and events of a device's copies; returns whether there was room.
+    /// Posts a request to create the streams and events of a device's copies; returns whether there was room.
     pub(super) fn post_prepare(&self, device: u32) -> bool {
         let mut state = self.lock_requests();
         let Some(ticket) = state.reserve_ticket() else { return false };
@@ -204,7 +204,7 @@ impl MappingQueue {
         true
     }
 
-    /// Posts a request to pin memory of the host. `None`: the queue is full; post again once an answer was taken.
+    /// Posts a request to pin memory of the host. Returns `None` if the queue is full; retry once an answer has been taken.
     pub fn post_pin(&self, memory: &MemoryRange) -> Option<MappingTicket> {
         let mut state = self.lock_requests();
         let ticket = state.reserve_ticket()?;
@@ -214,10 +214,10 @@ impl MappingQueue {
         Some(ticket)
     }
 
-    /// Posts a request to give a handle back.
+    /// Posts a request to release a handle.
     ///
     /// # Errors
-    /// The export, if the queue is full: post again once an answer was taken.
+    /// The export, if the queue is full; retry once an answer has been taken.
     pub fn post_unexport(&self, export: Box<ExportedHandle>) -> Result<MappingTicket, Box<ExportedHandle>> {
         let mut state = self.lock_requests();
         let Some(ticket) = state.reserve_ticket() else { return Err(export) };
@@ -227,7 +227,7 @@ impl MappingQueue {
         Ok(ticket)
     }
 
-    /// Reserves a place for an object that is to end by [`MappingQueue::post_release`], so that its end never waits for room.
+    /// Reserves a place for an object to be destroyed by [`MappingQueue::post_release`], so that dropping it never waits for room.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -239,12 +239,13 @@ impl MappingQueue {
         Ok(())
     }
 
-    /// Gives such a place back.
+    /// Frees a place reserved by [`MappingQueue::reserve_release`].
     pub(super) fn cancel_release(&self) {
         self.lock_requests().release_places -= 1;
     }
 
-    /// Has an object, whose place was reserved, ended by the thread that serves the queue. Given back once there is none any more: then its owner ends it.
+    /// Posts an object with a reserved place, to be destroyed by the serving thread. Returns the object if the queue has ended: its owner then
+    /// destroys it.
     pub(super) fn post_release(&self, object: DeferredRelease) -> Option<DeferredRelease> {
         let mut state = self.lock_requests();
         if state.is_over {
@@ -257,7 +258,7 @@ impl MappingQueue {
         None
     }
 
-    /// Leaves a request without a caller: it is not carried out if it has not begun, and its result is dropped.
+    /// Abandons a request: it is not executed if it has not started, and its result is dropped.
     pub fn abandon_request(&self, ticket: MappingTicket) {
         let MappingTicket(number) = ticket;
         let mut state = self.lock_requests();
@@ -270,7 +271,7 @@ impl MappingQueue {
         } else {
             state.abandoned = Some(number);
         }
-        // Dropped without the lock: a pin posts its end here.
+        // Dropped after the lock is released: dropping a pin posts to this queue.
         drop(state);
         drop((answer, request));
     }
@@ -282,7 +283,7 @@ impl MappingQueue {
         Some(state.answers.swap_remove(at).1)
     }
 
-    /// Takes the answer to a request to open, if there is one. The ticket is over then. Never waits.
+    /// Takes the answer to a request to open, if available; the ticket is then used up. Never waits.
     pub fn take_opened(&self, ticket: &MappingTicket) -> Option<Result<OpenedHandle, HandleOpenError>> {
         match self.take_answer(ticket)? {
             MappingAnswer::Opened(opened) => Some(opened),
@@ -290,7 +291,7 @@ impl MappingQueue {
         }
     }
 
-    /// Takes the answer to a request to close, if there is one. The ticket is over then. Never waits.
+    /// Takes the answer to a request to close, if available; the ticket is then used up. Never waits.
     pub fn take_closed(&self, ticket: &MappingTicket) -> Option<Result<(), NotClosed>> {
         match self.take_answer(ticket)? {
             MappingAnswer::Closed(closed) => Some(closed),
@@ -298,7 +299,7 @@ impl MappingQueue {
         }
     }
 
-    /// Takes the answer to a request to pin, if there is one. The ticket is over then. Never waits.
+    /// Takes the answer to a request to pin, if available; the ticket is then used up. Never waits.
     pub fn take_pinned(&self, ticket: &MappingTicket) -> Option<Option<StagePin>> {
         match self.take_answer(ticket)? {
             MappingAnswer::Pinned(pin) => Some(pin),
@@ -306,7 +307,7 @@ impl MappingQueue {
         }
     }
 
-    /// Takes the answer to a request to give a handle back, if there is one. The ticket is over then. Never waits.
+    /// Takes the answer to a request to release a handle, if available; the ticket is then used up. Never waits.
     pub fn take_unexported(&self, ticket: &MappingTicket) -> Option<Result<(), CloseError>> {
         match self.take_answer(ticket)? {
             MappingAnswer::Unexported(unexported) => Some(unexported),
@@ -314,7 +315,7 @@ impl MappingQueue {
         }
     }
 
-    /// Ends an object that is to end, or carries out the oldest posted request, if there is any; returns whether there was.
+    /// Destroys one posted object, or executes the oldest posted request; returns whether there was either.
     pub fn serve_one(&self, carry_out: impl FnOnce(MappingRequest) -> MappingAnswer) -> bool {
         let step = self.lock_requests().take_step();
         let (number, request) = match step {
@@ -339,7 +340,8 @@ impl MappingQueue {
         true
     }
 
-    /// Carries out all posted requests, and waits for more, until [`MappingQueue::end_service`]; then it ends the pins and handles that were posted for that.
+    /// Executes posted requests, and waits for more, until [`MappingQueue::end_service`]; then destroys the remaining objects and releases the
+    /// handles posted for release.
     pub(super) fn serve_requests(&self, mut carry_out: impl FnMut(MappingRequest) -> MappingAnswer) {
         loop {
             let mut state = self.lock_requests();
@@ -354,13 +356,13 @@ impl MappingQueue {
         }
     }
 
-    /// Ends the queue: no further request is carried out than the one under way and those that give a handle back.
+    /// Ends the queue: only the current request and those that release handles are still executed.
     pub(super) fn end_service(&self) {
         self.lock_requests().is_over = true;
         self.wake.notify_all();
     }
 
-    /// Drops the answers that no caller has taken, once no thread serves the queue: pins among them would keep the queue.
+    /// Drops the answers that no caller has taken, once no thread serves the queue: pins among them hold references to the queue.
     pub(super) fn drop_answers(&self) {
         let answers = std::mem::take(&mut self.lock_requests().answers);
         drop(answers);
@@ -376,7 +378,7 @@ mod tests {
         OpenedHandle { number, address: None, len: 1 }
     }
 
-    /// Refuses to close, so that the answer says which request it is to.
+    /// Refuses to close, so that the answer contains the number of its request.
     fn refuse(request: MappingRequest) -> MappingAnswer {
         match request {
             MappingRequest::Close(mapped) => {

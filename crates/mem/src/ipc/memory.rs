@@ -1,5 +1,5 @@
-//! What a kind of memory must do so that processes of a node can share it. Implemented by the kinds beside this file, later by the
-//! drivers of GPUs; `tests/ipc/acceptance.rs` holds each of them to it.
+//! The interface of a kind of memory that processes of a node can share. Implemented by the kinds of this folder, and tested for each of them
+//! by `tests/ipc/acceptance.rs`.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -13,97 +13,98 @@ use super::{
 };
 use crate::MemoryRange;
 
-/// Bytes that a kind copies at a time which cannot copy from one of its places to another.
+/// Bytes per step for kinds that cannot copy between two of their own places.
 const STEP: usize = 64 << 10;
 
-/// What a driver calls an allocation: never given to another one of the same process, also at the same address. It tells memory that
-/// was freed and allocated again from what was there before; the address never does.
+/// A driver's id of an allocation: never reused in the same process, even at the same address. It distinguishes memory that was freed and
+/// allocated again from the older memory; the address does not.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct IpcAllocationId(pub u64);
 
-/// An allocation, as its owner sees it.
+/// An allocation of this process.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct IpcAllocation {
-    /// Address of the first byte. What is exported is all of the allocation, whatever part was asked for.
+    /// Address of the first byte. An export always covers the whole allocation, whichever part was requested.
     pub base: usize,
-    /// Bytes.
+    /// Length, in bytes.
     pub len: usize,
-    /// Its name.
+    /// Its id.
     pub id: IpcAllocationId,
-    /// The number of its device, 0 for the host.
+    /// Number of its device; 0 for the host.
     pub device: u32,
 }
 
 impl IpcAllocation {
-    /// How far into it an address is, if it is inside.
+    /// Returns the offset of an address in the allocation, if it is inside.
     #[must_use]
     pub fn offset_of(&self, addr: usize) -> Option<usize> {
         addr.checked_sub(self.base).filter(|offset| *offset < self.len)
     }
 }
 
-/// What a kind does and does not, asked once.
+/// Capabilities of a kind; they do not change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct IpcCaps {
-    /// An open handle has an address here. Otherwise its bytes are only copied, by [`IpcMemory::read`] and [`IpcMemory::write`].
+    /// An open handle has a local address. Otherwise its bytes are only copied, by [`IpcMemory::read`] and [`IpcMemory::write`].
     pub maps: bool,
-    /// A handle's bytes are enough to open it.
+    /// A handle can be opened by its bytes alone.
     pub by_bytes: bool,
-    /// A handle may be opened with a descriptor that came along, which holds the memory while it is under way.
+    /// A handle can be opened with a descriptor passed along, which holds the memory while it is in flight.
     pub by_descriptor: bool,
-    /// A process opens an allocation once at a time, and is refused the second time.
+    /// A process can open an allocation only once at a time; a second open fails.
     pub opens_once: bool,
-    /// What has, at its owner, addresses in common with something of the same owner that is still open is not opened.
+    /// An allocation is not opened while an import of the same owner overlaps its addresses.
     pub refuses_overlap: bool,
-    /// Freed memory that is still open elsewhere stays what it is and where it is, until it is closed.
+    /// Freed memory that another process has open keeps its content and address until it is closed.
     pub outlives_free: bool,
-    /// A descriptor that came with the handle of other memory is told from the right one. Drivers map what a descriptor is of, whatever
-    /// the handle says; there it is the stream that keeps the two together.
+    /// The kind detects a descriptor that belongs to another handle. Drivers map the memory of a descriptor whatever the handle contains; for them
+    /// the control stream keeps handle and descriptor together.
     pub tells_descriptors: bool,
 }
 
-/// Who moves bytes between what is open and memory of this process. Where a kind tells them apart, what is open for one is of no use to another.
+/// The engine that copies between an import and memory of this process. For kinds that distinguish them, a mapping for one user is unusable by
+/// others.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum MappingUser {
-    /// Copy engines of a device, which has that number in this process.
+    /// Copy engines of a device, by its number in this process.
     Device(u32),
-    /// The processor.
+    /// The CPU.
     Host,
 }
 
-/// A kind of memory that other processes of the node may map. One value a process and device; any thread may call.
+/// A kind of memory that other processes of the node may map. One value per process and device; any thread may call it.
 ///
-/// A call may take a driver a millisecond: none of them belongs on the path of a message whose memory is open already.
+/// A call may take a millisecond in a driver: none of them belongs on the path of a message whose memory is already open.
 pub trait IpcMemory: fmt::Debug + Send + Sync {
-    /// What it does and does not.
+    /// Returns the kind's capabilities.
     fn caps(&self) -> IpcCaps;
 
-    /// Whether all memory of the process that the processor reaches is of this kind, whoever allocated it.
+    /// Returns whether all memory of the process that the CPU can access is of this kind, whichever code allocated it.
     fn is_everything(&self) -> bool {
         false
     }
 
-    /// The allocation around an address of this process.
+    /// Returns the allocation around an address of this process.
     ///
     /// # Errors
-    /// [`FindAllocationError`]. What was freed is not found; nothing is guessed.
+    /// [`FindAllocationError`]. Freed memory is never found.
     fn allocation_of(&self, addr: usize) -> Result<IpcAllocation, FindAllocationError>;
 
-    /// Whether bytes are all own memory that is read and written as one, be it of several allocations that lie one behind the other. No one
-    /// handle is of all of them then, and they go another way.
+    /// Returns whether a range is memory of this process that can be read and written as one, possibly over several adjacent allocations. No single
+    /// handle covers a range of several allocations, so it is not shared.
     fn holds_range(&self, addr: usize, len: usize) -> bool {
         let found = self.allocation_of(addr).ok();
         let room = found.and_then(|found| Some(found.len - found.offset_of(addr)?));
         room.is_some_and(|room| len <= room)
     }
 
-    /// A handle of an allocation, for any number of peers. It goes with [`IpcMemory::unexport`].
+    /// Creates a handle of an allocation, for any number of peers. End it by [`IpcMemory::unexport`].
     ///
     /// # Errors
-    /// [`ExportError`], [`ExportError::Gone`] when the allocation is not there under that id any more.
+    /// [`ExportError`]; [`ExportError::Gone`] if no allocation has that id any more.
     fn export(&self, of: &IpcAllocation, how: HandlePassing) -> Result<ExportedHandle, ExportError>;
 
-    /// The handle is over. Who has it open keeps it.
+    /// Ends an export. Peers that have the memory open keep it.
     ///
     /// # Errors
     /// [`CloseError`].
@@ -112,24 +113,26 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// The requests of the thread that gives handles back, of a kind whose driver may wait there for a kernel that runs. `None`: [`IpcMemory::unexport`] waits for none.
+    /// Returns the queue of the thread that releases handles, for kinds whose driver may wait for a running kernel there. `None`:
+    /// [`IpcMemory::unexport`] does not wait for kernels.
     fn unexport_queue(&self) -> Option<&MappingQueue> {
         None
     }
 
-    /// Opens a handle of a peer, all or nothing. The descriptor, if the handle came with one, is closed before this returns.
+    /// Opens a handle of a peer, completely or not at all. A descriptor received with the handle is closed before this returns.
     ///
     /// # Errors
     /// [`HandleOpenError`].
     fn open(&self, handle: &IpcHandle, descriptor: Option<OwnedFd>) -> Result<OpenedHandle, HandleOpenError>;
 
-    /// Who moves bytes to or from an address of own memory, or any other memory of this process. A kind that does not say has one mapping for all of
-    /// them.
+    /// Returns the user that copies to or from address `own` of this kind's memory. Without an address, the user for other memory of this process.
+    /// A kind for which one mapping serves all users returns `None`.
     fn mapping_user(&self, _own: Option<usize>) -> Option<MappingUser> {
         None
     }
 
-    /// As [`IpcMemory::open`], for one that [`IpcMemory::mapping_user`] says; what is open for another one is opened once more.
+    /// Opens a handle as [`IpcMemory::open`] does, for a user returned by [`IpcMemory::mapping_user`]. Memory that is open for another user is
+    /// opened again.
     ///
     /// # Errors
     /// [`HandleOpenError`].
@@ -142,39 +145,39 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
         self.open(handle, descriptor)
     }
 
-    /// It is not used any more. Waits for copies of this value that are under way, and for nothing else that uses the address.
+    /// Closes a mapping. Waits for copies in flight that were started by this value, and for no other use of the address.
     ///
     /// # Errors
-    /// [`NotClosed`], which gives the mapping back.
+    /// [`NotClosed`], which contains the mapping.
     fn close(&self, mapped: OpenedHandle) -> Result<(), NotClosed>;
 
-    /// The requests of the thread that opens and closes for callers that must not wait, of a kind whose driver may wait there for a kernel that runs. `None`: this
-    /// kind has no such driver and no thread, and [`IpcMemory::open_for`] and [`IpcMemory::close`] wait for no kernel.
+    /// Returns the queue of the thread that opens and closes handles for callers that must not wait. Only kinds whose driver may wait for a running
+    /// kernel there have one. With `None`, [`IpcMemory::open_for`] and [`IpcMemory::close`] do not wait for kernels.
     fn mapping_queue(&self) -> Option<&MappingQueue> {
         None
     }
 
-    /// Copies bytes out.
+    /// Copies bytes from this kind's memory to a slice.
     ///
     /// # Errors
-    /// [`CopyError`]. What is in `out` then has no meaning.
+    /// [`CopyError`]. The content of `out` is then undefined.
     fn read(&self, from: CopyPlace<'_>, out: &mut [u8]) -> Result<(), CopyError>;
 
-    /// Copies bytes in.
+    /// Copies bytes from a slice to this kind's memory.
     ///
     /// # Errors
-    /// [`CopyError`]. Where the kind knows what is allocated, nothing was written then.
+    /// [`CopyError`]. If the kind knows its allocations, no byte was written.
     fn write(&self, to: CopyPlace<'_>, bytes: &[u8]) -> Result<(), CopyError>;
 
-    /// Copies bytes from one place to another. Kinds that reach both do it in one go, others by way of a little memory of this process.
+    /// Copies bytes from one place to another: in one step if the kind can access both, else through a small buffer of this process.
     ///
     /// # Errors
-    /// [`CopyError`]. What is at `to` then has no meaning.
+    /// [`CopyError`]. The content of `to` is then undefined.
     fn copy(&self, from: CopyPlace<'_>, to: CopyTarget<'_>, len: usize) -> Result<(), CopyError> {
         copy_in_steps(self, from, to, len)
     }
 
-    /// Copies bytes in from any other memory, from an offset on.
+    /// Copies bytes from a memory range, from `offset` on, to this kind's memory.
     ///
     /// # Errors
     /// As [`IpcMemory::write`].
@@ -198,29 +201,31 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Pins memory that copies go through, so that they are as fast as the device's link. `None`: it is not pinned, as this kind has no use for it or the driver
-    /// refuses, of which the user is warned once per process. May wait for a kernel that runs where there is an [`IpcMemory::pin_queue`].
+    /// Pins memory that copies are staged through, so that they run at the speed of the device's link. Returns `None` if the memory is not pinned:
+    /// this kind does not need it, or the driver failed, which prints a warning once per process. May wait for a running kernel if
+    /// [`IpcMemory::pin_queue`] returns a queue.
     fn pin_stage(&self, _memory: &MemoryRange) -> Option<StagePin> {
         None
     }
 
-    /// The requests of the thread that pins memory of the host, of a kind whose driver may wait there for a kernel that runs. `None`: [`IpcMemory::pin_stage`] waits for none.
-    /// Where there is one, that thread unpins the memory, too, and the thread that drops the pin does not wait.
+    /// Returns the queue of the thread that pins memory of the host, for kinds whose driver may wait for a running kernel there. `None`:
+    /// [`IpcMemory::pin_stage`] does not wait for kernels. That thread also unpins the memory, so that dropping a pin does not wait.
     fn pin_queue(&self) -> Option<&MappingQueue> {
         None
     }
 
-    /// How many bytes a batch should have at most, of a kind whose copies go on after they were begun. `None`: they are done where they are begun.
+    /// Returns the maximum length of a batch in bytes, for kinds with asynchronous copies. `None`: copies complete before the call returns.
     fn batch_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Begins to copy bytes, behind all others of the batch, which its first copy makes. A kind that copies at once does so, and makes no batch. The bytes
-    /// are there, and both ends may be used by any code, when [`IpcMemory::has_ended`] says so of the batch, also where this failed.
+    /// Starts a copy, behind all others of the batch, which the first copy creates. A synchronous kind copies at once and creates no batch. The
+    /// copy is complete, and both ends may be used by any code, when [`IpcMemory::has_ended`] returns `true` for the batch, even if this call
+    /// failed.
     ///
     /// # Errors
-    /// [`CopyError`]. After [`CopyError::Busy`] the same copies may be begun again: at once without a batch, and with one behind its end, where some of the bytes may have
-    /// been copied.
+    /// [`CopyError`]. After [`CopyError::Busy`] the same copies may be started again: at once if there is no batch, else after the batch has ended;
+    /// some of its bytes may have been copied by then.
     fn begin_copy(
         &self,
         _batch: &mut Option<CopyBatch>,
@@ -231,7 +236,7 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
         self.copy(from, to, len)
     }
 
-    /// The same of bytes that any other memory has, as [`IpcMemory::fill_from`] copies them.
+    /// Starts a copy from a memory range, as [`IpcMemory::fill_from`] makes it and with the rules of [`IpcMemory::begin_copy`].
     ///
     /// # Errors
     /// As [`IpcMemory::begin_copy`].
@@ -246,16 +251,16 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
         self.fill_from(to, from, offset, len)
     }
 
-    /// Whether all copies of a batch have ended. It is over then, and after an error. Never waits.
+    /// Returns whether all copies of a batch have completed. The batch ends with `true`, and with an error. Never waits.
     ///
     /// # Errors
-    /// [`CopyError`]: the target bytes have no meaning.
+    /// [`CopyError`]: the content of the targets is undefined.
     fn has_ended(&self, _batch: &CopyBatch) -> Result<bool, CopyError> {
         Ok(true)
     }
 }
 
-/// Copies bytes by way of a little memory of this process.
+/// Copies bytes through a small buffer of this process.
 ///
 /// # Errors
 /// As [`IpcMemory::copy`].

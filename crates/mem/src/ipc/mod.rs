@@ -1,10 +1,16 @@
 //! Memory that other processes of the node may map: one trait for all kinds of it, and the kinds that need no GPU.
 //!
-//! For whoever drives `trunkline_proto::ipc`: an exporter's "export" and an importer's "map" are calls of [`IpcMemory`] here.
-//! [`HostMemory`] is memory of the host in memory files, whose descriptors are passed; [`PrivateMemory`] is any memory of a process, reached by
-//! system calls and mapped by nobody, and [`XpmemMemory`] the same, attached where the kernel has XPMEM; [`MemfdDevice`] behaves as a GPU's driver does, without a GPU. [`CudaMemory`], [`HipMemory`] and [`LevelZero`] are
-//! memory of GPUs by their vendors' drivers, opened at run time; [`AnyMemory`] is whichever a name says. Nothing here keeps what nobody has
-//! open, sends anything to another process, or decides what is shared: handles and descriptors are passed by the caller.
+//! Used by drivers of `trunkline_proto::ipc`: an exporter's "export" and an importer's "map" are calls of [`IpcMemory`].
+//!
+//! - [`HostMemory`]: memory of the host in memory files, shared by descriptor.
+//! - [`PrivateMemory`]: any memory of a process, copied by system calls and never mapped.
+//! - [`XpmemMemory`]: the same memory, attached where the kernel has XPMEM.
+//! - [`MemfdDevice`]: a simulated GPU driver.
+//! - [`CudaMemory`], [`HipMemory`] and [`LevelZero`]: memory of GPUs, by their vendors' drivers, opened at run time.
+//! - [`AnyMemory`]: one of these, selected by name.
+//!
+//! No code here caches memory that is not open, sends data to another process, or decides which memory is shared: the caller passes handles and
+//! descriptors.
 
 mod address_window;
 mod any;

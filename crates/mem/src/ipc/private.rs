@@ -1,9 +1,11 @@
-//! Any memory of a process, reached by `process_vm_readv` and `process_vm_writev` (process_vm_readv(2)) and mapped by nobody: what there is
-//! on every kernel. What is this process's own at both ends of a copy takes no call. Where XPMEM is there, [`Xpmem`](super::XpmemMemory) is faster. What is exported is the whole address space, once: there is nothing to cache, and nothing that is freed can be stale.
+//! Any memory of a process, copied by `process_vm_readv` and `process_vm_writev` (process_vm_readv(2)) and never mapped; available on every
+//! kernel. A copy whose both ends are memory of this process needs no system call. [`XpmemMemory`](super::XpmemMemory) is faster where XPMEM is
+//! available. The export is the whole address space, once, so nothing is cached and freed memory is never stale.
 //!
-//! A number of a process may be another one's in another namespace, and is used again. So what proves a process is a random number at
-//! an address of it, which is read together with what is read, and before what is written. A handle that names this process is another one's word
-//! for where its proof is, so it must be one that was made here: whoever knows any word of this process could have it write to itself.
+//! A process number may belong to another process in another namespace, and is reused. A process is therefore identified by a random number at
+//! one of its addresses (the proof), which is read together with the data, and before data is written. A handle that names this process
+//! contains an address chosen by a peer, so only a proof created here is accepted. Otherwise a peer that knows any word of this process could
+//! make the process write to itself.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -24,26 +26,25 @@ use crate::memory::{HeldHeaps, hold_heap};
 use crate::shared_copy::copy_shared;
 use crate::{MemoryKind, MemoryRange};
 
-/// What a user can do where the kernel refuses.
+/// The remedy named in errors when the kernel refuses access.
 const REMEDY: &str = "the kernel lets a process look into another one of the same user only if kernel.yama.ptrace_scope is 0, \
                       the other one has not made itself undumpable, and both are in one user namespace; a container needs \
                       --cap-add=SYS_PTRACE or a seccomp profile that allows process_vm_readv";
 
-/// More addresses than any processor gives a process, and still a number that others reckon with.
+/// More addresses than any CPU gives a process, and small enough for offset arithmetic without overflow.
 pub(super) const ADDRESSES: usize = 1 << 62;
 
-/// The one allocation: all addresses.
+/// The only allocation: all addresses.
 pub(super) const ALL: IpcAllocation =
     IpcAllocation { base: 0, len: ADDRESSES, id: IpcAllocationId(1), device: 0 };
 
-/// This process's memory for others, and that of others for this one.
+/// This process's memory for peers, and the peers' memory for this process.
 #[derive(Debug)]
 pub struct PrivateMemory {
-    /// What others look for; it stays where it is.
+    /// The number that peers verify; pinned, because handles contain its address.
     proof: Pin<Box<u64>>,
     peers: RwLock<OpenPeers>,
-    /// The allocations made here, by address: the only own addresses that are copied from and to, as any other may be what some Rust
-    /// reference names.
+    /// Allocations made here, by address: the only local addresses that are copied from or to, because a Rust reference may exist to any other.
     blocks: RwLock<AddressBlocks>,
 }
 
@@ -55,24 +56,24 @@ struct OpenPeers {
     next: u64,
 }
 
-/// Another process, and what proves that it is still that one.
+/// Another process, and the proof of its identity.
 #[derive(Clone, Copy, Debug)]
 struct ProvenProcess {
     pid: libc::pid_t,
     addr: usize,
     proof: u64,
-    /// It is in this process, whose other bytes may be named by a reference of safe code: it is reached in its heaps alone.
+    /// Whether it is this process. Other code may hold references to its bytes, so only its heaps are accessed.
     is_here: bool,
 }
 
-/// Bytes of one system call; it moves less than 2 GiB.
+/// Bytes per system call; the kernel moves less than 2 GiB.
 const PART: usize = 1 << 30;
 
 impl PrivateMemory {
-    /// For this process.
+    /// Creates the kind for this process.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn new() -> Result<Self, CallFailure> {
         let proof = Box::pin(random_number()?);
         let this = Self { proof, peers: RwLock::default(), blocks: RwLock::default() };
@@ -80,8 +81,8 @@ impl PrivateMemory {
         Ok(this)
     }
 
-    /// New zeroed memory; its address. Copies by address reach memory that was allocated here and nothing else of this process; other memory of it
-    /// is a [`MemoryRange`].
+    /// Allocates zeroed memory; returns its address. Copies by address can access only memory that was allocated here; for other memory of this
+    /// process use a [`MemoryRange`].
     ///
     /// # Errors
     /// [`HostError::Size`], [`HostError::Memory`].
@@ -92,14 +93,14 @@ impl PrivateMemory {
         Ok(self.admit_memory(MemoryRange::try_heap(len)?))
     }
 
-    /// Has copies by address reach memory that the program made, too, until [`PrivateMemory::free`]; its address.
+    /// Lets copies by address also access memory that the program allocated, until [`PrivateMemory::free`]; returns its address.
     pub fn admit_memory(&self, memory: MemoryRange) -> usize {
         let addr = memory.addr();
         self.blocks.write().unwrap_or_else(PoisonError::into_inner).insert(addr, memory);
         addr
     }
 
-    /// Frees it; of memory that the program made, ends the hold on it.
+    /// Frees memory of [`PrivateMemory::alloc`], or releases memory of [`PrivateMemory::admit_memory`].
     ///
     /// # Errors
     /// [`HostError::Unknown`].
@@ -108,10 +109,10 @@ impl PrivateMemory {
         block.map(drop).ok_or(HostError::Unknown { addr })
     }
 
-    /// Has own bytes stay while the answer lives, those at each of two addresses.
+    /// Keeps blocks of this process allocated while the result lives: those that contain `len` bytes at each of two addresses.
     ///
     /// # Errors
-    /// [`CopyError::Outside`], if they are not all in one block that was allocated here.
+    /// [`CopyError::Outside`] if the bytes at an address are not all in one block that was allocated here.
     pub(super) fn hold_blocks(
         &self,
         places: [Option<usize>; 2],
@@ -132,13 +133,13 @@ impl PrivateMemory {
         Ok(Some(blocks))
     }
 
-    /// A handle's words for it: its number, and where and what its proof is.
+    /// Returns a handle's words: the process number, and the address and value of its proof.
     pub(super) fn handle_words(&self) -> [u64; 3] {
         let ProvenProcess { pid, addr, proof, .. } = self.this_process();
         [u64::from(pid.unsigned_abs()), addr as u64, proof]
     }
 
-    /// The process and the address there that a place is; a place of one's own is in this process.
+    /// Returns the process and address of a place; a place `Own` is in this process.
     fn resolve_place(&self, at: CopyPlace<'_>, len: usize) -> Result<(ProvenProcess, usize), CopyError> {
         let (peer, addr) = match at {
             CopyPlace::Own(addr) => (self.this_process(), addr as u64),
@@ -170,10 +171,10 @@ impl Drop for PrivateMemory {
 }
 
 impl ProvenProcess {
-    /// Has the bytes stay while the answer lives, where they are in this process.
+    /// Keeps the bytes allocated while the result lives, if they are in this process.
     ///
     /// # Errors
-    /// [`CopyError::Outside`], if they are not all in one heap that was allocated here.
+    /// [`CopyError::Outside`] if they are not all in one heap that was allocated here.
     fn hold_bytes(&self, addr: usize, len: usize) -> Result<Option<HeldHeaps>, CopyError> {
         if !self.is_here || len == 0 {
             return Ok(None);
@@ -181,16 +182,16 @@ impl ProvenProcess {
         hold_heap(addr, len).map(Some).ok_or(CopyError::Outside { at: addr as u64, len })
     }
 
-    /// Reads bytes of it, and its proof with them.
+    /// Reads bytes of the process, together with its proof.
     fn read_bytes(&self, out: &mut [u8], from: usize) -> Result<(), CopyError> {
-        // SAFETY: an exclusive borrow of so many bytes.
+        // SAFETY: `out` is an exclusive borrow of that many bytes.
         unsafe { self.read_to_address(out.as_mut_ptr().expose_provenance(), from, out.len()) }
     }
 
-    /// Reads bytes of it to an address here, and its proof with them.
+    /// Reads bytes of the process to a local address, together with its proof.
     ///
     /// # Safety
-    /// What is at the address may be written, or nothing is there, which the kernel says.
+    /// The bytes at `to` may be written, or are not mapped, which the kernel detects.
     unsafe fn read_to_address(&self, to: usize, from: usize, len: usize) -> Result<(), CopyError> {
         let _held = self.hold_bytes(from, len)?;
         let mut done = 0;
@@ -199,7 +200,7 @@ impl ProvenProcess {
             let mut found = [0; 8];
             let here = [local_iovec(found.as_mut_ptr(), 8), remote_iovec(to + done, part_len)];
             let there = [remote_iovec(self.addr, 8), remote_iovec(from + done, part_len)];
-            // SAFETY: the first local range is an exclusive borrow, the second as the caller says; the kernel checks the remote ones.
+            // SAFETY: `found` is borrowed exclusively, the caller guarantees the second local range, and the kernel checks the remote ones.
             let got = unsafe { libc::process_vm_readv(self.pid, here.as_ptr(), 2, there.as_ptr(), 2, 0) };
             let got = check_moved("process_vm_readv", got)?;
             if got < 8 || u64::from_ne_bytes(found) != self.proof {
@@ -215,7 +216,7 @@ impl ProvenProcess {
         }
     }
 
-    /// Writes bytes that are here to it, once it has proved to be that process. The kernel reads them, and says so where nothing is.
+    /// Writes local bytes to the process after it has verified the proof. The kernel reads them, and reports unmapped addresses.
     fn push(&self, from: usize, to: usize, len: usize) -> Result<(), CopyError> {
         let _held = self.hold_bytes(to, len)?;
         self.read_bytes(&mut [], to)?;
@@ -224,7 +225,7 @@ impl ProvenProcess {
             let part_len = (len - done).min(PART);
             let here = remote_iovec(from + done, part_len);
             let there = remote_iovec(to + done, part_len);
-            // SAFETY: the local range is only read; the kernel checks both.
+            // SAFETY: the local range is only read; the kernel checks both ranges.
             let got =
                 unsafe { libc::process_vm_writev(self.pid, &raw const here, 1, &raw const there, 1, 0) };
             if check_moved("process_vm_writev", got)? < part_len {
@@ -240,12 +241,12 @@ fn local_iovec(at: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: at.cast(), iov_len: len }
 }
 
-/// Of addresses that the kernel looks at.
+/// Describes a range that the kernel checks.
 fn remote_iovec(addr: usize, len: usize) -> libc::iovec {
     libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(addr), iov_len: len }
 }
 
-/// How many bytes a call moved. None, because the first are nowhere, is not an error here.
+/// Returns the number of bytes that a call moved. 0, because the first bytes are unmapped, is not an error here.
 fn check_moved(call: &'static str, got: libc::ssize_t) -> Result<usize, CopyError> {
     #[cfg(test)]
     tests::CALLS.set(tests::CALLS.get() + 1);
@@ -300,7 +301,7 @@ impl IpcMemory for PrivateMemory {
 
     fn open(&self, handle: &IpcHandle, descriptor: Option<OwnedFd>) -> Result<OpenedHandle, HandleOpenError> {
         let [pid, addr, proof] = match handle.kind() {
-            // What could be attached, too.
+            // Accepts handles of XPMEM, whose first words are the same.
             IpcHandle::XPMEM => {
                 handle.parse_words(IpcHandle::XPMEM).map(|[pid, addr, proof, _segment]| [pid, addr, proof])?
             }
@@ -343,7 +344,7 @@ impl IpcMemory for PrivateMemory {
         let _held = self.hold_blocks([from.own_address(), None], out.len())?;
         if let CopyPlace::Own(addr) = from {
             let to = out.as_mut_ptr().expose_provenance();
-            // SAFETY: an exclusive borrow of so many bytes, as long as the call.
+            // SAFETY: `out` is borrowed exclusively during the call; `hold_blocks` checked and holds the source.
             unsafe { move_own(to, addr, out.len()) };
             return Ok(());
         }
@@ -355,7 +356,7 @@ impl IpcMemory for PrivateMemory {
         let _held = self.hold_blocks([to.own_address(), None], bytes.len())?;
         if let CopyPlace::Own(addr) = to {
             let from = bytes.as_ptr().expose_provenance();
-            // SAFETY: inside a block that was allocated here and is held, to which no reference exists.
+            // SAFETY: the range lies inside a held block that was allocated here, to which no reference exists.
             unsafe { move_own(addr, from, bytes.len()) };
             return Ok(());
         }
@@ -367,7 +368,7 @@ impl IpcMemory for PrivateMemory {
         let _held = self.hold_blocks([from.own_address(), to.own_address()], len)?;
         let ((peer, addr), to) = match (from, to, here_of(to, len)?) {
             (CopyPlace::Own(from), _, Some(to)) => {
-                // SAFETY: memory that says how long it is, or bytes inside a block that is held: no reference exists to either.
+                // SAFETY: the target is a checked range of a `MemoryRange` or lies inside a held block, and so does the source: no reference exists to either.
                 unsafe { move_own(to, from, len) };
                 return Ok(());
             }
@@ -378,7 +379,7 @@ impl IpcMemory for PrivateMemory {
             (CopyPlace::Open(..), _, Some(to)) => (self.resolve_place(from, len)?, to),
             (..) => return copy_in_steps(self, from, to, len),
         };
-        // SAFETY: as above; and if nothing is there the kernel says so.
+        // SAFETY: the target is a checked range of a `MemoryRange` or lies inside a held block: no reference exists to it.
         unsafe { peer.read_to_address(to, addr, len) }
     }
 
@@ -392,7 +393,7 @@ impl IpcMemory for PrivateMemory {
         let from = local_address(from, offset, len)?;
         let _held = self.hold_blocks([to.own_address(), None], len)?;
         if let CopyPlace::Own(to) = to {
-            // SAFETY: as in `write`.
+            // SAFETY: the target lies inside a held block that was allocated here; the source is a checked range of a `MemoryRange`.
             unsafe { move_own(to, from, len) };
             return Ok(());
         }
@@ -401,19 +402,20 @@ impl IpcMemory for PrivateMemory {
     }
 }
 
-/// Copies own bytes to another own place, which may overlap.
+/// Copies local bytes to another local address; the ranges may overlap.
 ///
 /// # Safety
-/// Both are memory, in blocks that are held, borrowed, or of a [`MemoryRange`], and no reference but the caller's exists to the bytes at `to`.
+/// Both ranges are mapped: in blocks that are held, borrowed, or in a [`MemoryRange`]. No reference but the caller's exists to the bytes at
+/// `to`.
 #[inline]
 unsafe fn move_own(to: usize, from: usize, len: usize) {
     let from = std::ptr::with_exposed_provenance::<u8>(from);
     let to = std::ptr::with_exposed_provenance_mut(to);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the conditions above.
     unsafe { copy_shared(from, to, len) };
 }
 
-/// Where bytes are to go in this process; `None` if they go to another one.
+/// Returns the local address of a target; `None` if it is in another process.
 fn here_of(to: CopyTarget<'_>, len: usize) -> Result<Option<usize>, CopyError> {
     match to {
         CopyTarget::Own(to) if to.checked_add(len).is_some() => Ok(Some(to)),
@@ -423,7 +425,7 @@ fn here_of(to: CopyTarget<'_>, len: usize) -> Result<Option<usize>, CopyError> {
     }
 }
 
-/// Where bytes of memory are, which this process reaches.
+/// Returns the address of bytes of a range that the CPU can access.
 fn local_address(memory: &MemoryRange, offset: u64, len: usize) -> Result<usize, CopyError> {
     let outside = CopyError::Outside { at: offset, len };
     match memory.kind() {
@@ -460,7 +462,7 @@ mod tests {
         (own, other, mapped)
     }
 
-    /// A peer that has seen bytes of this process, and says that they are its proof.
+    /// A peer that knows bytes of this process, and sends them as its proof.
     #[test]
     fn what_names_this_process_is_a_proof_that_was_made_here() {
         let own = PrivateMemory::new().unwrap();
@@ -492,7 +494,7 @@ mod tests {
         let [a, b] = [own.alloc(LEN).unwrap(), own.alloc(LEN).unwrap()];
         let memory = MemoryRange::heap(LEN);
         let at = |addr: usize| CopyPlace::Open(&mapped, addr as u64);
-        // What is this process's own at both ends takes none. A write looks for the proof first.
+        // Copies between own addresses take no system call. A write verifies the proof first.
         let ways: [(&str, usize, CopyPlace<'_>, CopyTarget<'_>); 5] = [
             ("own to own", OWN, CopyPlace::Own(a), CopyTarget::Own(b)),
             ("own to memory", OWN, CopyPlace::Own(a), CopyTarget::Memory(&memory, 0)),
@@ -617,7 +619,7 @@ mod tests {
         let (own, other, mapped) = both();
         let [a, b] = [own.alloc(64).unwrap(), own.alloc(64).unwrap()];
         own.write(CopyPlace::Own(a), &[7; 64]).unwrap();
-        // The number is there, and what is at the address is not the proof any more.
+        // The process number is valid, but its proof has changed.
         let place = std::ptr::from_ref(&*other.proof).expose_provenance();
         let changed = *other.proof ^ 1;
         // SAFETY: a word that only system calls of this test read.

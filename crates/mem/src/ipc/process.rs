@@ -1,20 +1,20 @@
-//! Which processes there are at the ends of a copy by the kernel's calls: what proves this one, and who is at the other end of a socket. Used by
-//! [`Private`](super::PrivateMemory), and by whoever has the sockets.
+//! The processes at the ends of a copy by system calls: proofs of this process, and the process at the other end of a socket. Used by
+//! [`PrivateMemory`](super::PrivateMemory), and by owners of sockets.
 //!
-//! A process may always write to itself, whatever the kernel refuses others. So what names this process, and was said by another one, is
-//! only taken if it is a proof that was made here; any other word of its memory proves nothing.
+//! A process may always write to itself, even where the kernel refuses access to others. A handle received from a peer that names this process
+//! is therefore accepted only if its proof was created here; any other word of this process's memory proves nothing.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
-/// Proofs of this process: their addresses and what they are. The process's, as the kernel's rights are: whoever opens a handle may be another value
-/// than the one that made it.
+/// Proofs of this process, by address and value. One list per process, as the kernel's permissions are: the value that opens a handle may be
+/// another one than the value that created it.
 static OWN: Mutex<Vec<(usize, u64)>> = Mutex::new(Vec::new());
 
-/// Proofs of a process that it takes itself, at most; by those made later it is reached by others only.
+/// The maximum number of proofs that this process accepts for itself; handles with later proofs can only be opened by other processes.
 const OWN_MAX: usize = 256;
 
-/// A proof was made.
+/// Adds a proof.
 pub(super) fn add_proof(addr: usize, proof: u64) {
     let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
     if own.len() < OWN_MAX {
@@ -22,25 +22,25 @@ pub(super) fn add_proof(addr: usize, proof: u64) {
     }
 }
 
-/// It is over.
+/// Removes a proof.
 pub(super) fn remove(addr: usize) {
     OWN.lock().unwrap_or_else(PoisonError::into_inner).retain(|(at, _)| *at != addr);
 }
 
-/// Whether it is one.
+/// Returns whether a proof was created by this process.
 pub(super) fn is_own(addr: usize, proof: u64) -> bool {
     OWN.lock().unwrap_or_else(PoisonError::into_inner).contains(&(addr, proof))
 }
 
-/// Whether a number is this process's, or one of its threads', by which the kernel finds its memory, too.
+/// Returns whether a number is that of this process or of one of its threads, by which the kernel also finds its memory.
 pub(super) fn is_this(number: libc::pid_t) -> bool {
     let own = rustix::process::getpid().as_raw_nonzero().get();
-    // SAFETY: takes numbers, and sends nothing: signal 0 only asks whether there is such a thread of this process.
+    // SAFETY: the call takes numbers and sends no signal: signal 0 only checks whether this process has such a thread.
     let code = unsafe { libc::syscall(libc::SYS_tgkill, own, number, 0) };
     number == own || code == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
-/// Who connected a local socket or listened for it, as the kernel says (unix(7), `SO_PEERCRED`).
+/// The process that connected a local socket or listened on it, as the kernel reports it (unix(7), `SO_PEERCRED`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PeerCredentials {
     /// The process's number in this process's PID namespace; 0 if it has none there.
@@ -49,46 +49,46 @@ pub struct PeerCredentials {
     pub uid: u32,
 }
 
-/// Reads the credentials of the process at the other end of a local socket. They are those of the moment in which that process connected
-/// or began to listen, so a descriptor that was handed on since still names the process that made it.
+/// Reads the credentials of the process at the other end of a local socket. They are those of the time when that process connected or began to
+/// listen, so a descriptor that was passed on since still names its creator.
 ///
-/// `None`: it is no such socket.
+/// Returns `None` if the socket is not a local one.
 #[must_use]
 pub fn peer_credentials(socket: BorrowedFd<'_>) -> Option<PeerCredentials> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    // SAFETY: every value of the three numbers is one.
+    // SAFETY: `ucred` consists of three numbers, for which every value is valid.
     let is_read = unsafe { read_option(socket, libc::SO_PEERCRED, &mut found) };
-    // Other sockets have no process at the other end, and no user either.
+    // Other sockets have no process at the other end, and report no user.
     let is_local = is_read && found.uid != libc::uid_t::MAX;
     let pid = u32::try_from(found.pid).ok().filter(|_| is_local)?;
     Some(PeerCredentials { pid, uid: found.uid })
 }
 
-/// Opens a descriptor of that process itself (`SO_PEERPIDFD`), which no later process can have, whatever its number.
+/// Opens a descriptor of that process (`SO_PEERPIDFD`), which no later process with the same number can have.
 ///
-/// `None`: it is no such socket, the process has no number here, or the kernel is older than Linux 6.5.
+/// Returns `None` if the socket is not a local one, the process has no number here, or the kernel is older than Linux 6.5.
 #[must_use]
 pub fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     let mut found: libc::c_int = -1;
-    // SAFETY: every value of the number is one.
+    // SAFETY: every value of a number is valid.
     let is_read = unsafe { read_option(socket, libc::SO_PEERPIDFD, &mut found) };
     // SAFETY: the kernel has just opened it for this call, so no other object owns it.
     (is_read && found >= 0).then(|| unsafe { OwnedFd::from_raw_fd(found) })
 }
 
-/// Reads an option of a socket whose value is a `T`. Whether the kernel has filled all of it.
+/// Reads a socket option whose value is a `T`. Returns whether the kernel has filled all of it.
 ///
 /// # Safety
-/// All bytes of a `T` may have any value.
+/// Every bit pattern is a valid `T`.
 unsafe fn read_option<T>(socket: BorrowedFd<'_>, option: libc::c_int, value: &mut T) -> bool {
     let mut len = size_of::<T>() as libc::socklen_t;
     let value = std::ptr::from_mut(value).cast();
-    // SAFETY: fills at most `len` bytes of a place of ours, whose bytes may have any value.
+    // SAFETY: the call writes at most `len` bytes to `value`, for which every bit pattern is valid.
     let code = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, &raw mut len) };
     code == 0 && len as usize == size_of::<T>()
 }
 
-/// The number alone of [`peer_credentials`].
+/// Returns only the process number of [`peer_credentials`].
 #[must_use]
 pub fn process_across(socket: BorrowedFd<'_>) -> Option<u32> {
     peer_credentials(socket).map(|credentials| credentials.pid)

@@ -1,5 +1,5 @@
-//! What a process has of a kind: its own allocations by their addresses, and what it has open of peers. Common to the kinds that map. A child of a fork
-//! has nothing of it.
+//! The allocations of a process by address, and its imports of peers' memory. Shared by the kinds that map memory files. In a forked child it
+//! is empty.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use super::{
 };
 use crate::{MemoryKind, MemoryRange};
 
-/// An own allocation, and what its kind knows of it.
+/// An allocation of this process, and its kind's own data.
 #[derive(Debug)]
 pub(super) struct OwnAllocation<T> {
     pub(super) allocation: IpcAllocation,
     pub(super) more: T,
 }
 
-/// What is open of a peer.
+/// An import of a peer's memory.
 #[derive(Debug)]
 pub(super) struct MappedImport {
-    /// Whose it is.
+    /// Number of its owner.
     pub(super) owner: u64,
-    /// What it is called there.
+    /// The allocation's id in the owner.
     pub(super) id: IpcAllocationId,
-    /// Where it is there.
+    /// The allocation's address in the owner.
     pub(super) base: u64,
     pub(super) len: usize,
     mapping: Arc<FileMapping>,
 }
 
-/// All of them.
+/// All allocations and imports.
 #[derive(Debug)]
 pub(super) struct AllocationTable<T> {
     pub(super) window: AddressWindow,
@@ -46,7 +46,7 @@ impl<T> AllocationTable<T> {
         Self { window, own: BTreeMap::new(), imports: BTreeMap::new(), next: 1 }
     }
 
-    /// An allocation is there.
+    /// Adds an allocation.
     pub(super) fn add_own(&mut self, allocation: IpcAllocation, more: T) {
         self.own.insert(allocation.base, OwnAllocation { allocation, more });
     }
@@ -55,17 +55,17 @@ impl<T> AllocationTable<T> {
         self.window.fork_guard().is_child()
     }
 
-    /// The allocation that begins at an address.
+    /// Returns the allocation that begins at an address.
     pub(super) fn find_own(&self, base: usize) -> Option<&OwnAllocation<T>> {
         self.own.get(&base).filter(|_| !self.is_childs())
     }
 
-    /// It is gone.
+    /// Removes an allocation.
     pub(super) fn remove(&mut self, base: usize) -> Option<OwnAllocation<T>> {
         self.own.remove(&base)
     }
 
-    /// The allocation around an address.
+    /// Returns the allocation around an address.
     pub(super) fn find_around(&self, addr: usize) -> Result<&OwnAllocation<T>, FindAllocationError> {
         if self.is_childs() {
             return Err(FindAllocationError::Unknown { addr });
@@ -81,7 +81,7 @@ impl<T> AllocationTable<T> {
         Err(FindAllocationError::Unknown { addr })
     }
 
-    /// What is open of an owner and has addresses there in common with those.
+    /// Returns an import of `owner` that overlaps the owner's range `base..base + len`.
     pub(super) fn in_the_way(&self, owner: u64, base: u64, len: usize) -> Option<&MappedImport> {
         let end = base.saturating_add(len as u64);
         let meets = |one: &&MappedImport| {
@@ -90,7 +90,7 @@ impl<T> AllocationTable<T> {
         self.imports.values().find(meets)
     }
 
-    /// Something of a peer is mapped.
+    /// Adds a mapped import.
     pub(super) fn add_import(
         &mut self,
         owner: u64,
@@ -111,7 +111,7 @@ impl<T> AllocationTable<T> {
         (Some(found.mapping.addr()) == mapped.address && found.len == mapped.len).then_some(found)
     }
 
-    /// Unmaps it.
+    /// Unmaps an import.
     pub(super) fn close_import(&mut self, mapped: OpenedHandle) -> Result<(), NotClosed> {
         if self.is_open(&mapped).is_none() {
             return Err(NotClosed { mapped, error: CloseError::Unknown });
@@ -120,14 +120,13 @@ impl<T> AllocationTable<T> {
         Ok(())
     }
 
-    /// The bytes of a place, and where they begin in them; used while the table is borrowed and not longer.
+    /// Returns the memory of a place, and the offset of its bytes; valid only while the table is borrowed.
     fn locate_bytes(&self, at: CopyPlace<'_>, len: usize) -> Result<(MemoryRange, u64), CopyError> {
         match at {
             CopyPlace::Own(addr) => {
                 let outside = CopyError::Outside { at: addr as u64, len };
                 let own = self.find_around(addr).map_err(|_| outside)?.allocation;
-                // SAFETY: an own allocation is mapped readable and writable as long as it is in the table, which is
-                // borrowed; nobody refers to the bytes.
+                // SAFETY: an allocation is mapped readable and writable as long as it is in the table, which is borrowed; no reference to its bytes exists.
                 let memory = unsafe { MemoryRange::from_raw(own.base, own.len, MemoryKind::Host) };
                 Ok((memory, (addr - own.base) as u64))
             }
@@ -142,14 +141,14 @@ impl<T> AllocationTable<T> {
         }
     }
 
-    /// Copies bytes out.
+    /// Copies bytes from a place to a slice.
     pub(super) fn read(&self, from: CopyPlace<'_>, out: &mut [u8]) -> Result<(), CopyError> {
         let (memory, offset) = self.locate_bytes(from, out.len())?;
         let outside = CopyError::Outside { at: offset, len: out.len() };
         memory.read(offset, out).map_err(|_| outside)
     }
 
-    /// Copies bytes in.
+    /// Copies bytes from a slice to a place.
     pub(super) fn write(&self, to: CopyPlace<'_>, bytes: &[u8]) -> Result<(), CopyError> {
         let (memory, offset) = self.locate_bytes(to, bytes.len())?;
         memory.write(offset, bytes).map_err(|_| CopyError::Outside { at: offset, len: bytes.len() })
@@ -171,7 +170,7 @@ impl<T> AllocationTable<T> {
         }
     }
 
-    /// Copies bytes in, from any other memory.
+    /// Copies bytes from a memory range to a place.
     pub(super) fn fill_from(
         &self,
         to: CopyPlace<'_>,

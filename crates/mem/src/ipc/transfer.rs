@@ -1,73 +1,73 @@
-//! What calls of a kind of memory give and take: exports, open handles, and places to copy from and to.
+//! Arguments and results of a kind's calls: exports, open handles, and places to copy from and to.
 
 use std::os::fd::OwnedFd;
 
 use super::IpcHandle;
 use crate::MemoryRange;
 
-/// How a handle gets to a peer.
+/// How a handle is passed to a peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum HandlePassing {
-    /// Its bytes are enough.
+    /// By its bytes alone.
     Bytes,
-    /// A descriptor goes along.
+    /// With a descriptor.
     Descriptor,
-    /// As the allocation wants: a descriptor goes along where it must.
+    /// As the allocation requires: with a descriptor only if it needs one.
     Either,
 }
 
-/// An allocation that peers may open.
+/// An exported allocation, which peers may open.
 #[derive(Debug)]
 #[must_use = "it goes back by unexport"]
 pub struct ExportedHandle {
-    /// What peers open it by.
+    /// The handle by which peers open it.
     pub handle: IpcHandle,
-    /// What goes along; peers get copies of it.
+    /// The descriptor to pass along; peers receive duplicates.
     pub descriptor: Option<OwnedFd>,
 }
 
-/// A handle of a peer that is open here. Goes back by [`IpcMemory::close`](super::IpcMemory::close); one that is dropped stays open as
-/// long as its kind.
+/// A peer's handle that is open in this process. Close it by [`IpcMemory::close`](super::IpcMemory::close); if it is dropped, the mapping stays
+/// open as long as its kind.
 #[derive(Debug, Eq, PartialEq)]
 #[must_use = "it stays open until it is closed"]
 pub struct OpenedHandle {
-    /// Which one, in the table of its kind.
+    /// Its number in the table of its kind.
     pub(super) number: u64,
     pub(super) address: Option<usize>,
     pub(super) len: usize,
 }
 
 impl OpenedHandle {
-    /// Where its first byte is in this process; of kinds that do not map `None`.
+    /// Returns the local address of its first byte; `None` for kinds that do not map memory.
     #[must_use]
     pub fn local_address(&self) -> Option<usize> {
         self.address
     }
 
-    /// Bytes.
+    /// Returns its length, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes; it never is.
+    /// Returns whether it has no bytes, which never happens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// Copies that were begun together and are under way. It is over when [`IpcMemory::has_ended`](super::IpcMemory::has_ended) says so, or that it failed; until
-/// then both ends of its copies are the kind's.
+/// Copies that were started together and are in flight. The batch ends when [`IpcMemory::has_ended`](super::IpcMemory::has_ended) returns
+/// `true` or an error; until then the kind owns both ends of its copies.
 #[derive(Debug, Eq, PartialEq)]
 #[must_use = "it keeps its place among those under way until its end was asked for"]
 pub struct CopyBatch(pub u64);
 
-/// Memory of the host that is pinned for the copies of a device, until this is dropped.
+/// Memory of the host that is pinned for a device's copies until this is dropped.
 pub struct StagePin(Box<dyn std::any::Any + Send + Sync>);
 
 impl StagePin {
-    /// One that ends when that is dropped.
+    /// Creates a pin that ends when `guard` is dropped.
     pub fn from_guard(guard: impl std::any::Any + Send + Sync) -> Self {
         Self(Box::new(guard))
     }
@@ -82,14 +82,14 @@ impl std::fmt::Debug for StagePin {
 /// A place to copy from or to.
 #[derive(Clone, Copy, Debug)]
 pub enum CopyPlace<'a> {
-    /// An address inside an own allocation; each kind refuses any other.
+    /// An address inside an allocation of this process; each kind rejects any other.
     Own(usize),
-    /// An offset in what is open here.
+    /// An offset in an open handle.
     Open(&'a OpenedHandle, u64),
 }
 
 impl CopyPlace<'_> {
-    /// The address, of an own one.
+    /// Returns the address of a local place.
     pub(super) const fn own_address(self) -> Option<usize> {
         match self {
             Self::Own(addr) => Some(addr),
@@ -97,7 +97,7 @@ impl CopyPlace<'_> {
         }
     }
 
-    /// So many bytes further on.
+    /// Returns the place `bytes` further on.
     #[must_use]
     pub fn offset_by(self, bytes: usize) -> Self {
         match self {
@@ -110,16 +110,16 @@ impl CopyPlace<'_> {
 /// A place to copy to.
 #[derive(Clone, Copy, Debug)]
 pub enum CopyTarget<'a> {
-    /// An address inside an own allocation.
+    /// An address inside an allocation of this process.
     Own(usize),
-    /// Any other memory, from an offset on.
+    /// Any other memory range, from an offset on.
     Memory(&'a MemoryRange, u64),
-    /// An offset in what is open here.
+    /// An offset in an open handle.
     Open(&'a OpenedHandle, u64),
 }
 
 impl CopyTarget<'_> {
-    /// The address, of an own one.
+    /// Returns the address of a local place.
     pub(super) const fn own_address(self) -> Option<usize> {
         match self {
             Self::Own(addr) => Some(addr),

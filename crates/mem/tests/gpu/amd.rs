@@ -16,7 +16,7 @@ fn open_with(fake: Fake, alter: impl FnOnce(&mut Calls)) -> Result<VendorDriver,
     fake::set(fake);
     let mut calls = fake::hip_calls();
     alter(&mut calls);
-    // SAFETY: the fake does what HIP says, in this thread, and the tests stay in it.
+    // SAFETY: the fake implements HIP's contract in this thread, and the tests call it in this thread only.
     unsafe { VendorDriver::of_hip(calls) }
 }
 

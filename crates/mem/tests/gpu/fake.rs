@@ -1,6 +1,5 @@
-//! Drivers of GPUs that are none: tables of functions that write down what is asked of them and answer as they were told.
-//! A driver's functions have no argument for a state of theirs, so each thread has its own fake. Tests of other crates may
-//! take this file in.
+//! Fake GPU drivers: tables of functions that record calls and return configured results. A driver's functions have no argument for state, so
+//! each thread has its own fake. Tests of other crates may include this file.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -28,7 +27,7 @@ impl Known {
     }
 }
 
-/// What the fake answers, and what it was asked.
+/// The configured results, and the recorded calls.
 #[derive(Debug)]
 pub(crate) struct Fake {
     /// Calls, in order.
@@ -36,23 +35,23 @@ pub(crate) struct Fake {
     pub(crate) version: c_int,
     pub(crate) devices: c_int,
     pub(crate) init: u32,
-    /// What asking about an address returns.
+    /// The status of an address query.
     pub(crate) look: u32,
-    /// What setting an attribute returns (CUDA).
+    /// The status of setting an attribute (CUDA).
     pub(crate) set: u32,
     /// Flags of each context (CUDA), and the status of setting them.
     pub(crate) flags: c_uint,
     pub(crate) set_flags: u32,
-    /// What asking for the range of an allocation returns (HIP).
+    /// The status of an allocation range query (HIP).
     pub(crate) range: u32,
     pub(crate) memory: Vec<Known>,
-    /// What allocating returns. It gives the first of `memory`.
+    /// The status of an allocation, which returns the first range of `memory`.
     pub(crate) alloc: u32,
     /// Whether devices export.
     pub(crate) exports: c_int,
-    /// What exporting returns.
+    /// The status of an export.
     pub(crate) export: u32,
-    /// Bytes of the dma-buf that comes back; as many as asked for if `None`.
+    /// Length of the exported dma-buf, in bytes; the requested length if `None`.
     pub(crate) size: Option<u64>,
     /// Where in the dma-buf the bytes are (HIP).
     pub(crate) offset: u64,
@@ -68,7 +67,7 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// A driver with two devices that does all it is asked.
+    /// Creates a driver with two devices that accepts every call.
     pub(crate) fn new(version: c_int) -> Self {
         Self {
             calls: Vec::new(),
@@ -121,7 +120,7 @@ pub(crate) fn set(fake: Fake) {
     FAKE.set(Some(fake));
 }
 
-/// Looks at this thread's fake or alters it.
+/// Reads or changes this thread's fake.
 pub(crate) fn with<T>(act: impl FnOnce(&mut Fake) -> T) -> T {
     FAKE.with_borrow_mut(|fake| act(fake.as_mut().expect("no fake in this thread")))
 }
@@ -136,7 +135,7 @@ fn note(call: impl Into<String>) {
 }
 
 fn write<T>(to: *mut T, value: T) {
-    // SAFETY: a place of the caller's, as the call's contract says.
+    // SAFETY: the caller passes a valid address, as the call's contract requires.
     unsafe { to.write(value) };
 }
 
@@ -240,13 +239,13 @@ extern "C" fn cu_pointer_get_attributes(
     if count > 3 && no_context() {
         return 201;
     }
-    // SAFETY: `count` attributes, as the call's contract says.
+    // SAFETY: the caller passes `count` attributes, as the call's contract requires.
     let attributes = unsafe { std::slice::from_raw_parts(attributes, count as usize) };
-    // SAFETY: as many places.
+    // SAFETY: the caller passes as many places as attributes.
     let places = unsafe { std::slice::from_raw_parts(data, count as usize) };
     for (&attribute, &place) in attributes.iter().zip(places) {
         let Some(found) = found else { continue };
-        // Each as wide as CUDA says.
+        // Each attribute has the width that CUDA documents.
         match attribute {
             2 => write(place.cast(), found.kind),
             6 => write(place.cast(), c_uint::from(found.sync)),
@@ -329,7 +328,7 @@ extern "C" fn cu_mem_get_handle_for_address_range(
     answer
 }
 
-/// What allocating gives.
+/// Returns the address of an allocation.
 fn first() -> usize {
     with(|fake| fake.memory.first().map_or(0, |known| known.base))
 }

@@ -1,4 +1,4 @@
-//! Memory of GPUs: what is asked of a driver, and what becomes of its answers; and the drivers of this machine.
+//! Tests of memory of GPUs: calls of a driver and the use of their results, by fakes and by the drivers of this machine.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 

@@ -24,7 +24,7 @@ fn open_with(fake: Fake, alter: impl FnOnce(&mut Calls)) -> Result<VendorDriver,
     fake::set(fake);
     let mut calls = fake::cuda_calls();
     alter(&mut calls);
-    // SAFETY: the fake does what CUDA says, in this thread, and the tests stay in it.
+    // SAFETY: the fake implements CUDA's contract in this thread, and the tests call it in this thread only.
     unsafe { VendorDriver::of_cuda(calls) }
 }
 

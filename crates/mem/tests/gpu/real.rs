@@ -6,8 +6,8 @@ use trunkline_mem::gpu::{
     DmaBufError, DmaBufExport, DmaBufMapping, GpuUnavailable, GpuVendor, PointerKind, VendorDriver,
 };
 
-/// Says that a test could not run and why, where `./test` counts it. Where the driver must be there (`TRUNKLINE_REQUIRE` names
-/// `cuda` or `hip`) it fails instead.
+/// Reports that a test was skipped and why, in the form that `./test` counts. If the driver is required (`TRUNKLINE_REQUIRE` names `cuda` or
+/// `hip`) it fails instead.
 fn skip(name: &str, driver: &str, reason: &str) {
     let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
     assert!(!required.split(',').any(|word| word.trim() == driver), "{name} must run: {reason}");
@@ -46,7 +46,7 @@ fn host_memory_is_told_by_hip() {
     host_memory_is_told_by(GpuVendor::Amd, "hip");
 }
 
-/// Memory of a GPU is found from any of its addresses, and other drivers of the kernel are given it by a descriptor that says what it is.
+/// Memory of a GPU is found from any of its addresses, and exported to other kernel drivers as a valid descriptor.
 #[test]
 fn memory_of_a_gpu_is_found_and_exported() {
     const LEN: usize = 4 << 20;
@@ -63,7 +63,7 @@ fn memory_of_a_gpu_is_found_and_exported() {
         let allocation = found.allocation.unwrap();
         assert_eq!((allocation.base, allocation.len), (base, LEN), "{at}");
     }
-    // By its address alone the processor sees nothing: bytes come and go by the driver.
+    // The CPU cannot access the address, so bytes are copied by the driver.
     let bytes: Vec<u8> = (0..LEN).map(|at| (at * 31 + at / 251) as u8).collect();
     device.copy_to_device(&memory, 0, &bytes).unwrap();
     let mut back = vec![0; LEN];

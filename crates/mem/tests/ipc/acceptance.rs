@@ -1,5 +1,5 @@
-//! What every kind of memory must do, whatever is behind it. Each case runs processes of its own; what a kind says that it does
-//! not do ([`Caps`]) is asserted to be so, never left out.
+//! Requirements of every kind of memory. Each case runs processes of its own; a capability that a kind lacks ([`IpcCaps`]) is asserted to be
+//! missing, never skipped.
 
 use trunkline_mem::ipc::{HandlePassing, IpcAllocation, IpcCaps};
 
@@ -49,7 +49,7 @@ macro_rules! cases {
     };
 }
 
-/// All of them on the driver of this machine, as one test that tells of each that fails.
+/// Runs all cases on this machine's driver, as one test that reports each failure.
 macro_rules! natively {
     ($kind:ident, $open:expr, $($case:ident),* $(,)?) => {
         #[test]
@@ -81,12 +81,12 @@ mod native {
     cases!(natively, native_ze, LevelZero::open_device(0),);
 }
 
-/// What drivers of GPUs round up to.
+/// The granularity to which GPU drivers round allocations up.
 const PART: usize = 2 << 20;
 const ONE: Pattern = Pattern(0x1111_0000_2222, 7);
 const TWO: Pattern = Pattern(0x9999_8888_7777, 13);
 
-/// Two processes, the first of which has an allocation, and how its handles go.
+/// Two processes, the first of which has an allocation, and how its handles are passed.
 struct Pair {
     world: World,
     owner: Process,

@@ -1,4 +1,4 @@
-//! Batches of copies that go on after they were begun, over libraries that stand for the drivers of NVIDIA, AMD and Intel and hold copies back.
+//! Asynchronous batches of copies, over stub libraries for the drivers of NVIDIA, AMD and Intel that delay copies.
 
 use trunkline_mem::ipc::HandlePassing;
 
@@ -93,7 +93,7 @@ fn memory_of_the_host_is_pinned_until_it_is_let_go() {
     for kind in ["cuda", "hip"] {
         let Some(world) = is_there(kind).then(|| World::new(kind, 16 << 20)) else { continue };
         assert_eq!(world.process().pin(SEGMENT), [1, 1, 0], "{kind}");
-        // Where the driver refuses, copies go on without.
+        // If the driver cannot pin memory, copies work without pins.
         world.set("STUB_PIN", "refuse");
         assert_eq!(world.process().pin(SEGMENT), [0, 0, 0], "{kind}");
     }
@@ -176,7 +176,8 @@ fn first_copy_of_a_further_device_waits_for_no_kernel() {
     }
 }
 
-/// The second half of the bytes is on a device whose stream another thread makes, and waits there for the kernel. The first half is asked for by itself before, as rows are.
+/// The second half of the bytes is on a device whose stream another thread creates, which blocks there on the kernel. The first half is
+/// requested separately before, as rows are.
 #[test]
 fn further_copy_of_a_batch_waits_for_no_kernel() {
     let Some((world, _)) = holding("cuda") else { return };
@@ -204,7 +205,7 @@ fn thread_that_closes_waits_for_copies_alone() {
         let waited = importer.number("stub_blocked", 0);
         let batch = importer.begin((open, 0), into[0], SEGMENT).unwrap();
         importer.close_beside(open);
-        // Others go on: they begin, and ask for their ends.
+        // Other batches continue: they start and complete.
         for _ in 0..100 {
             let short = importer.begin((beside, 0), into[1], SEGMENT / 2).unwrap();
             assert_eq!(importer.has_ended(short), Ok(true), "{kind}");

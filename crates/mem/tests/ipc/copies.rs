@@ -1,4 +1,4 @@
-//! A child of a fork that goes on as a copy of its parent: it has the parent's values, and nothing of what they are of.
+//! A forked child that continues as a copy of its parent: it has the parent's values, but none of the objects that they refer to.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -14,23 +14,23 @@ const LEN: usize = 4 * MIB;
 const MINE: Pattern = Pattern(11, 3);
 const YOURS: Pattern = Pattern(5, 7);
 
-/// For how long a child stays that nobody kills.
+/// Lifetime of a child that is not killed, in seconds.
 const SECONDS: u32 = 60;
 
-/// What a child says at last; one that dies before has touched what is not there.
+/// The last line of a child; a child that dies earlier has accessed unmapped memory.
 const ALL: &str = "and that is all";
 
-/// What a child tries to do something with: an own allocation of its parent's, and what could be opened.
+/// The objects that a child tries to use: its parent's allocation, an open handle and a handle to open.
 pub(crate) struct Childs {
     pub(crate) addr: usize,
     pub(crate) len: usize,
-    /// Where in what is open there are bytes.
+    /// Offset of bytes in the open handle.
     pub(crate) at: u64,
     pub(crate) handle: IpcHandle,
     pub(crate) descriptor: Option<OwnedFd>,
 }
 
-/// Forks. The child's number, what it says, and what was open.
+/// Forks. Returns the child's number, its output, and the open handle.
 pub(crate) fn fork(
     subject: &mut Box<dyn Subject>,
     mapped: OpenedHandle,
@@ -38,11 +38,11 @@ pub(crate) fn fork(
 ) -> (u64, String, OpenedHandle) {
     let found = subject.memory().allocation_of(wanted.addr).unwrap();
     let (mut said, mut says) = std::io::pipe().unwrap();
-    // SAFETY: the child goes on in this thread alone, takes no lock that another one may have had, and never returns from here.
+    // SAFETY: the child continues in this thread only, takes no lock that another thread may have held, and never returns from here.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // SAFETY: asks for a signal, which ends this process.
+        // SAFETY: requests a signal that ends this process.
         unsafe { libc::alarm(SECONDS) };
         let went = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             goes_on(subject, mapped, wanted, &found)
@@ -60,7 +60,7 @@ pub(crate) fn fork(
     (child as u64, text, mapped)
 }
 
-/// All that goes well in a child, or is touched.
+/// Returns the calls that succeed in a child, or that change memory.
 fn goes_on(
     subject: &mut Box<dyn Subject>,
     mapped: OpenedHandle,
@@ -99,7 +99,7 @@ fn put(at: usize, len: usize) -> usize {
     // SAFETY: replaces nothing.
     let put = unsafe { rustix::mm::mmap_anonymous(at, len, ProtFlags::READ | ProtFlags::WRITE, flags) };
     let put = put.unwrap().cast::<u8>();
-    // SAFETY: mapped above, so many bytes of it.
+    // SAFETY: the range is mapped above, with that many bytes.
     unsafe { put.write_bytes(7, len) };
     put.expose_provenance()
 }
@@ -145,7 +145,7 @@ fn a_child_that_goes_on_as_a_copy_has_nothing_of_its_parents() {
         let later = parcel(&other, later);
         let (child, went) = owner.fork((mine, LEN), (at_owner, at_yours), &later);
         assert_eq!(went, ALL, "{kind}: a child is to be refused that");
-        // All is as it was, and goes on.
+        // The parent's objects are unchanged and usable.
         assert_eq!(owner.check(Place::Own(mine), LEN, MINE), Ok(0), "{kind}");
         assert_eq!(owner.check(Place::Open(at_owner, at_yours), LEN, YOURS), Ok(0), "{kind}");
         assert_eq!(other.check(Place::Open(at_other, at_mine), LEN, MINE), Ok(0), "{kind}");

@@ -1,4 +1,4 @@
-//! What memory of NVIDIA's devices promises besides, over a library that stands for the driver.
+//! Properties of memory of NVIDIA's devices beyond the acceptance suite, over a stub library for the driver.
 
 use trunkline_mem::ipc::HandlePassing;
 
@@ -28,7 +28,7 @@ fn who_has_it_open_besides_is_in_the_way_or_shares_it() {
         owner.fill(Place::Own(addr), SEGMENT, ONE).unwrap();
         let parcel = exported(&owner, addr);
         importer.open(&parcel).unwrap();
-        // What the process had open stays so, as if it were another library's.
+        // Memory that the process had open stays mapped, as if another library had opened it.
         importer.anew();
         let again = importer.open(&parcel);
         if reopens == "refuse" {
@@ -94,7 +94,7 @@ fn segments_behind_each_other_are_exported_one_by_one_or_not() {
     let open = importer.open(&exported(&owner, second + 8)).unwrap();
     assert_eq!(importer.check(Place::Open(open, 0), 2 * SEGMENT, TWO), Ok(0), "the second one, all of it");
     assert!(importer.check(Place::Open(open, 8), 2 * SEGMENT, TWO).unwrap_err().starts_with("Outside"));
-    // Bytes of both have no handle: who sends them is told that they are there, and has them staged.
+    // No single handle covers bytes of both: the sender finds the range valid, and stages it.
     for (len, holds) in [(SEGMENT, 1), (SEGMENT + 1, 1), (3 * SEGMENT, 1), (3 * SEGMENT + 1, 0)] {
         assert_eq!(owner.vendor("holds", &[first as u64, len as u64]), Ok(holds), "{len}");
     }
@@ -189,7 +189,7 @@ fn memory_that_was_set_before_its_first_export_arrives_as_set() {
     assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, SET), Ok(0));
 }
 
-/// Where neither can be set, users wait for their copies, as the warning says; the memory is exported all the same.
+/// If neither setting is accepted, users must wait for their copies, as the warning states; the memory is exported anyway.
 #[test]
 fn memory_that_cannot_be_synchronous_is_exported_all_the_same() {
     for (rule, value, early) in [("STUB_CTX_FLAGS", "refuse", true), ("STUB_EARLY", "off", false)] {

@@ -1,4 +1,4 @@
-//! What the device promises besides: a capacity that is told true whatever becomes of the processes, and poison.
+//! Properties of the simulated device beyond the acceptance suite: accurate usage after processes end in any way, and poison.
 
 use trunkline_mem::ipc::{HandlePassing, MemfdDevice, MemfdError, poison_word};
 

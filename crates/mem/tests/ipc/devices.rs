@@ -1,5 +1,5 @@
-//! Processes with several devices, each of which maps for itself what it copies; with cards whose tiles are devices; and over drivers that have their
-//! devices share what one of them has mapped.
+//! Processes with several devices, each of which maps the memory that it copies; with cards whose tiles are devices; and over drivers whose
+//! devices share a mapping.
 
 use trunkline_mem::ipc::HandlePassing;
 
@@ -42,7 +42,7 @@ pub(crate) fn each_has_its_own_mapping(
         // Each is copied by its own device, and refused the other one.
         assert_eq!(importer.check(Place::Open(open, 0), LEN, ONE), Ok(0), "{device}");
     }
-    // What is mapped of memory that was freed is in the way of what lies there now, whichever device it is for.
+    // A mapping of freed memory conflicts with the memory that is there now, whichever device it is for.
     importer.close(opens[0]);
     owner.free(addr);
     assert_eq!(owner.alloc(2 * LEN), Ok(addr));
@@ -56,7 +56,7 @@ pub(crate) fn each_has_its_own_mapping(
     assert_eq!(importer.check(Place::Open(open, 0), 2 * LEN, TWO), Ok(0));
     importer.close(open);
     assert_eq!((importer.number("stub_opens", 0), importer.number("stub_closes", 0)), (3, 3));
-    // Memory of either device is this process's own, and known for what it is.
+    // Memory of either device belongs to this process, and is recognised.
     for device in devices {
         let own = importer.vendor("on_device", &[LEN as u64, device]).unwrap() as usize;
         assert_eq!(u64::from(importer.find(own).unwrap().device), device);
@@ -76,7 +76,7 @@ fn ze_maps_for_each_card() {
     each_has_its_own_mapping("ze", &[("STUB_DEVICES", 2)], [0, 1]);
 }
 
-/// One card has the numbers 0, 1 and 2, of which the last two are its tiles; of two cards the tiles come behind both.
+/// One card has the numbers 0, 1 and 2, of which the last two are its tiles; with two cards, the tiles follow both.
 #[test]
 fn ze_maps_for_each_tile() {
     each_has_its_own_mapping("ze", &[("STUB_TILES", 2)], [1, 2]);
@@ -138,7 +138,7 @@ fn memory_of_several_tiles_is_not_taken_for_what_one_of_them_has() {
         (1, 1),
         "nothing is left"
     );
-    // What one tile has is all there.
+    // Memory of one tile is mapped in full.
     let addr = owner.vendor("on_device", &[2 * LEN as u64, 2]).unwrap() as usize;
     let found = owner.find(addr).unwrap();
     assert_eq!((found.len, found.device), (2 * LEN, 2));

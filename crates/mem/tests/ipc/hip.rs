@@ -1,4 +1,4 @@
-//! What memory of AMD's devices promises besides, over a library that stands for the runtime.
+//! Properties of memory of AMD's devices beyond the acceptance suite, over a stub library for the runtime.
 
 use trunkline_mem::ipc::HandlePassing;
 
@@ -18,7 +18,7 @@ fn ids_that_come_again_are_other_names() {
     let addr = owner.alloc(LEN).unwrap();
     let before = owner.find(addr).unwrap();
     owner.free(addr);
-    // As if others had been allocated, of which now and then one was looked at.
+    // Simulates allocations of other code, of which some are queried.
     for _ in 0..4 {
         owner.number("stub_skip_ids", (1 << 30) - 2);
         let other = owner.alloc(LEN).unwrap();

@@ -1,4 +1,4 @@
-//! What memory of the host promises besides.
+//! Properties of memory of the host beyond the acceptance suite.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,4 @@
-//! Memory of GPUs for which there is no handle, or not one of all of it: it says so, and is copied.
+//! Memory of GPUs without a handle, or without a single handle for all of it: the export fails with the reason, and the bytes are copied.
 
 use trunkline_mem::ipc::HandlePassing;
 
@@ -12,7 +12,7 @@ const TWO: Pattern = Pattern(0x9999_8888_7777, 13);
 
 const KINDS: [&str; 3] = ["cuda", "hip", "ze"];
 
-/// The sorts of a kind that a driver gives no handle of, and what it is refused with.
+/// The sorts of a kind for which a driver has no handle, and the expected errors.
 fn sorts(kind: &str) -> &'static [(&'static str, &'static str)] {
     match kind {
         "cuda" => &[
@@ -47,7 +47,7 @@ fn what_has_no_handle_is_found_and_copied_and_not_exported() {
     }
 }
 
-/// Bytes of two allocations, one behind the other, are one for who copies them, and no handle is of both.
+/// Bytes of two adjacent allocations are copied as one range, but no handle covers both.
 #[test]
 fn bytes_of_two_allocations_are_copied_as_one() {
     for kind in KINDS {
@@ -78,7 +78,7 @@ fn bytes_of_two_allocations_are_copied_as_one() {
     }
 }
 
-/// Of memory that may be exported as a fabric handle or as a descriptor the descriptor goes along.
+/// Memory that may be exported as a fabric handle or as a descriptor is passed by the descriptor.
 #[test]
 fn what_has_a_fabric_handle_besides_goes_by_its_descriptor() {
     if !is_there("cuda") {

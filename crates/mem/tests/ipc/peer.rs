@@ -1,4 +1,4 @@
-//! A process that has a kind of memory and does with it what it is told over a socket.
+//! A process that has a kind of memory and executes requests that it receives over a socket.
 
 use std::cell::{Cell, RefCell};
 use std::io::{IoSlice, IoSliceMut};
@@ -24,7 +24,7 @@ use crate::subject::{Subject, make};
 const KIND: &str = "MEM_TEST_KIND";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Words of a request and of a reply; what is more comes after them.
+/// Words of a request and of a reply; further bytes follow them.
 const WORDS: usize = 7;
 type Words = [u64; WORDS];
 
@@ -40,7 +40,7 @@ fn send(socket: impl AsFd, words: Words, tail: &[u8], fd: Option<&OwnedFd>) -> r
     rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
 }
 
-/// `None` when the other end is gone.
+/// Returns `None` when the other end is closed.
 fn receive(socket: impl AsFd) -> Option<(Words, Vec<u8>, Option<OwnedFd>)> {
     let mut bytes = vec![0; 4096];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -60,7 +60,7 @@ fn receive(socket: impl AsFd) -> Option<(Words, Vec<u8>, Option<OwnedFd>)> {
     Some((words, tail, fd))
 }
 
-/// What all processes of a test have in common.
+/// The configuration shared by all processes of a test.
 pub(crate) struct World {
     kind: &'static str,
     pub(crate) device: Option<MemfdDevice>,
@@ -71,7 +71,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A kind; of a device so many bytes.
+    /// Creates a kind; for a device with that capacity in bytes.
     pub(crate) fn new(kind: &'static str, capacity: u64) -> Self {
         let device = (kind == "device").then(|| MemfdDevice::create(3, capacity).unwrap());
         Self::with(kind, device, capacity, 1)
@@ -89,7 +89,7 @@ impl World {
         Self { kind, device, stub, module, user: Cell::new(None), settings: RefCell::default() }
     }
 
-    /// What further processes find in their environment.
+    /// Sets a variable in the environment of processes started later.
     pub(crate) fn set(&self, name: &'static str, value: impl ToString) {
         self.settings.borrow_mut().push((name, value.to_string()));
     }
@@ -98,7 +98,7 @@ impl World {
         self.device.as_ref().map(|device| device.descriptor().unwrap())
     }
 
-    /// Who further processes are run by.
+    /// Sets the user of processes started later.
     pub(crate) fn run_as(&self, user: u32) {
         self.user.set(Some(user));
     }
@@ -142,7 +142,7 @@ impl World {
         process
     }
 
-    /// What is in use, once it is that: children that are being started hold descriptors for a moment.
+    /// Returns the usage once it has the expected value: children that are being started hold descriptors for a moment.
     pub(crate) fn used(&self, expected: u64) -> DeviceUsage {
         let device = self.device.as_ref().unwrap();
         let until = Instant::now() + Duration::from_secs(2);
@@ -165,12 +165,12 @@ pub(crate) enum Place {
     Open(u64, u64),
 }
 
-/// Which way bytes go between own memory and what is open.
+/// The direction of a copy between own memory and an open handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Copying {
     Out,
     Into,
-    /// By way of the memory of nobody's kind.
+    /// Through memory of no kind.
     Fill,
 }
 
@@ -248,7 +248,7 @@ impl Process {
         }
     }
 
-    /// A number that the stub of its driver tells.
+    /// Returns a number from the stub of its driver.
     pub(crate) fn number(&self, name: &str, argument: u64) -> u64 {
         self.ask(Op::Number, &[argument], name.as_bytes(), None).unwrap().0[1]
     }
@@ -261,12 +261,12 @@ impl Process {
         }
     }
 
-    /// Has the stub do something besides its driver's work, with a number.
+    /// Calls an additional function of the stub, with a number.
     pub(crate) fn vendor(&self, name: &str, arguments: &[u64]) -> Result<u64, String> {
         self.ask(Op::Vendor, arguments, name.as_bytes(), None).map(|(words, ..)| words[1])
     }
 
-    /// It has its kind of memory anew; what was open stays so, and nobody knows of it.
+    /// Opens its kind of memory again; the handles that were open stay mapped, unknown to the new value.
     pub(crate) fn anew(&self) {
         self.ask(Op::Anew, &[], &[], None).unwrap();
     }
@@ -330,8 +330,7 @@ impl Process {
         self.ask(Op::Fill, &args(at, len, pattern), &[], None).map(drop)
     }
 
-    /// Copies so many bytes between memory of its own, at which they are then, and what it has open: out of that, or into it; or into it from any other
-    /// memory.
+    /// Copies bytes between own memory at `own` and an open handle, in either direction; or from any other memory into the handle.
     pub(crate) fn copy(&self, how: Copying, own: usize, (open, at): (u64, u64), len: usize) {
         self.ask(Op::Copy, &[how as u64, own as u64, open, at, len as u64], &[], None).unwrap();
     }
@@ -380,7 +379,7 @@ impl Process {
         self.ask(Op::BeginFill, &args, &[], None).map(|(words, ..)| words[1])
     }
 
-    /// Has it pin memory of the host and let go of it: whether it did, and how many pins the stub has with it and after it.
+    /// Pins and unpins memory of the host. Returns whether it was pinned, and the stub's number of pins before and after the unpin.
     pub(crate) fn pin(&self, len: usize) -> [u64; 3] {
         let (words, ..) = self.ask(Op::Pin, &[len as u64], &[], None).unwrap();
         [words[1], words[2], words[4]]
@@ -404,15 +403,15 @@ impl Process {
         [words[1], words[2], words[3], words[4]]
     }
 
-    /// Allocates, frees, exports and opens what it exported before, at random, until it is killed.
+    /// Allocates, frees, exports and opens its exports, at random, until it is killed.
     pub(crate) fn churn(&self, seed: u64) {
         let mut words = [0; WORDS];
         words[..2].copy_from_slice(&[Op::Churn as u64, seed]);
         send(&self.socket, words, &[], None).unwrap();
     }
 
-    /// Has it fork, and the child try all there is to do with an own allocation, something open and something that could be opened; the child's number, and
-    /// what went well, or was touched, that should not. What is open has bytes `at` some offset. The child stays until it is killed.
+    /// Forks; the child tries every call with an own allocation, an open handle and a handle to open. Returns the child's number, and calls that
+    /// succeeded or changed memory against expectation. The open handle has bytes `at` an offset. The child stays until it is killed.
     pub(crate) fn fork(
         &self,
         (addr, len): (usize, usize),
@@ -425,7 +424,7 @@ impl Process {
         (words[1], String::from_utf8(tail).unwrap())
     }
 
-    /// Nobody of the same user may look into it any more.
+    /// Denies processes of the same user access to its memory.
     pub(crate) fn hide(&self) {
         self.ask(Op::Hide, &[], &[], None).unwrap();
     }
@@ -496,7 +495,7 @@ const OPS: [Op; 25] = [
     Op::IsClosed,
 ];
 
-/// Does what it is told. Nothing unless another test of this binary started it.
+/// Executes requests. Does nothing unless another test of this binary started it.
 #[test]
 fn peer() {
     let Ok(kind) = std::env::var(KIND) else { return };

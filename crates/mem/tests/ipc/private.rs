@@ -1,4 +1,4 @@
-//! What memory that system calls reach promises besides.
+//! Properties of memory copied by system calls beyond the acceptance suite.
 
 use trunkline_mem::ipc::HandlePassing;
 
@@ -13,7 +13,7 @@ fn a_refusal_of_the_kernel_says_what_helps() {
     world.process().open(&parcel).unwrap();
     owner.hide();
     if rustix::process::geteuid().is_root() {
-        // Root may look into anybody.
+        // Not as root, who may access any process.
         world.run_as(65534);
     }
     let error = world.process().open(&parcel).unwrap_err();

@@ -1,5 +1,5 @@
-//! Libraries in C that stand for vendors' drivers and for XPMEM's, compiled here and opened by the product in their place; and the memory file that
-//! drivers all have their device in, and the folder that stands for XPMEM's module. What they do is in `stub/`, one file a library.
+//! Libraries in C that replace vendors' drivers and XPMEM's, compiled here and opened by the product; the memory file that contains the devices
+//! of all drivers; and the folder that replaces XPMEM's module. Their source is in `stub/`, one file per library.
 
 use std::ffi::{CString, c_char};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -48,7 +48,8 @@ fn compile(source: &str, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Says that a test could not run and why, where `./test` counts it. Where it must run (`TRUNKLINE_REQUIRE` names it) it fails instead.
+/// Reports that a test was skipped and why, in the form that `./test` counts. If the test is required (`TRUNKLINE_REQUIRE` names it) it fails
+/// instead.
 pub(crate) fn skip(name: &str, word: &str, reason: &str) {
     use std::io::Write as _;
     let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
@@ -88,12 +89,12 @@ fn faults() -> Result<(), String> {
         return Err(format!("there is no {SHM}"));
     }
     let flags = libc::O_CLOEXEC | 1; // UFFD_USER_MODE_ONLY
-    // SAFETY: makes a descriptor, or says why not.
+    // SAFETY: creates a descriptor, or returns an error.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
     if fd < 0 {
         return Err(format!("userfaultfd: {}", std::io::Error::last_os_error()));
     }
-    // SAFETY: made above, and nobody else has it.
+    // SAFETY: the descriptor was created above, and no other code owns it.
     drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
     Ok(())
 }
@@ -101,7 +102,7 @@ fn faults() -> Result<(), String> {
 /// Where files are memory.
 const SHM: &str = "/dev/shm";
 
-/// What stands for XPMEM's module in a world: a folder with files of its processes.
+/// Replaces XPMEM's module in a world: a folder with files of its processes.
 #[derive(Clone)]
 pub(crate) struct Module {
     folder: Arc<tempfile::TempDir>,
@@ -121,7 +122,7 @@ impl Module {
         command.env("LD_LIBRARY_PATH", libraries).env("STUB_XPMEM", self.folder.path());
     }
 
-    /// A process is dead: what others have attached of it is there no more.
+    /// Marks a process as dead: memory of it that other processes have attached is removed.
     pub(crate) fn bury(&self, pid: u32) {
         let of = format!("{pid}.");
         for file in std::fs::read_dir(self.folder.path()).unwrap().flatten() {
@@ -139,7 +140,7 @@ pub(crate) struct StubDevice {
 }
 
 impl StubDevice {
-    /// Of so many bytes, whose first allocation has that id.
+    /// Creates a device with that capacity, whose first allocation has that id.
     pub(crate) fn new(capacity: u64, first: u64) -> Self {
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
         let file = rustix::fs::memfd_create("trunkline.stub", flags).unwrap();
@@ -164,7 +165,7 @@ pub(crate) fn open(library: &str) -> Library {
     unsafe { Library::new(library) }.unwrap()
 }
 
-/// A number that a stub tells, or does something with.
+/// Calls a function of a stub that returns a number.
 pub(crate) fn number(library: &str, name: &str, argument: u64) -> u64 {
     let library = std::mem::ManuallyDrop::new(open(library));
     let symbol = CString::new(name).unwrap();
@@ -175,7 +176,7 @@ pub(crate) fn number(library: &str, name: &str, argument: u64) -> u64 {
     unsafe { ask(argument) }
 }
 
-/// Has a stub make memory of some sort, so many bytes of it; where.
+/// Lets a stub allocate memory of some sort; returns its address.
 pub(crate) fn make(library: &str, sort: &str, len: u64) -> Option<u64> {
     let library = std::mem::ManuallyDrop::new(open(library));
     let sort = CString::new(sort).unwrap();

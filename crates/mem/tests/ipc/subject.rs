@@ -9,7 +9,7 @@ use trunkline_mem::ipc::{
 use crate::vendor::{Amd, Intel, Legacy, Segments};
 use crate::xpmem::Attached;
 
-/// A kind, and what its users do with it besides.
+/// A kind, and the additional functions that its tests use.
 pub(crate) trait Subject {
     fn memory(&self) -> &dyn IpcMemory;
 
@@ -23,7 +23,7 @@ pub(crate) trait Subject {
         false
     }
 
-    /// A number that it tells, by its name.
+    /// Returns a number by its name.
     fn tells(&self, name: &str) -> u64 {
         panic!("it tells no {name}")
     }
@@ -32,7 +32,7 @@ pub(crate) trait Subject {
     fn free(&self, addr: usize) -> Result<(), String>;
 }
 
-/// The kind of that name for this process; of what all processes have in common, by its descriptor.
+/// Creates the kind of that name for this process; shared state is passed by descriptor.
 pub(crate) fn make(kind: &str, common: Option<OwnedFd>) -> Box<dyn Subject> {
     match kind.strip_prefix("native_").unwrap_or(kind) {
         "host" => Box::new(HostMemory::new().unwrap()),

@@ -1,4 +1,4 @@
-//! Memory of GPUs as a subject of the acceptance suite, and what a test has a driver do besides.
+//! Memory of GPUs as a subject of the acceptance suite, and further driver calls for tests.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
@@ -25,12 +25,12 @@ fn zeroed(memory: &dyn IpcMemory, addr: usize, len: usize) -> Result<usize, Stri
     Ok(addr)
 }
 
-/// What `cudaMalloc` gives.
+/// Memory of `cudaMalloc`.
 pub(crate) struct Legacy {
     pub(crate) memory: CudaMemory,
 }
 
-/// What a driver of GPUs allocates.
+/// Implements allocation by a GPU driver.
 macro_rules! allocates {
     ($subject:ty; $($more:item)*) => {
         impl Subject for $subject {
@@ -58,14 +58,14 @@ allocates!(Legacy;
     }
 );
 
-/// What `hipMalloc` gives.
+/// Memory of `hipMalloc`.
 pub(crate) struct Amd {
     pub(crate) memory: HipMemory,
 }
 
 allocates!(Amd;);
 
-/// What `zeMemAllocDevice` gives.
+/// Memory of `zeMemAllocDevice`.
 pub(crate) struct Intel {
     pub(crate) memory: LevelZero,
 }
@@ -144,19 +144,19 @@ impl Segments {
                 self.function::<Create>(c"cuMemCreate")(&raw mut handle, len, &raw const properties, 0)
             });
             if made.is_err() {
-                // SAFETY: what was reserved.
+                // SAFETY: frees the reserved range.
                 ok(unsafe { self.function::<cuda::MemAddressFree>(c"cuMemAddressFree")(base, all) })?;
                 return Err("OutOfMemory".to_owned());
             }
-            // SAFETY: inside of what was reserved.
+            // SAFETY: the range lies inside the reserved range.
             ok(unsafe { self.function::<cuda::MemMap>(c"cuMemMap")(at, len, 0, handle, 0) })?;
-            // SAFETY: what is mapped holds it.
+            // SAFETY: the mapping holds the memory.
             ok(unsafe { self.function::<cuda::MemRelease>(c"cuMemRelease")(handle) })?;
             at += len as u64;
         }
         let access = MemAccessDesc { location_type: 1, location_id: 0, flags: 3 };
         let allow = self.function::<cuda::MemSetAccess>(c"cuMemSetAccess");
-        // SAFETY: what was mapped.
+        // SAFETY: the range was mapped above.
         ok(unsafe { allow(base, all, &raw const access, 1) })?;
         self.lens.lock().unwrap().insert(base as usize, all);
         zeroed(&self.memory, base as usize, all)
@@ -182,13 +182,13 @@ impl Subject for Segments {
         // SAFETY: all that was mapped there.
         assert_eq!(unsafe { self.function::<cuda::MemUnmap>(c"cuMemUnmap")(addr as u64, len) }, 0);
         let free_addresses = self.function::<cuda::MemAddressFree>(c"cuMemAddressFree");
-        // SAFETY: what was reserved.
+        // SAFETY: frees the reserved range.
         assert_eq!(unsafe { free_addresses(addr as u64, len) }, 0);
         Ok(())
     }
 }
 
-/// What a test has a driver do besides.
+/// Makes further driver calls for tests.
 pub(crate) fn also(
     kind: &str,
     subject: &dyn Subject,
@@ -202,7 +202,7 @@ pub(crate) fn also(
     match name {
         // Two segments, behind each other.
         "segments" => Ok(Segments::new().keep(&[a as usize, b as usize], 1)? as u64),
-        // What the driver gives for another device.
+        // Memory that the driver allocates for another device.
         "on_device" => {
             let kind = kind.trim_end_matches("_segment");
             let other = ManuallyDrop::new(AnyMemory::open(kind, b as u32).map_err(text)?);
@@ -210,7 +210,7 @@ pub(crate) fn also(
         }
         // One that may not be exported.
         "unshareable" => Ok(Segments::new().keep(&[a as usize], 0)? as u64),
-        // What `cudaMallocAsync` gives.
+        // Memory of `cudaMallocAsync`.
         "pooled" => {
             let other = Segments::new();
             let allocate: unsafe extern "C" fn(*mut u64, usize, *mut c_void) -> u32 =
@@ -252,7 +252,7 @@ impl Segments {
     }
 }
 
-/// What a peer might say instead: that the allocation of a handle is longer, with all words held together as they should be.
+/// Returns a forged parcel: the handle's allocation is longer, with a valid check word.
 pub(crate) fn longer(parcel: &Parcel, by: u64) -> Parcel {
     parcel.with(|bytes| {
         let mut words: Vec<u64> =
@@ -281,7 +281,7 @@ fn a_peers_word_for_the_length_is_not_believed() {
         let parcel = owner.export(&owner.find(addr).unwrap(), HandlePassing::Either).unwrap();
         for by in [8, 64 << 10, 1 << 40] {
             let error = importer.open(&longer(&parcel, by)).unwrap_err();
-            // A driver that is told a length refuses it itself.
+            // A driver that receives a length rejects it by itself.
             let is_refused = error.starts_with("Handle(Value(\"length\"))") || kind == "cuda_segment";
             assert!(is_refused, "{kind} {by}: {error}");
         }

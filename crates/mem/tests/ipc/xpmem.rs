@@ -1,4 +1,4 @@
-//! What memory that XPMEM attaches promises besides, over a library that stands for it. Memory of `stub_alloc` is attached as it is.
+//! Properties of memory attached by XPMEM beyond the acceptance suite, over a stub library. Memory of `stub_alloc` is attached as it is.
 
 use std::mem::ManuallyDrop;
 
@@ -16,7 +16,7 @@ const PIECE: usize = 8 << 20;
 const ONE: Pattern = Pattern(0x1111_0000_2222, 7);
 const TWO: Pattern = Pattern(0x9999_8888_7777, 13);
 
-/// Has a process attach so many pieces at most.
+/// Limits the number of pieces that a process attaches.
 const PIECES: &str = "MEM_TEST_PIECES";
 /// Has another one's handlers take the place of the kind's.
 const HANDLERS: &str = "MEM_TEST_HANDLERS";
@@ -24,7 +24,7 @@ const HANDLERS: &str = "MEM_TEST_HANDLERS";
 /// Memory of a process that can be attached.
 pub(crate) struct Attached {
     memory: XpmemMemory,
-    /// `None` over XPMEM itself, where all memory can be.
+    /// `None` over XPMEM itself, where all memory can be attached.
     library: Option<ManuallyDrop<Library>>,
 }
 
@@ -36,7 +36,7 @@ impl Attached {
         };
         let memory = memory.unwrap();
         if std::env::var(HANDLERS).is_ok() {
-            // SAFETY: this process never touches what is not there.
+            // SAFETY: this process never accesses unmapped memory.
             unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
         }
         let library = std::env::var("STUB_XPMEM").is_ok().then(|| ManuallyDrop::new(stub::open(LIBRARY)));
@@ -114,7 +114,7 @@ fn memory_is_attached_once_and_is_always_what_is_there_now() {
     importer.fill(there, LEN, TWO).unwrap();
     assert_eq!(owner.check(Place::Own(addr), LEN, TWO), Ok(0));
     assert_eq!(counts(&importer), [1, 0, 0]);
-    // Freed, it is as all addresses that are nobody's; allocated again, as what is there.
+    // After the free, the addresses are unmapped; after the next allocation, they contain the new memory.
     owner.free(addr);
     for _ in 0..2 {
         assert!(importer.check(there, LEN, TWO).unwrap_err().starts_with("Outside"));
@@ -128,7 +128,7 @@ fn memory_is_attached_once_and_is_always_what_is_there_now() {
     owner.fill(Place::Own(addr), LEN / 2, ONE).unwrap();
     assert_eq!(importer.check(there, LEN / 2, ONE), Ok(0));
     assert_eq!(counts(&importer), [1, by_calls, 0], "nothing was attached anew");
-    // What ends in the middle of a copy ends that.
+    // Removing memory during a copy ends the copy.
     assert!(importer.check(there, LEN, ONE).unwrap_err().starts_with("Outside"));
     importer.close(open);
     assert_eq!(["stub_attachments", "stub_permits"].map(|name| importer.number(name, 0)), [0, 0]);
@@ -194,7 +194,7 @@ fn what_cannot_be_attached_goes_by_calls_and_is_counted() {
     }
 }
 
-/// What goes by calls goes in one go, and not by way of a little memory: each way, attached or not.
+/// Copies by system calls use one call, and no intermediate buffer: in each direction, attached or not.
 #[test]
 fn what_is_not_attached_is_copied_in_one_go() {
     if !is_there("xpmem") {
@@ -253,7 +253,7 @@ fn the_segment_of_another_process_is_not_taken_for_the_owners() {
     assert_eq!(importer.check(Place::Open(open, addr as u64), LEN, ONE), Ok(0));
     assert_eq!(counts(&importer)[2], 1);
     importer.close(open);
-    // With the owner's own it is attached, whatever number of a process it says.
+    // With the owner's own proof it is attached, whichever process number the handle contains.
     let renamed = theirs.with(|bytes| bytes[8..16].copy_from_slice(&others.handle.bytes()[8..16]));
     let open = importer.open(&renamed).unwrap();
     assert_eq!(importer.check(Place::Open(open, addr as u64), LEN, ONE), Ok(0));

@@ -1,4 +1,4 @@
-//! What memory of Intel's devices promises besides, over a library that stands for Level Zero.
+//! Properties of memory of Intel's devices beyond the acceptance suite, over a stub library for Level Zero.
 
 use trunkline_mem::ipc::HandlePassing;
 

@@ -6,7 +6,7 @@ use trunkline_sys::cuda_run::{self as calls, Calls};
 use crate::gpu::GpuUnavailable;
 use crate::gpu::library::{DynamicLibrary, table};
 
-/// The functions of the library that comes with NVIDIA's kernel driver. One that lacks any of them is too old.
+/// Loads the functions of the library that is installed with NVIDIA's kernel driver. A library that lacks any of them is too old.
 pub(super) fn load_calls() -> Result<Calls, GpuUnavailable> {
     let library = DynamicLibrary::open(&[cuda::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
     Ok(table!(library, calls;

@@ -1,5 +1,5 @@
-//! Copies that the device makes while its kernels run: begun in order, and asked about until they have ended. Nothing here waits. One event is behind all
-//! copies that were begun between two looks, as a driver takes about as long for an event as for a copy.
+//! Copies that the device makes while its kernels run: enqueued in order, and polled until they complete. No function here waits. One event is
+//! recorded behind all copies that were enqueued between two polls, because a driver takes about as long for an event as for a copy.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,7 +13,7 @@ use super::{DeviceContext, GpuDevice};
 use crate::gpu::DriverCallError;
 use crate::{MemoryKind, MemoryRange};
 
-/// Copies that may be under way together.
+/// The maximum number of copies in flight.
 pub const MOVES_MAX: usize = 64;
 
 /// A place in a memory range, at which a copy begins to read or to write.
@@ -21,11 +21,11 @@ pub const MOVES_MAX: usize = 64;
 pub struct MemoryLocation<'a> {
     /// The memory.
     pub memory: &'a MemoryRange,
-    /// Where the first byte is in it.
+    /// Offset of the first byte, in bytes.
     pub offset: u64,
 }
 
-/// A stream of copies, as one of its users has it: he hears of the end of his copies, and of no other's. Any thread may use it.
+/// One user's view of a shared stream of copies: it receives the completions of its own copies only. Any thread may use it.
 pub struct DeviceCopyQueue {
     shared: Arc<SharedCopyQueue>,
     user: usize,
@@ -39,37 +39,37 @@ struct SharedCopyQueue {
 struct PendingCopies {
     stream: *mut Stream,
     free: Vec<*mut Event>,
-    /// In the order in which they were begun.
+    /// Copies in flight, in the order in which they were enqueued.
     under_way: VecDeque<PendingCopy>,
-    /// Events behind them, the first one behind the first of them.
+    /// Recorded events, oldest first; each follows the copies that it covers.
     marks: VecDeque<CopyEvent>,
-    /// Copies that have none behind them yet, the last ones.
+    /// Number of the newest copies that no event covers yet.
     unmarked: usize,
-    /// Both ends of copies whose end cannot be known: they are held until an event behind them says so.
+    /// Source and destination of copies whose completion is unknown: they are held until a later event completes.
     lost: Vec<[MemoryRange; 2]>,
-    /// What has ended, or could not begin, and was not told, by user.
+    /// Completions and failures not yet returned by [`DeviceCopyQueue::take_ended`], by user.
     ended: Vec<Vec<(u64, Result<(), u32>)>>,
 }
 
 struct PendingCopy {
     user: usize,
     cookie: u64,
-    /// Held so that the bytes stay until the copy has ended.
+    /// Held so that the memory stays allocated until the copy has completed.
     ends: [MemoryRange; 2],
 }
 
-/// An event, how many copies are between it and the one before, and the number of those lost before it.
+/// An event, the number of copies between it and the event before, and the memory of copies whose completion it must prove.
 struct CopyEvent {
     event: *mut Event,
     copies: usize,
     lost: Vec<[MemoryRange; 2]>,
 }
 
-// SAFETY: the driver may be called by any thread; handles are used under the lock.
+// SAFETY: any thread may call the driver; the handles are used under the lock only.
 unsafe impl Send for PendingCopies {}
 
 impl GpuDevice {
-    /// Copies beside kernels.
+    /// Creates a queue for copies that run beside kernels.
     ///
     /// # Errors
     /// [`DriverCallError`].
@@ -89,7 +89,7 @@ impl GpuDevice {
             let device = &shared.device;
             let mut event = ptr::null_mut();
             device.call_driver("cuEventCreate", || {
-                // SAFETY: writes a handle to a place of ours.
+                // SAFETY: the call writes a handle to a local variable.
                 unsafe { (device.calls.event_create)(&raw mut event, EVENT_DISABLE_TIMING) }
             })?;
             shared.lock_copies().free.push(event);
@@ -105,7 +105,8 @@ impl SharedCopyQueue {
 }
 
 impl DeviceCopyQueue {
-    /// The same stream, for another user. Who changes the same words by way of the host shares a stream: else an older value may come last.
+    /// Returns a handle of another user on the same stream. Users that change the same words through the host must share a stream: on two streams,
+    /// an older value could be written last.
     #[must_use]
     pub fn clone_for_user(&self) -> Self {
         let mut state = self.shared.lock_copies();
@@ -113,8 +114,8 @@ impl DeviceCopyQueue {
         Self { shared: Arc::clone(&self.shared), user: state.ended.len() - 1 }
     }
 
-    /// Begins to copy `len` bytes behind all that were begun before; each end is memory of the device or of the host. `false`: not now. What it
-    /// refuses for good is told by [`DeviceCopyQueue::take_ended`].
+    /// Enqueues a copy of `len` bytes behind all earlier ones; each end is memory of this device or of the host. Returns `false` if the queue is
+    /// full. A copy that the driver rejects is reported by [`DeviceCopyQueue::take_ended`].
     pub fn begin_copy(
         &self,
         cookie: u64,
@@ -147,12 +148,12 @@ impl DeviceCopyQueue {
     ) -> Result<(), u32> {
         let from = self.resolve_address(from.memory, from.offset, len)?;
         let to = self.resolve_address(to.memory, to.offset, len)?;
-        // SAFETY: both are inside of memory that is held until the copy has ended.
+        // SAFETY: both addresses lie inside memory ranges that are held until the copy has completed.
         let begun = unsafe { self.shared.device.enqueue_copy(to, from, len as usize, state.stream) };
         begun.map_err(|error: DriverCallError| error.code)
     }
 
-    /// Where bytes are, of this device or of the host.
+    /// Returns the address of bytes of this device or of the host.
     fn resolve_address(&self, memory: &MemoryRange, at: u64, len: u64) -> Result<usize, u32> {
         let own = MemoryKind::Device(self.shared.device.ordinal);
         let is_reached = memory.kind() == MemoryKind::Host || memory.kind() == own;
@@ -160,7 +161,7 @@ impl DeviceCopyQueue {
         if is_reached { memory.checked_address(at, len).map_err(|_| invalid) } else { Err(invalid) }
     }
 
-    /// Adds what has ended since of this user's: the bytes are there, or the driver's number of why not.
+    /// Appends this user's completions since the last call: `Ok` once the bytes are written, or the driver's error code.
     pub fn take_ended(&self, into: &mut Vec<(u64, Result<(), u32>)>) {
         let mut state = self.shared.lock_copies();
         self.shared.poll_events(&mut state);
@@ -169,16 +170,16 @@ impl DeviceCopyQueue {
 }
 
 impl SharedCopyQueue {
-    /// Has an event behind all copies.
+    /// Records an event behind all copies that no event covers.
     fn record_event(&self, state: &mut PendingCopies) {
         if state.unmarked == 0 && state.lost.is_empty() {
             return;
         }
-        // There are as many events as there may be copies.
+        // Never fails: the pool has one event per possible copy.
         let Some(event) = state.free.pop() else { return };
         let copies = std::mem::take(&mut state.unmarked);
         let recorded = self.device.call_driver("cuEventRecord", || {
-            // SAFETY: an event and a stream of ours.
+            // SAFETY: the event and the stream were created by this queue.
             unsafe { (self.device.calls.event_record)(event, state.stream) }
         });
         match recorded {
@@ -191,19 +192,19 @@ impl SharedCopyQueue {
                 let first = state.under_way.len().saturating_sub(copies);
                 for PendingCopy { user, cookie, ends } in state.under_way.drain(first..) {
                     state.ended[user].push((cookie, Err(error.code)));
-                    // The copies are on the stream all the same.
+                    // The copies are on the stream although no event covers them, so their memory stays held.
                     state.lost.push(ends);
                 }
             }
         }
     }
 
-    /// Asks about the copies that began first, until some have not ended.
+    /// Polls the recorded events, oldest first, until one has not completed.
     fn poll_events(&self, state: &mut PendingCopies) {
         self.record_event(state);
         while let Some(event) = state.marks.front().map(|mark| mark.event) {
             let asked = self.device.poll_driver("cuEventQuery", || {
-                // SAFETY: an event of ours that was recorded.
+                // SAFETY: the event was created by this queue and has been recorded.
                 unsafe { (self.device.calls.event_query)(event) }
             });
             let how = match asked {
@@ -230,12 +231,12 @@ impl SharedCopyQueue {
 impl Drop for SharedCopyQueue {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Memory that is held for copies goes behind them.
+        // Waits for the stream first: the memory held for copies may be freed only after they have completed.
         self.device.end_stream(state.stream);
         let marks = state.marks.drain(..).map(|mark| mark.event);
         for event in state.free.drain(..).chain(marks) {
             let _ = self.device.give_back("cuEventDestroy", || {
-                // SAFETY: an event of ours, once.
+                // SAFETY: the event was created by this queue and is destroyed once.
                 unsafe { (self.device.calls.event_destroy)(event) }
             });
         }

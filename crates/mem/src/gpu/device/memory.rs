@@ -1,4 +1,5 @@
-//! Memory of a device, and memory of the host that the device sees: pinned, mapped, and cached, as the host reads what kernels write there.
+//! Memory of a device, and memory of the host that the device can access: pinned, mapped, and cached, because the host reads results of kernels
+//! there.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -11,7 +12,7 @@ use super::{DeviceContext, GpuDevice};
 use crate::gpu::{DmaBufError, DmaBufExport, DmaBufMapping, DriverCallError, PointerKind};
 use crate::{MemoryKind, MemoryRange, OutOfBounds};
 
-/// Memory of the host, and where the device finds it. A clone names the same bytes.
+/// Memory of the host, and its address on the device. A clone refers to the same bytes.
 #[derive(Clone, Debug)]
 pub struct PinnedMemory {
     memory: MemoryRange,
@@ -19,32 +20,32 @@ pub struct PinnedMemory {
 }
 
 impl PinnedMemory {
-    /// The bytes, for the host.
+    /// Returns the memory range for accesses by the host.
     #[must_use]
     pub const fn memory(&self) -> &MemoryRange {
         &self.memory
     }
 
-    /// The address by which kernels of its device find the first byte.
+    /// Returns the address of the first byte for kernels of the device.
     #[must_use]
     pub const fn device_address(&self) -> u64 {
         self.at
     }
 }
 
-/// Bytes of a device cannot be read or written.
+/// Why bytes of a device cannot be read or written.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RangeError {
-    /// They are not all in the range, or that is of another device.
+    /// The bytes exceed the range, or the range is memory of another device.
     #[error(transparent)]
     Range(#[from] OutOfBounds),
-    /// The driver fails.
+    /// A driver call failed.
     #[error(transparent)]
     Call(#[from] DriverCallError),
 }
 
-/// Frees itself.
+/// Frees an allocation when dropped.
 struct AllocationGuard {
     device: Arc<DeviceContext>,
     addr: usize,
@@ -54,10 +55,10 @@ struct AllocationGuard {
 impl Drop for AllocationGuard {
     fn drop(&mut self) {
         let calls = &self.device.calls;
-        // What cannot be freed is the driver's until the process ends.
+        // Memory that cannot be freed stays with the driver until the process ends.
         let _ = if self.is_host {
             self.device.give_back("cuMemFreeHost", || {
-                // SAFETY: it was allocated here, and nobody names it any more.
+                // SAFETY: `allocate_pinned` allocated the memory, and the last range that refers to it has been dropped.
                 unsafe { (calls.mem_free_host)(ptr::with_exposed_provenance_mut::<c_void>(self.addr)) }
             })
         } else {
@@ -79,7 +80,7 @@ impl fmt::Debug for AllocationGuard {
 }
 
 impl GpuDevice {
-    /// `len` bytes of the host that the device sees, zeros. Not write-combined: the host reads them.
+    /// Allocates `len` zeroed bytes of the host that the device can access. They are not write-combined, because the host reads them.
     ///
     /// # Errors
     /// [`DriverCallError`].
@@ -90,23 +91,23 @@ impl GpuDevice {
         let mut at = 0;
         inner.call_driver("cuMemHostAlloc", || {
             let flags = HOST_ALLOC_PORTABLE | HOST_ALLOC_DEVICEMAP;
-            // SAFETY: writes an address to a place of ours.
+            // SAFETY: the call writes an address to a local variable.
             unsafe { (inner.calls.mem_host_alloc)(&raw mut start, len, flags) }
         })?;
         let owner =
             AllocationGuard { device: Arc::clone(inner), addr: start.expose_provenance(), is_host: true };
         inner.call_driver("cuMemHostGetDevicePointer", || {
-            // SAFETY: writes an address to a place of ours, of memory that is mapped for devices.
+            // SAFETY: the call writes an address to a local variable; `start` was allocated with `HOST_ALLOC_DEVICEMAP`.
             unsafe { (inner.calls.mem_host_get_device_pointer)(&raw mut at, start, 0) }
         })?;
-        // SAFETY: as many bytes as were just allocated, which nobody else has yet.
+        // SAFETY: `len` bytes were just allocated at `start`, and no other code has the address yet.
         unsafe { ptr::write_bytes(start.cast::<u8>(), 0, len) };
-        // SAFETY: mapped readable and writable as long as its owner; nobody makes references to the bytes.
+        // SAFETY: the memory is mapped readable and writable as long as `owner` lives, and no code makes references to the bytes.
         let memory = unsafe { MemoryRange::with_owner(owner.addr, len, MemoryKind::Host, Arc::new(owner)) };
         Ok(PinnedMemory { memory, at })
     }
 
-    /// `len` bytes of the device, zeros. The CPU touches none of them.
+    /// Allocates `len` zeroed bytes of the device. The CPU must not access them.
     ///
     /// # Errors
     /// [`DriverCallError`].
@@ -116,21 +117,21 @@ impl GpuDevice {
         inner.check_process("cuMemAlloc")?;
         let addr = inner.cuda.with_context(inner.context, || inner.cuda.allocate(len))??.0;
         let owner = AllocationGuard { device: Arc::clone(inner), addr, is_host: false };
-        // SAFETY: the CPU touches no byte of such memory, and it is there as long as its owner.
+        // SAFETY: the CPU accesses no byte of a range of kind `Device`, and the memory stays allocated as long as `owner`.
         let memory =
             unsafe { MemoryRange::with_owner(addr, len, MemoryKind::Device(inner.ordinal), Arc::new(owner)) };
         inner.call_driver("cuMemsetD8Async", || {
-            // SAFETY: as many bytes as were just allocated; they are not freed before the wait below.
+            // SAFETY: `len` bytes were just allocated at `addr`; they are not freed before the wait below.
             unsafe { (inner.calls.memset_d8_async)(addr as u64, 0, len, inner.stream) }
         })?;
         inner.wait_for(inner.stream)?;
         Ok(memory)
     }
 
-    /// Exports memory of the device as a dma-buf, by which NICs reach it.
+    /// Exports memory of the device as a dma-buf, for registration with a NIC.
     ///
     /// # Errors
-    /// [`DmaBufError`]. That the driver does not export is none: [`DmaBufExport::Refused`].
+    /// [`DmaBufError`]. A driver that does not support exports returns [`DmaBufExport::Refused`], which is not an error.
     pub fn export_dmabuf(&self, memory: &MemoryRange) -> Result<DmaBufExport, DmaBufError> {
         let inner = &self.inner;
         let addr = memory.addr();
@@ -143,7 +144,7 @@ impl GpuDevice {
         }
     }
 
-    /// Copies bytes to memory of the device, and waits for it.
+    /// Copies bytes to memory of the device and waits until the copy completes.
     ///
     /// # Errors
     /// [`RangeError`].
@@ -152,7 +153,7 @@ impl GpuDevice {
         Ok(self.inner.upload(to, bytes)?)
     }
 
-    /// Copies bytes of memory of the device, and waits for it.
+    /// Copies bytes from memory of the device and waits until the copy completes.
     ///
     /// # Errors
     /// [`RangeError`].
@@ -163,7 +164,8 @@ impl GpuDevice {
         out: &mut [u8],
     ) -> Result<(), RangeError> {
         let from = self.inner.own_address(memory, offset, out.len())?;
-        // SAFETY: the device's memory, and bytes that are borrowed for it alone until the copy has ended below; docs/unsafe.md has the assumption where waiting fails.
+        // SAFETY: `from` lies in the device's memory, and `out` is borrowed exclusively until the wait below; docs/unsafe.md states the assumption for
+        // a wait that fails.
         unsafe {
             self.inner.enqueue_copy(out.as_mut_ptr().expose_provenance(), from, out.len(), self.inner.stream)
         }?;
@@ -172,7 +174,7 @@ impl GpuDevice {
 }
 
 impl DeviceContext {
-    /// The address of bytes of this device.
+    /// Returns the address of bytes in memory of this device.
     pub(super) fn own_address(
         &self,
         memory: &MemoryRange,
@@ -186,9 +188,9 @@ impl DeviceContext {
         }
     }
 
-    /// Copies bytes to an address of the device's memory that has room for them, and waits for it.
+    /// Copies bytes to an address of the device's memory that has room for them, and waits until the copy completes.
     fn upload(&self, to: usize, bytes: &[u8]) -> Result<(), DriverCallError> {
-        // SAFETY: the device's memory, and bytes that are borrowed until the copy has ended below.
+        // SAFETY: `to` lies in the device's memory, and `bytes` is borrowed until the wait below.
         unsafe { self.enqueue_copy(to, bytes.as_ptr().expose_provenance(), bytes.len(), self.stream) }?;
         self.wait_for(self.stream)
     }

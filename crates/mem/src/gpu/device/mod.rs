@@ -1,9 +1,9 @@
-//! A device of NVIDIA's on which kernels of this process run: its memory, memory of the host that it sees, copies that it makes beside
-//! its kernels, and kernels that are loaded and started. Opened by whoever starts kernels ([`VendorDriver::open_device`](super::VendorDriver::open_device)); used by the
-//! executor of device queues.
+//! An NVIDIA device on which kernels of this process run: its memory, memory of the host that it can access, copies that run beside kernels,
+//! and kernels that are loaded and launched. Opened by programs that launch kernels
+//! ([`VendorDriver::open_device`](super::VendorDriver::open_device)); used by the executor of device queues.
 //!
-//! Memory is allocated and freed, and kernels are loaded, while no kernel runs that waits for the host: the driver may wait for such a
-//! kernel first. Nothing here waits for a device but what says so.
+//! Allocate and free memory, and load kernels, only while no kernel that waits for the host is running: the driver may wait for such a kernel
+//! first. A function here waits for the device only if its documentation states it.
 
 mod calls;
 mod copy_queue;
@@ -27,10 +27,10 @@ pub use copy_queue::{DeviceCopyQueue, MOVES_MAX, MemoryLocation};
 pub use memory::{PinnedMemory, RangeError};
 pub use program::{KernelArg, KernelLaunchError, KernelModule, RunningKernel};
 
-/// Streams of kernels that have ended that are kept for the next ones: to make one may wait for kernels that run.
+/// Idle streams kept for later kernels: creating a stream may wait for running kernels.
 const SPARE_STREAMS_MAX: usize = 16;
 
-/// A device. Cheap to clone; its context stays until the last clone, and all that was made of it, is gone.
+/// A device. Cheap to clone; its context is retained until the last clone, and every object made from it, is dropped.
 #[derive(Clone)]
 pub struct GpuDevice {
     inner: Arc<DeviceContext>,
@@ -41,30 +41,30 @@ pub(super) struct DeviceContext {
     calls: Calls,
     ordinal: u32,
     context: *mut driver::Context,
-    /// For what is waited for at once.
+    /// The stream of calls that wait for their completion.
     stream: *mut Stream,
-    /// On which nothing is.
+    /// Idle streams.
     spare: Mutex<Vec<*mut Stream>>,
-    /// The process that opened the driver: its objects are of no use in a child of a fork.
+    /// The process that opened the driver: its objects are unusable in a forked child.
     process: Pid,
 }
 
-// SAFETY: the driver may be called by any thread, and locks what it keeps for a context and a stream.
+// SAFETY: any thread may call the driver, which locks its own state of a context and a stream.
 unsafe impl Send for DeviceContext {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceContext {}
 
-/// A device cannot be used.
+/// Why a device cannot be used.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuDeviceError {
-    /// The driver has no functions for it.
+    /// The driver lacks the functions for kernels.
     #[error(transparent)]
     Missing(#[from] GpuUnavailable),
     /// A call failed.
     #[error(transparent)]
     Call(#[from] DriverCallError),
-    /// Another vendor's: kernels are started by NVIDIA's driver only.
+    /// The device is of another vendor: only NVIDIA's driver can launch kernels.
     #[error("kernels are started by NVIDIA's driver only")]
     Vendor,
 }
@@ -80,13 +80,13 @@ impl GpuDevice {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Its number.
+    /// Returns the device's number.
     #[must_use]
     pub fn ordinal(&self) -> u32 {
         self.inner.ordinal
     }
 
-    /// What it is, as compilers call it: 90 for `sm_90`.
+    /// Returns the compute capability as compilers write it: 90 for `sm_90`.
     ///
     /// # Errors
     /// [`DriverCallError`].
@@ -97,7 +97,7 @@ impl GpuDevice {
         Ok(u32::try_from(major * 10 + minor).unwrap_or(0))
     }
 
-    /// Where it is, as sysfs names it: `0000:3b:00.0`.
+    /// Returns the PCI address as sysfs writes it: `0000:3b:00.0`.
     ///
     /// # Errors
     /// [`DriverCallError`].
@@ -110,7 +110,7 @@ impl GpuDevice {
 }
 
 impl DeviceContext {
-    /// Whether this is the process that opened the device. A driver may do anything in a child of a fork, and wait there for locks for ever.
+    /// Checks that this process opened the device. In a forked child, a driver call is undefined and may wait for a lock forever.
     fn check_process(&self, name: &'static str) -> Result<(), DriverCallError> {
         if getpid() == self.process {
             return Ok(());
@@ -121,7 +121,7 @@ impl DeviceContext {
         Err(DriverCallError { call: name, code, name: name_of_code, remedy })
     }
 
-    /// Calls in the device's context.
+    /// Calls the driver in the device's context.
     fn call_driver(
         &self,
         name: &'static str,
@@ -132,7 +132,7 @@ impl DeviceContext {
         self.cuda.check_status(name, code)
     }
 
-    /// Calls a function that frees an object. If the context cannot be made current, that is tried once more: no other code frees the object.
+    /// Calls a function that frees an object. If the context cannot be made current, the call is retried once: no other code frees the object.
     fn give_back(
         &self,
         name: &'static str,
@@ -144,7 +144,7 @@ impl DeviceContext {
         self.cuda.check_status(name, code)
     }
 
-    /// The same of a question, whose answer may be "not yet".
+    /// Calls a query of the driver; returns `false` for `CUDA_ERROR_NOT_READY`.
     fn poll_driver(
         &self,
         name: &'static str,
@@ -160,28 +160,28 @@ impl DeviceContext {
     fn device_attribute(&self, attribute: u32) -> Result<c_int, DriverCallError> {
         let device = self.cuda.device_handle(self.ordinal)?;
         let mut value = 0;
-        // SAFETY: writes a number to a place of ours.
+        // SAFETY: the call writes a number to a local variable.
         let code = unsafe { (self.calls.device_get_attribute)(&raw mut value, attribute, device) };
         self.cuda.check_status("cuDeviceGetAttribute", code).map(|()| value)
     }
 
-    /// A stream that waits for no other.
+    /// Creates a stream that does not wait for others.
     fn new_stream(&self) -> Result<*mut Stream, DriverCallError> {
         let mut stream = ptr::null_mut();
         self.call_driver("cuStreamCreate", || {
-            // SAFETY: writes a handle to a place of ours.
+            // SAFETY: the call writes a handle to a local variable.
             unsafe { (self.calls.stream_create)(&raw mut stream, driver::STREAM_NON_BLOCKING) }
         })?;
         Ok(stream)
     }
 
-    /// A stream on which nothing is.
+    /// Returns an idle stream, creating one if none is spare.
     fn take_stream(&self) -> Result<*mut Stream, DriverCallError> {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
         spare.map_or_else(|| self.new_stream(), Ok)
     }
 
-    /// Gives a stream of ours back once all on it has ended, for another kernel. One whose kernel has failed is ended.
+    /// Waits for a stream and keeps it for another kernel. Destroys it if its kernel failed or enough streams are spare.
     fn give_back_stream(&self, stream: *mut Stream) {
         if self.wait_for(stream).is_ok() {
             let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
@@ -192,31 +192,31 @@ impl DeviceContext {
         self.end_stream(stream);
     }
 
-    /// Ends a stream of ours, once all on it has ended.
+    /// Waits for a stream, then destroys it.
     fn end_stream(&self, stream: *mut Stream) {
-        // What cannot be waited for or given back is the driver's until the process ends.
+        // A stream that cannot be synchronized or destroyed stays with the driver until the process ends.
         let _ = self.wait_for(stream);
         let _ = self.give_back("cuStreamDestroy", || {
-            // SAFETY: a stream of ours, once.
+            // SAFETY: the stream was created by this value and is destroyed once.
             unsafe { (self.calls.stream_destroy)(stream) }
         });
     }
 
-    /// Waits until all on a stream has ended. A wait that fails is tried once more: until the end is known, memory that is copied is the device's.
+    /// Waits until a stream is idle. A failed wait is retried once: until completion is known, the device may access the memory of its copies.
     fn wait_for(&self, stream: *mut Stream) -> Result<(), DriverCallError> {
         let wait = || {
             self.call_driver("cuStreamSynchronize", || {
-                // SAFETY: a stream of ours.
+                // SAFETY: the stream was created by this value.
                 unsafe { (self.calls.stream_synchronize)(stream) }
             })
         };
         wait().or_else(|_| wait())
     }
 
-    /// Begins to copy, in the order of a stream.
+    /// Enqueues a copy on a stream.
     ///
     /// # Safety
-    /// Both ranges are this device's memory, or memory of this process that stays until the copy has ended.
+    /// Both ranges are memory of this device, or memory of this process that stays mapped until the copy has completed.
     unsafe fn enqueue_copy(
         &self,
         to: usize,
@@ -225,7 +225,7 @@ impl DeviceContext {
         stream: *mut Stream,
     ) -> Result<(), DriverCallError> {
         self.call_driver("cuMemcpyAsync", || {
-            // SAFETY: as the caller says.
+            // SAFETY: the caller guarantees the conditions above.
             unsafe { (self.calls.memcpy_async)(to as u64, from as u64, len, stream) }
         })
     }

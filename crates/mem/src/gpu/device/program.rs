@@ -1,4 +1,4 @@
-//! Kernels: loaded from a compiler's output, found by name, and started, each on a stream that no other has meanwhile.
+//! Kernels: loaded from a compiler's output, found by name, and launched, each on a stream that no other kernel uses at that time.
 
 use std::ffi::{CString, c_uint, c_void};
 use std::fmt;
@@ -14,10 +14,10 @@ use crate::MemoryRange;
 use crate::gpu::DriverCallError;
 use crate::gpu::device::PinnedMemory;
 
-/// How long a look at a running kernel is from the next.
+/// Interval between polls of a running kernel.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
-/// Loaded kernels. Cheap to clone.
+/// A loaded module of kernels. Cheap to clone.
 #[derive(Clone)]
 pub struct KernelModule {
     loaded: Arc<LoadedModule>,
@@ -28,7 +28,7 @@ struct LoadedModule {
     module: *mut Module,
 }
 
-// SAFETY: a handle of the driver's, which any thread may use.
+// SAFETY: `module` is a handle of the driver, which any thread may use.
 unsafe impl Send for LoadedModule {}
 // SAFETY: as above.
 unsafe impl Sync for LoadedModule {}
@@ -36,28 +36,28 @@ unsafe impl Sync for LoadedModule {}
 /// An argument of a kernel.
 #[derive(Clone, Debug)]
 pub enum KernelArg {
-    /// Words by value, as a structure that is made of them.
+    /// Words by value; a structure is passed as its words.
     Words(Vec<u64>),
     /// The address of memory of the device, which is held while the kernel runs.
     Memory(MemoryRange),
-    /// The address of memory of the host as the device sees it, which is held as well.
+    /// The device address of memory of the host, which is held while the kernel runs.
     Pinned(PinnedMemory),
 }
 
-/// A kernel was not started.
+/// Why a kernel was not launched.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelLaunchError {
-    /// A name with a zero in it.
+    /// The name contains a zero byte.
     #[error("a name of a kernel with a zero in it")]
     Name,
-    /// The driver refuses.
+    /// A driver call failed.
     #[error(transparent)]
     Call(#[from] DriverCallError),
 }
 
-/// A kernel that was started. Dropping it waits for the kernel's end, so that nothing that it uses goes before: abort its queues first, if
-/// it waits for them.
+/// A launched kernel. Dropping it waits until the kernel has ended, because the kernel uses its arguments until then. If the kernel waits for
+/// device queues, abort them first.
 #[must_use = "dropping it waits for the kernel"]
 pub struct RunningKernel {
     loaded: Arc<LoadedModule>,
@@ -69,22 +69,22 @@ pub struct RunningKernel {
 unsafe impl Send for RunningKernel {}
 
 impl GpuDevice {
-    /// Loads what a compiler made for this device: machine code, or PTX, which ends with a zero.
+    /// Loads a compiler's output for this device: machine code, or PTX. A terminating zero is added.
     ///
     /// # Errors
-    /// [`DriverCallError`]: it is not for this device, say.
+    /// [`DriverCallError`], for example if the image is for another architecture.
     ///
     /// # Safety
-    /// Whatever they are started with, its kernels change no memory but what their arguments name, and read none else, within its bounds.
-    /// Arguments that are words name none, unless the memory is held by another argument.
+    /// For any arguments, the kernels access only memory that their arguments name, within its bounds. An argument passed as words names memory
+    /// only if another argument holds that memory.
     pub unsafe fn load_module(&self, image: &[u8]) -> Result<KernelModule, DriverCallError> {
-        // The driver is told no length: text ends with a zero, and machine code says its own.
+        // The driver takes no length: PTX ends with a zero, and machine code contains its own length.
         let mut image = image.to_vec();
         image.push(0);
         let inner = &self.inner;
         let mut module = ptr::null_mut();
         inner.call_driver("cuModuleLoadData", || {
-            // SAFETY: an image that ends with a zero, read during the call; a place of ours for a handle.
+            // SAFETY: the image ends with a zero and is only read during the call, which writes a handle to a local variable.
             unsafe { (inner.calls.module_load_data)(&raw mut module, image.as_ptr().cast()) }
         })?;
         Ok(KernelModule { loaded: Arc::new(LoadedModule { device: Arc::clone(inner), module }) })
@@ -92,13 +92,13 @@ impl GpuDevice {
 }
 
 impl KernelModule {
-    /// The device that it was loaded for.
+    /// Returns the device for which the module was loaded.
     #[must_use]
     pub fn device(&self) -> GpuDevice {
         GpuDevice { inner: Arc::clone(&self.loaded.device) }
     }
 
-    /// Starts a kernel of `blocks` blocks, each of `threads` threads.
+    /// Launches a kernel of `blocks` blocks with `threads` threads each.
     ///
     /// # Errors
     /// [`KernelLaunchError`].
@@ -125,8 +125,8 @@ impl KernelModule {
         let blocks: c_uint = blocks;
         let threads: c_uint = threads;
         device.call_driver("cuLaunchKernel", || {
-            // SAFETY: a kernel of a module that is held, as many places as it has arguments (who loaded it has promised what it does with
-            // any), which are read during the call.
+            // SAFETY: the function belongs to a module that is held, and there is one place per argument, read during the call. The caller of
+            // `load_module` has promised that the kernel is sound for any arguments.
             unsafe {
                 (device.calls.launch_kernel)(
                     function,
@@ -151,7 +151,7 @@ impl KernelModule {
         let device = &self.loaded.device;
         let mut function = ptr::null_mut();
         device.call_driver("cuModuleGetFunction", || {
-            // SAFETY: a module of ours, a name that ends with a zero, and a place of ours for a handle.
+            // SAFETY: the module is loaded, the name ends with a zero, and the call writes a handle to a local variable.
             unsafe {
                 (device.calls.module_get_function)(&raw mut function, self.loaded.module, name.as_ptr())
             }
@@ -161,19 +161,19 @@ impl KernelModule {
 }
 
 impl RunningKernel {
-    /// Whether it has ended.
+    /// Returns whether the kernel has ended.
     ///
     /// # Errors
-    /// [`DriverCallError`]: it has failed.
+    /// [`DriverCallError`]: the kernel failed.
     pub fn is_over(&self) -> Result<bool, DriverCallError> {
         let device = &self.loaded.device;
         device.poll_driver("cuStreamQuery", || {
-            // SAFETY: a stream of ours.
+            // SAFETY: the stream was created by this device.
             unsafe { (device.calls.stream_query)(self.stream) }
         })
     }
 
-    /// Waits for its end, at most so long. Whether it has ended.
+    /// Waits at most `limit` for the kernel to end. Returns whether it has ended.
     ///
     /// # Errors
     /// As [`RunningKernel::is_over`].
@@ -198,7 +198,7 @@ impl Drop for RunningKernel {
 impl Drop for LoadedModule {
     fn drop(&mut self) {
         let _ = self.device.give_back("cuModuleUnload", || {
-            // SAFETY: a module of ours, none of whose kernels runs: each of those holds it.
+            // SAFETY: the module was loaded by this value, and none of its kernels is running: each running kernel holds the module.
             unsafe { (self.device.calls.module_unload)(self.module) }
         });
     }

@@ -1,4 +1,4 @@
-//! NVIDIA's functions for sharing memory, and what their failures mean.
+//! NVIDIA's functions for sharing memory, and the meaning of their errors.
 
 use trunkline_sys::cuda::{self, status};
 use trunkline_sys::cuda_ipc::{self as calls, Calls};
@@ -7,7 +7,7 @@ use crate::gpu::library::{DynamicLibrary, table};
 use crate::gpu::{DriverCallError, GpuUnavailable};
 use crate::ipc::error::{CallFailure, HandleOpenError};
 
-/// The functions of the library that comes with NVIDIA's kernel driver.
+/// Loads the functions of the library that is installed with NVIDIA's kernel driver.
 pub(super) fn load_calls() -> Result<Calls, GpuUnavailable> {
     let library = DynamicLibrary::open(&[cuda::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
     Ok(table!(library, calls;
@@ -37,7 +37,7 @@ pub(super) fn load_calls() -> Result<Calls, GpuUnavailable> {
     ))
 }
 
-/// What a failure means for who opens.
+/// Converts a failed call into the error of the code that opens a handle.
 pub(super) fn open_error(error: DriverCallError) -> HandleOpenError {
     let code = error.code;
     let cause = CallFailure::Driver(error);

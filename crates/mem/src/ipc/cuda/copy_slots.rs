@@ -1,4 +1,4 @@
-//! How copies go on after they were begun: on streams that wait for no other, each with an event behind its copies.
+//! Asynchronous copies of the CUDA driver: on streams that do not wait for others, each with an event behind its copies.
 
 use std::ptr;
 
@@ -14,11 +14,11 @@ impl CopyStreams for CudaDriver {
     type Event = Event;
 
     fn make_stream(&self, device: u32) -> Result<*mut Stream, DriverCallError> {
-        // Keeps the context that the stream is of.
+        // Retains the context to which the stream belongs.
         self.device_stream(device)?;
         let mut made = ptr::null_mut();
         self.call_driver(device, "cuStreamCreate", || {
-            // SAFETY: writes a handle to a place of ours, in the device's context.
+            // SAFETY: the call writes a handle to a local variable, in the device's context.
             unsafe { (self.calls.stream_create)(&raw mut made, STREAM_NON_BLOCKING) }
         })?;
         Ok(made)
@@ -26,7 +26,7 @@ impl CopyStreams for CudaDriver {
 
     fn end_stream(&self, device: u32, stream: *mut Stream) {
         let _ = self.call_driver(device, "cuStreamDestroy", || {
-            // SAFETY: a stream of ours, once.
+            // SAFETY: the stream was created by this driver value and is destroyed once.
             unsafe { (self.calls.stream_destroy)(stream) }
         });
     }
@@ -34,7 +34,7 @@ impl CopyStreams for CudaDriver {
     fn make_event(&self, device: u32) -> Result<*mut Event, DriverCallError> {
         let mut made = ptr::null_mut();
         self.call_driver(device, "cuEventCreate", || {
-            // SAFETY: writes a handle to a place of ours, in the device's context.
+            // SAFETY: the call writes a handle to a local variable, in the device's context.
             unsafe { (self.calls.event_create)(&raw mut made, EVENT_DISABLE_TIMING) }
         })?;
         Ok(made)
@@ -42,7 +42,7 @@ impl CopyStreams for CudaDriver {
 
     fn end_event(&self, device: u32, event: *mut Event) {
         let _ = self.call_driver(device, "cuEventDestroy", || {
-            // SAFETY: an event of ours, once.
+            // SAFETY: the event was created by this driver value and is destroyed once.
             unsafe { (self.calls.event_destroy)(event) }
         });
     }
@@ -54,7 +54,7 @@ impl CopyStreams for CudaDriver {
         RawCopy { to, from, len }: RawCopy,
     ) -> Result<(), DriverCallError> {
         self.call_driver(device, "cuMemcpyAsync", || {
-            // SAFETY: the caller's promise; the driver tells by the addresses which are of a device.
+            // SAFETY: the caller guarantees the memory; the driver recognises by address which side belongs to a device.
             unsafe { (self.calls.memcpy_async)(to as u64, from as u64, len, stream) }
         })
     }
@@ -66,14 +66,14 @@ impl CopyStreams for CudaDriver {
         stream: *mut Stream,
     ) -> Result<(), DriverCallError> {
         self.call_driver(device, "cuEventRecord", || {
-            // SAFETY: an event and a stream of ours.
+            // SAFETY: the event and the stream were created by this driver value.
             unsafe { (self.calls.event_record)(event, stream) }
         })
     }
 
     fn has_ended(&self, device: u32, event: *mut Event) -> Result<bool, DriverCallError> {
         let code = self.cuda.with_device_context(device, || {
-            // SAFETY: an event of ours that was recorded.
+            // SAFETY: the event was created by this driver value and has been recorded.
             unsafe { (self.calls.event_query)(event) }
         })?;
         match code {
@@ -84,7 +84,7 @@ impl CopyStreams for CudaDriver {
 
     fn synchronize_stream(&self, device: u32, stream: *mut Stream) -> Result<(), DriverCallError> {
         self.call_driver(device, "cuStreamSynchronize", || {
-            // SAFETY: a stream of ours.
+            // SAFETY: the stream was created by this driver value.
             unsafe { (self.calls.stream_synchronize)(stream) }
         })
     }

@@ -1,11 +1,12 @@
-//! Memory of NVIDIA's devices, by the CUDA driver: what `cudaMalloc` gave goes by legacy handles, and segments of virtual memory
-//! (`cuMemCreate`) that may be exported go by their descriptors.
+//! Memory of NVIDIA's devices, by the CUDA driver: allocations of `cudaMalloc` are shared by legacy handles, and segments of virtual memory
+//! (`cuMemCreate`) that may be exported are shared by descriptors.
 //!
-//! Every call is made in the primary context of a device, which is borrowed for it and kept as long as the value: the thread has its
-//! own context back afterwards. Memory of others is mapped in the context of the device that copies it, as the driver has it, of each
-//! such device anew: of the one that a buffer of this process is of, and for memory of the host of the one that was opened. Virtual memory may be one behind the other in several segments, of which each is an allocation of its
-//! own: bytes of several go another way. Memory of pools (`cudaMallocAsync`) is not exported, nor is what was not
-//! made for it.
+//! Every call runs in the primary context of a device, which is made current for the call; the thread's own context is restored afterwards. The
+//! context is retained as long as this value. Imported memory is mapped, once per device, in the context of the device that copies it: the
+//! device of this process's buffer, or for memory of the host the device that was opened.
+//!
+//! Virtual memory may consist of several segments, each an allocation of its own: a range that spans several is not shared here. Memory of
+//! pools (`cudaMallocAsync`) and segments created without a shareable handle type are not exported.
 
 mod calls;
 mod copy_slots;
@@ -32,7 +33,7 @@ use crate::gpu::{DriverCallError, GpuUnavailable};
 /// Memory of NVIDIA's devices.
 pub type CudaMemory = DriverMemory<CudaDriver>;
 
-/// What is asked about an address, in one call. The last is not known before CUDA 11.2.
+/// The attributes queried for an address, in one call. The last is unknown before CUDA 11.2.
 const ASKED: [c_uint; 9] = [
     pointer_attribute::MEMORY_TYPE,
     pointer_attribute::IS_MANAGED,
@@ -44,20 +45,20 @@ const ASKED: [c_uint; 9] = [
     pointer_attribute::ALLOWED_HANDLE_TYPES,
     pointer_attribute::MEMPOOL_HANDLE,
 ];
-/// The version since which all of it is known.
+/// The version since which all of them are known.
 const ALL_SINCE: i32 = 11_020;
 
-/// The driver, and the device that memory of others is mapped for.
+/// The driver, and the device for which imported memory is mapped.
 pub struct CudaDriver {
     cuda: Library,
     calls: Calls,
     device: u32,
-    /// Of those devices whose context is kept.
+    /// The streams of those devices whose context is retained.
     streams: PerDevice<Stream>,
     slots: CopySlots<Self>,
 }
 
-// SAFETY: the driver may be called by any thread, and locks what it keeps for a stream.
+// SAFETY: any thread may call the driver, which locks its own state of a stream.
 unsafe impl Send for CudaDriver {}
 // SAFETY: as above.
 unsafe impl Sync for CudaDriver {}
@@ -67,29 +68,29 @@ unsafe impl Sync for CudaDriver {}
 enum SharingMethod {
     /// By a legacy handle.
     Legacy,
-    /// A segment, by a descriptor.
+    /// As a segment, by a descriptor.
     Segment,
-    /// Not at all.
+    /// Not at all, with the reason.
     Kept(&'static str),
 }
 
-/// What is open.
+/// An open import.
 #[derive(Debug)]
 pub enum CudaImport {
     /// By a legacy handle, in the context of that device.
     Legacy(u32),
-    /// A segment, of so many bytes.
+    /// A segment of that many bytes.
     Segment(usize),
 }
 
 impl CudaDriver {
-    /// The stream of a device, whose context is kept from the first time on.
+    /// Returns the stream of a device, whose context is retained from the first call on.
     fn device_stream(&self, device: u32) -> Result<*mut Stream, DriverCallError> {
         self.streams.get(device, || {
             let mut made = ptr::null_mut();
             self.cuda.keep_context(device)?;
             let created = self.call_driver(device, "cuStreamCreate", || {
-                // SAFETY: writes a handle to a place of ours, in the device's context.
+                // SAFETY: the call writes a handle to a local variable, in the device's context.
                 unsafe { (self.calls.stream_create)(&raw mut made, STREAM_NON_BLOCKING) }
             });
             created.inspect_err(|_| self.cuda.release_context(device))?;
@@ -97,7 +98,7 @@ impl CudaDriver {
         })
     }
 
-    /// Calls in a device's context.
+    /// Calls the driver in a device's context.
     fn call_driver(
         &self,
         device: u32,
@@ -107,19 +108,19 @@ impl CudaDriver {
         self.cuda.with_device_context(device, call).and_then(|code| self.cuda.check_status(name, code))
     }
 
-    /// The allocation around an address, and how it may be shared.
+    /// Returns the allocation around an address, and how it may be shared.
     fn query_allocation(
         &self,
         addr: usize,
     ) -> Result<Option<(IpcAllocation, SharingMethod)>, DriverCallError> {
-        // Wide enough for each; the driver writes as many of the low bytes as the attribute has.
+        // Wide enough for each attribute; the driver writes only the low bytes that an attribute has.
         let mut values = [0_u64; ASKED.len()];
         let mut places = values.each_mut().map(|value| ptr::from_mut(value).cast::<c_void>());
         let mut asked = ASKED;
         let count = if self.cuda.version_number() < ALL_SINCE { ASKED.len() - 1 } else { ASKED.len() };
         let get = self.cuda.calls().pointer_get_attributes;
         self.call_driver(self.device, "cuPointerGetAttributes", || {
-            // SAFETY: at most as many attributes as places, each with room for the largest; the address is only looked up.
+            // SAFETY: there are at least as many places as attributes, each with room for the largest; the driver does not access the address.
             unsafe { get(count as c_uint, asked.as_mut_ptr(), places.as_mut_ptr(), addr as u64) }
         })?;
         let [kind, managed, device, id, start, len, legacy, types, pool] = values;
@@ -130,7 +131,7 @@ impl CudaDriver {
         let (base, len) = if is_legacy {
             (start as usize, len as usize)
         } else {
-            // Of virtual memory that was the range of addresses, which may have several segments or none.
+            // For virtual memory the attributes describe the reserved range, which may contain several segments or none.
             match self.segment_at(addr)? {
                 Some(found) => found,
                 None => return Ok(None),
@@ -150,12 +151,12 @@ impl CudaDriver {
         Ok(Some((IpcAllocation { base, len, id, device: device as u32 }, sort)))
     }
 
-    /// What is mapped around an address.
+    /// Returns base and length of the mapping around an address.
     fn segment_at(&self, addr: usize) -> Result<Option<(usize, usize)>, DriverCallError> {
         let mut base = 0;
         let mut len = 0;
         let code = self.cuda.with_device_context(self.device, || {
-            // SAFETY: writes an address and a size to places of ours.
+            // SAFETY: the call writes an address and a size to local variables.
             unsafe { (self.calls.mem_get_address_range)(&raw mut base, &raw mut len, addr as u64) }
         })?;
         if matches!(code, status::INVALID_VALUE | status::NOT_FOUND) {
@@ -185,7 +186,7 @@ impl IpcDriver for CudaDriver {
         Ok(this)
     }
 
-    /// Those of legacy handles, which are the stricter ones; descriptors are for segments.
+    /// Returns the capabilities of legacy handles, which are the stricter ones; descriptors are for segments.
     fn caps(&self) -> IpcCaps {
         IpcCaps {
             maps: true,
@@ -221,7 +222,8 @@ impl IpcDriver for CudaDriver {
             (SharingMethod::Legacy, _) => self.export_legacy(of, sealed).map(|()| None),
             (SharingMethod::Segment, _) => self.export_segment(of, sealed).map(Some),
         };
-        // Else a peer may read bytes that a memset or copy of the user's has not written yet. Where nothing can be set the user is warned, and it is exported all the same.
+        // Otherwise a peer could read bytes that an earlier memset or copy of the user has not written yet. If no setting is accepted, the user is
+        // warned and the memory is exported anyway.
         if made.is_ok() {
             let _ = self.cuda.request_sync_memops(of.device, of.base);
         }
@@ -243,7 +245,7 @@ impl IpcDriver for CudaDriver {
         device: Option<u32>,
     ) -> Result<(usize, CudaImport), HandleOpenError> {
         let device = device.unwrap_or(self.device);
-        // Its context is kept, as what is mapped goes with it.
+        // The context is retained, because the mapping ends with it.
         self.device_stream(device).map_err(|error| HandleOpenError::Other(error.into()))?;
         if sealed.kind == IpcHandle::CUDA {
             if descriptor.is_some() {
@@ -275,7 +277,7 @@ impl IpcDriver for CudaDriver {
         }
         let device = device.unwrap_or(self.device);
         let stream = self.device_stream(device)?;
-        // SAFETY: the caller's promise; it has ended when the stream has been waited for.
+        // SAFETY: the caller guarantees the memory until this call returns, and the copy has completed when the stream is synchronized.
         unsafe { self.begin_copy(device, stream, copy) }?;
         Ok(self.synchronize_stream(device, stream)?)
     }
@@ -283,16 +285,16 @@ impl IpcDriver for CudaDriver {
     fn pin_host(&self, addr: usize, len: usize) -> Result<bool, CallFailure> {
         self.call_driver(self.device, "cuMemHostRegister", || {
             let at = ptr::with_exposed_provenance_mut(addr);
-            // SAFETY: a range of the host that the caller holds until it is unpinned; the driver only pins its pages.
+            // SAFETY: the caller holds this range of the host until it is unpinned; the driver only pins its pages.
             unsafe { (self.calls.mem_host_register)(at, len, MEM_HOST_REGISTER_PORTABLE) }
         })?;
         Ok(true)
     }
 
     fn unpin_host(&self, addr: usize) {
-        // What cannot be given back is the driver's until the process ends.
+        // Memory that cannot be unregistered stays pinned until the process ends.
         let _ = self.call_driver(self.device, "cuMemHostUnregister", || {
-            // SAFETY: pinned above, and still mapped.
+            // SAFETY: `pin_host` pinned the range, and it is still mapped.
             unsafe { (self.calls.mem_host_unregister)(ptr::with_exposed_provenance_mut(addr)) }
         });
     }
@@ -305,7 +307,7 @@ impl IpcDriver for CudaDriver {
         let mut at = 0;
         let alloc = self.cuda.calls().mem_alloc;
         self.call_driver(self.device, "cuMemAlloc", || {
-            // SAFETY: writes an address to a place of ours.
+            // SAFETY: the call writes an address to a local variable.
             unsafe { alloc(&raw mut at, len) }
         })?;
         Ok(at as usize)
@@ -314,7 +316,7 @@ impl IpcDriver for CudaDriver {
     fn free(&self, addr: usize) -> Result<(), CallFailure> {
         let free = self.cuda.calls().mem_free;
         self.call_driver(self.device, "cuMemFree", || {
-            // SAFETY: the driver knows what it has given, and refuses the rest.
+            // SAFETY: the driver rejects addresses that it has not allocated.
             unsafe { free(addr as u64) }
         })?;
         Ok(())

@@ -1,5 +1,5 @@
-//! Segments of virtual memory: physical memory that is exported as a descriptor, and put at addresses of this process's own choice. It
-//! is there as long as any descriptor, handle or mapping of it is, so freeing it early is no error; nothing of it is in the way of anything.
+//! Segments of virtual memory: physical memory that is exported as a descriptor and mapped at addresses of this process's own choice. It exists
+//! as long as any descriptor, handle or mapping of it, so that an early free by the owner is no error; its mappings conflict with no others.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -19,7 +19,7 @@ use crate::ipc::error::{CallFailure, ExportError, HandleOpenError};
 use crate::ipc::{IpcAllocation, IpcHandle};
 
 impl CudaDriver {
-    /// A descriptor of the segment that is mapped there.
+    /// Returns a descriptor of the segment that is mapped at the allocation's base.
     pub(super) fn export_segment(
         &self,
         of: &IpcAllocation,
@@ -29,14 +29,14 @@ impl CudaDriver {
         let mut handle = 0;
         let retained = self.call_driver(self.device, "cuMemRetainAllocationHandle", || {
             let at = ptr::with_exposed_provenance_mut(of.base);
-            // SAFETY: writes a handle to a place of ours; the address is only looked up.
+            // SAFETY: the call writes a handle to a local variable; it does not access the address.
             unsafe { (self.calls.mem_retain_allocation_handle)(&raw mut handle, at) }
         });
         retained.map_err(|error| ExportError::Other(error.into()))?;
         let mut fd: c_int = -1;
         let kind = MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         let exported = self.call_driver(self.device, "cuMemExportToShareableHandle", || {
-            // SAFETY: of this type a descriptor is written, to a place of ours.
+            // SAFETY: for this handle type the call writes a descriptor, to a local variable.
             unsafe { (self.calls.mem_export_to_shareable_handle)((&raw mut fd).cast(), handle, kind, 0) }
         });
         self.release_segment(handle);
@@ -48,11 +48,11 @@ impl CudaDriver {
             let cause = CallFailure::System { call: "cuMemExportToShareableHandle", code: libc::EBADF };
             return Err(ExportError::Other(cause));
         }
-        // SAFETY: the driver made it for us just now.
+        // SAFETY: the driver has just created the descriptor for this call; no other code owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Maps the segment of a descriptor for a device; where.
+    /// Maps the segment of a descriptor for a device; returns the address.
     pub(super) fn open_segment(
         &self,
         fd: &OwnedFd,
@@ -62,7 +62,7 @@ impl CudaDriver {
         let mut handle = 0;
         let imported = self.call_driver(self.device, "cuMemImportFromShareableHandle", || {
             let fd = ptr::without_provenance_mut(fd.as_raw_fd().unsigned_abs() as usize);
-            // SAFETY: of this type a descriptor is passed as if it were a pointer; writes a handle to a place of ours.
+            // SAFETY: for this handle type the descriptor is passed in place of a pointer; the call writes a handle to a local variable.
             unsafe {
                 (self.calls.mem_import_from_shareable_handle)(
                     &raw mut handle,
@@ -72,14 +72,14 @@ impl CudaDriver {
             }
         });
         imported.map_err(|error| match error.code {
-            // The last is what a driver (580) says of a descriptor that is of no memory of a device.
+            // Driver 580 returns `UNKNOWN` for a descriptor that does not refer to memory of a device.
             status::INVALID_VALUE | status::INVALID_HANDLE | status::UNKNOWN => {
                 HandleOpenError::Descriptor("the driver knows no memory by that descriptor")
             }
             _ => open_error(error),
         })?;
         let placed = self.place_segment(handle, len, device);
-        // What is mapped holds it from here on.
+        // The mapping holds the segment from here on.
         self.release_segment(handle);
         placed.map_err(open_error)
     }
@@ -92,11 +92,11 @@ impl CudaDriver {
     ) -> Result<usize, DriverCallError> {
         let mut at = 0;
         self.call_driver(self.device, "cuMemAddressReserve", || {
-            // SAFETY: writes an address to a place of ours.
+            // SAFETY: the call writes an address to a local variable.
             unsafe { (self.calls.mem_address_reserve)(&raw mut at, len, 0, 0, 0) }
         })?;
         let mapped = self.call_driver(self.device, "cuMemMap", || {
-            // SAFETY: addresses that were reserved just now, and all of a segment; the driver refuses another length.
+            // SAFETY: the addresses were reserved above, with the length of the segment; the driver rejects another length.
             unsafe { (self.calls.mem_map)(at, len, 0, handle, 0) }
         });
         if let Err(error) = mapped {
@@ -109,7 +109,7 @@ impl CudaDriver {
             flags: MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
         let allowed = self.call_driver(self.device, "cuMemSetAccess", || {
-            // SAFETY: what was mapped just now, and one description.
+            // SAFETY: the range was mapped above; one description is passed.
             unsafe { (self.calls.mem_set_access)(at, len, &raw const access, 1) }
         });
         if let Err(error) = allowed {
@@ -119,10 +119,10 @@ impl CudaDriver {
         Ok(at as usize)
     }
 
-    /// Unmaps it, and gives the addresses back.
+    /// Unmaps a segment and frees its addresses.
     pub(super) fn close_segment(&self, addr: usize, len: usize) -> Result<(), DriverCallError> {
         self.call_driver(self.device, "cuMemUnmap", || {
-            // SAFETY: mapped here, and nobody copies any more.
+            // SAFETY: `place_segment` mapped the range, and every copy that uses it has completed.
             unsafe { (self.calls.mem_unmap)(addr as u64, len) }
         })?;
         self.free_addresses(addr as u64, len);
@@ -130,17 +130,17 @@ impl CudaDriver {
     }
 
     fn free_addresses(&self, at: u64, len: usize) {
-        // It is unmapped; what the driver says of the addresses changes nothing for the caller.
+        // The segment is unmapped already; the caller could not act on an error.
         let _ = self.call_driver(self.device, "cuMemAddressFree", || {
-            // SAFETY: reserved here with that length, and nothing is mapped there.
+            // SAFETY: `place_segment` reserved the range with that length, and nothing is mapped in it.
             unsafe { (self.calls.mem_address_free)(at, len) }
         });
     }
 
     fn release_segment(&self, handle: AllocationHandle) {
-        // As above.
+        // The caller could not act on an error.
         let _ = self.call_driver(self.device, "cuMemRelease", || {
-            // SAFETY: one reference of ours.
+            // SAFETY: the caller owns one reference of this handle.
             unsafe { (self.calls.mem_release)(handle) }
         });
     }

@@ -1,5 +1,5 @@
-//! Batches of copies that are under way, each in a slot of the driver's. The memory that a batch copies from and to is held, and the imports that it uses stay mapped,
-//! until its end is known: for ever where the driver does not tell it. Nothing is allocated once a slot was used.
+//! Batches of copies in flight, each in a slot of the driver. The memory of a batch is held, and the imports that it uses stay mapped, until
+//! its completion is known: forever if the driver never reports it. Once a slot has been used, its reuse allocates no memory.
 
 use super::IpcDriver;
 use crate::MemoryRange;
@@ -12,18 +12,18 @@ pub(super) struct CopyBatches {
     next: u64,
 }
 
-/// A place for a batch, and the memory that the batch uses.
+/// One slot: a batch, and the memory that the batch uses.
 #[derive(Debug, Default)]
 struct BatchSlot {
     batch: Option<ActiveBatch>,
-    /// Its copies, by the devices that make them.
+    /// Its copies, by the device that makes them.
     shares: Vec<BatchShare>,
-    /// The imports that it uses, by their numbers.
+    /// The imports that it uses, by number.
     imports: Vec<u64>,
     held: Vec<MemoryRange>,
 }
 
-/// One that is under way.
+/// A batch in flight.
 #[derive(Debug)]
 struct ActiveBatch {
     number: u64,
@@ -34,9 +34,9 @@ struct ActiveBatch {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum BatchStatus {
     UnderWay,
-    /// It has ended, and its owner was not told.
+    /// Completed, and not yet reported to its owner.
     Ended,
-    /// Its owner was told that it failed, and copies may go on.
+    /// Reported to its owner as failed; its copies may still be running.
     Lost,
 }
 
@@ -47,19 +47,19 @@ struct BatchShare {
     mark: MarkPosition,
 }
 
-/// Where the mark of a share is.
+/// Whether an event (mark) covers the copies of a share.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum MarkPosition {
-    /// Nowhere.
+    /// No mark was recorded.
     None,
-    /// Behind its first copies, and not behind the last.
+    /// A mark covers the first copies, but not the last.
     Before,
-    /// Behind all its copies.
+    /// A mark covers all copies.
     Behind,
 }
 
 impl BatchSlot {
-    /// Its batch is over.
+    /// Releases the slot after its batch has completed.
     fn clear(&mut self) {
         self.batch = None;
         self.shares.clear();
@@ -69,7 +69,7 @@ impl BatchSlot {
 }
 
 impl BatchShare {
-    /// Whether all its copies in that slot have ended. They are marked if need be.
+    /// Returns whether all copies of this share have completed. Records a mark if the last copies have none.
     fn has_ended<D: IpcDriver>(&mut self, driver: &D, slot: usize) -> Result<bool, CallFailure> {
         if self.mark == MarkPosition::Before {
             if !driver.is_over(slot, self.device)? {
@@ -90,10 +90,10 @@ impl CopyBatches {
         Self { slots: (0..slots).map(|_| BatchSlot::default()).collect(), next: 1 }
     }
 
-    /// The slot of a batch; a new one is made where there is none yet.
+    /// Returns the slot of a batch; acquires a free slot if `batch` is `None`.
     ///
     /// # Errors
-    /// [`CopyError::Busy`]; [`CopyError::Closed`] of a batch that is over.
+    /// [`CopyError::Busy`] if all slots are in use; [`CopyError::Closed`] for a batch that has completed.
     pub(super) fn acquire_slot(&mut self, batch: &mut Option<CopyBatch>) -> Result<usize, CopyError> {
         if let Some(CopyBatch(number)) = batch {
             return self.find_slot(*number).ok_or(CopyError::Closed);
@@ -110,7 +110,7 @@ impl CopyBatches {
         self.slots.iter().position(|slot| slot.batch.as_ref().is_some_and(|one| one.number == number))
     }
 
-    /// A slot has a copy more, by that device, between an import and that memory.
+    /// Records that a slot has one more copy, made by `device`, between the imports and the held memory.
     pub(super) fn record_copy(
         &mut self,
         slot: usize,
@@ -134,9 +134,9 @@ impl CopyBatches {
         of.held.extend(held.cloned());
     }
 
-    /// Whether a batch has ended; then it is over.
+    /// Returns whether a batch has completed, and releases its slot then.
     pub(super) fn has_ended<D: IpcDriver>(&mut self, driver: &D, of: &CopyBatch) -> Result<bool, CopyError> {
-        // One that failed was told so.
+        // An unknown batch has completed or was already reported as failed.
         let Some(number) = self.find_slot(of.0) else { return Ok(true) };
         let Some(slot) = self.slots.get_mut(number) else { return Ok(true) };
         let Some(batch) = &mut slot.batch else { return Ok(true) };
@@ -164,7 +164,8 @@ impl CopyBatches {
         }
     }
 
-    /// Polls the batches that use a mapping; returns whether copies of them are under way. Never waits. Their owner learns of their ends when it polls itself.
+    /// Polls the batches that use an import; returns whether copies of them are in flight. Never waits. Their owner receives their completion when
+    /// it polls itself.
     ///
     /// # Errors
     /// The driver's error: copies may be under way.
@@ -189,7 +190,7 @@ impl CopyBatches {
         Ok(false)
     }
 
-    /// Waits for what uses something that is open, or for all.
+    /// Waits for the batches that use an import, or for all batches.
     ///
     /// # Errors
     /// The driver's error: the import may still be in use.

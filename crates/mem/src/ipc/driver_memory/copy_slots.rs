@@ -1,48 +1,50 @@
-//! Slots of copies that go on after they were begun: of each device a stream and an event. No slot waits for another. Those of the device that a driver was opened
-//! for are made when it is opened, as to make a stream may wait for a kernel that runs; those of other devices by the thread that maps, when they are first wanted.
+//! Slots for asynchronous copies: one stream and one event per device and slot. No slot waits for another. The slots of the device for which a
+//! driver was opened are made when it is opened, because creating a stream may wait for a running kernel. Those of other devices are made by
+//! the mapping thread, when they are first requested.
 //!
-//! A driver owns one [`CopySlots`] and says how it calls its streams ([`CopyStreams`]). Nothing here waits but [`CopySlots::wait_for`].
+//! A driver owns one [`CopySlots`] and implements its calls on streams ([`CopyStreams`]). No function here waits except
+//! [`CopySlots::wait_for`].
 
 use std::fmt;
 
 use super::{PerDevice, RawCopy};
 use crate::gpu::DriverCallError;
 
-/// How many there are: batches of a process that may be under way.
+/// Number of slots: the maximum number of batches in flight per process.
 pub(in crate::ipc) const COPY_SLOTS: usize = 8;
 
-/// The driver's calls on streams and events that it has made, each in the context of its device.
+/// The driver's calls on streams and events, each in the context of its device.
 pub trait CopyStreams {
     /// A stream.
     type Stream;
     /// An event.
     type Event;
 
-    /// A stream that waits for no other.
+    /// Creates a stream that does not wait for others.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     fn make_stream(&self, device: u32) -> Result<*mut Self::Stream, DriverCallError>;
 
-    /// Destroys a stream. One that cannot be destroyed is the driver's until the process ends.
+    /// Destroys a stream. One that cannot be destroyed stays with the driver until the process ends.
     fn end_stream(&self, device: u32, stream: *mut Self::Stream);
 
-    /// An event that tells whether the copies before it have ended.
+    /// Creates an event that reports whether the copies before it have completed.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     fn make_event(&self, device: u32) -> Result<*mut Self::Event, DriverCallError>;
 
     /// As [`CopyStreams::end_stream`].
     fn end_event(&self, device: u32, event: *mut Self::Event);
 
-    /// Begins a copy on a stream.
+    /// Enqueues a copy on a stream.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     ///
     /// # Safety
-    /// As [`Driver::begin_transfer`](super::IpcDriver::begin_transfer).
+    /// As [`IpcDriver::begin_transfer`](super::IpcDriver::begin_transfer).
     unsafe fn begin_copy(
         &self,
         device: u32,
@@ -50,10 +52,10 @@ pub trait CopyStreams {
         copy: RawCopy,
     ) -> Result<(), DriverCallError>;
 
-    /// Puts an event behind all that a stream has begun. The copies that it was behind before have ended.
+    /// Records an event behind all copies enqueued on a stream. The copies behind which it was recorded before have completed.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     fn record_event(
         &self,
         device: u32,
@@ -61,16 +63,16 @@ pub trait CopyStreams {
         stream: *mut Self::Stream,
     ) -> Result<(), DriverCallError>;
 
-    /// Whether the copies before an event have ended.
+    /// Returns whether the copies before an event have completed.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     fn has_ended(&self, device: u32, event: *mut Self::Event) -> Result<bool, DriverCallError>;
 
-    /// Waits for a stream.
+    /// Waits until a stream is idle.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     fn synchronize_stream(&self, device: u32, stream: *mut Self::Stream) -> Result<(), DriverCallError>;
 }
 
@@ -87,7 +89,7 @@ pub struct CopySlots<S: CopyStreams> {
 }
 
 impl<S: CopyStreams> CopySlots<S> {
-    /// For so many devices, of which one copies where none is named.
+    /// Prepares slots for that many devices; `by_default` is the device that copies if the caller names none.
     pub(in crate::ipc) fn for_devices(devices: u32, by_default: u32) -> Self {
         let slot = |_| CopySlot {
             streams: PerDevice::for_devices(devices),
@@ -96,15 +98,15 @@ impl<S: CopyStreams> CopySlots<S> {
         Self { slots: std::array::from_fn(slot), by_default }
     }
 
-    /// Makes the streams and events of the device that a driver was opened for.
+    /// Creates the streams and events of the device for which a driver was opened.
     ///
     /// # Errors
-    /// The driver's error; the objects made until then stay.
+    /// The driver's error; the objects created before it stay.
     pub(in crate::ipc) fn prepare_default(&self, driver: &S) -> Result<(), DriverCallError> {
         self.prepare_for(driver, self.by_default)
     }
 
-    /// Makes the streams and events of a device.
+    /// Creates the streams and events of a device.
     ///
     /// # Errors
     /// As [`CopySlots::prepare_default`].
@@ -123,13 +125,13 @@ impl<S: CopyStreams> CopySlots<S> {
         self.slots[slot].events.get(device, || driver.make_event(device))
     }
 
-    /// Begins a copy, behind all others of its slot.
+    /// Enqueues a copy, behind all others of its slot.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     ///
     /// # Safety
-    /// As [`Driver::begin_transfer`](super::IpcDriver::begin_transfer).
+    /// As [`IpcDriver::begin_transfer`](super::IpcDriver::begin_transfer).
     pub(in crate::ipc) unsafe fn begin_copy(
         &self,
         driver: &S,
@@ -139,14 +141,14 @@ impl<S: CopyStreams> CopySlots<S> {
     ) -> Result<(), DriverCallError> {
         let device = device.unwrap_or(self.by_default);
         let stream = self.slot_stream(driver, slot, device)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions of `begin_transfer`.
         unsafe { driver.begin_copy(device, stream, copy) }
     }
 
-    /// Puts a mark behind all copies of a slot.
+    /// Records a slot's event (mark) behind all its copies.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub(in crate::ipc) fn mark_slot(
         &self,
         driver: &S,
@@ -159,10 +161,10 @@ impl<S: CopyStreams> CopySlots<S> {
         driver.record_event(device, event, stream)
     }
 
-    /// Whether all before the mark has ended.
+    /// Returns whether all copies before the mark have completed.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub(in crate::ipc) fn is_over(
         &self,
         driver: &S,
@@ -173,10 +175,10 @@ impl<S: CopyStreams> CopySlots<S> {
         driver.has_ended(device, self.slot_event(driver, slot, device)?)
     }
 
-    /// Waits until all of a slot has ended.
+    /// Waits until all copies of a slot have completed.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub(in crate::ipc) fn wait_for(
         &self,
         driver: &S,
@@ -187,7 +189,7 @@ impl<S: CopyStreams> CopySlots<S> {
         driver.synchronize_stream(device, self.slot_stream(driver, slot, device)?)
     }
 
-    /// Gives back the streams and events of slots on which nothing is under way.
+    /// Destroys the streams and events of slots that have no copy in flight.
     pub(in crate::ipc) fn end_slots(mut self, driver: &S) {
         for CopySlot { streams, events } in &mut self.slots {
             events.take_all().for_each(|(device, event)| driver.end_event(device, event));

@@ -1,6 +1,7 @@
-//! What differs between the drivers of GPUs, behind what is common to them.
+//! The calls that differ between the drivers of GPUs; [`DriverMemory`](super::DriverMemory) contains the common part.
 //!
-//! Which thread makes which calls, by whether a driver may wait there for a kernel that runs (CUDA's names; HIP's and Level Zero's equivalents are made in the same places):
+//! The following table states which thread makes which calls, and whether a driver may wait in them for a running kernel. The names are CUDA's;
+//! the equivalents of HIP and Level Zero are called in the same places.
 //!
 //! | thread | calls | may wait |
 //! | --- | --- | --- |
@@ -17,58 +18,58 @@ use crate::ipc::{HandlePassing, IpcAllocation, IpcCaps};
 
 use super::{CopySlots, CopyStreams, SealedHandle};
 
-/// Which of the two places of a copy are of the host.
+/// Which end of a copy is memory of the host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CopyDirection {
     /// From the host to the device.
     In,
     /// From the device to the host.
     Out,
-    /// Both are of devices.
+    /// Neither end: both are memory of devices.
     Across,
 }
 
-/// A copy by raw addresses, each of which is of the host or of a device.
+/// A copy by raw addresses, each of the host or of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct RawCopy {
     /// The address of the first byte that is written.
     pub to: usize,
     /// The address of the first byte that is read.
     pub from: usize,
-    /// How many bytes are copied.
+    /// Length, in bytes.
     pub len: usize,
 }
 
-/// A driver, which has begun, and the device that memory of others is mapped for. It keeps no table of what is open.
+/// An initialised driver, and the device for which imported memory is mapped. It holds no table of open imports.
 pub trait IpcDriver: CopyStreams + fmt::Debug + Send + Sized + Sync {
-    /// What it must know of a mapping to end it.
+    /// The data needed to unmap an import.
     type Opened: fmt::Debug + Send + Sync;
 
-    /// Numbers of its kinds of handle, the usual one first.
+    /// Numbers of its kinds of handle, the most common one first.
     const KINDS: &'static [u8];
 
-    /// Whether [`IpcDriver::unexport_handle`] may wait for a kernel that runs.
+    /// Whether [`IpcDriver::unexport_handle`] may wait for a running kernel.
     const UNEXPORT_MAY_WAIT: bool = false;
 
-    /// Begins, with memory of others to be mapped for that device by default.
+    /// Initialises the driver; imported memory is mapped for `device` by default.
     ///
     /// # Errors
     /// [`NoMemory`].
     fn open_for_device(device: u32) -> Result<Self, NoMemory>;
 
-    /// What it does and does not, of the kinds of memory that it has.
+    /// Returns the driver's capabilities, for all kinds of memory that it shares.
     fn caps(&self) -> IpcCaps;
 
-    /// The allocation around an address, if it is memory of a device of this process.
+    /// Returns the allocation around an address, if it is memory of a device of this process.
     ///
     /// # Errors
-    /// The driver does not answer.
+    /// The driver's error.
     fn find_allocation(&self, addr: usize) -> Result<Option<IpcAllocation>, CallFailure>;
 
-    /// Makes a handle of an allocation: fills in what is the driver's own, and tells what goes along.
+    /// Creates a handle of an allocation: fills in the driver's words, and returns the descriptor to pass with it, if any.
     ///
     /// # Errors
-    /// [`ExportError`]. The caller gives back a handle that was filled in.
+    /// [`ExportError`]. If the driver's words are filled in, the caller must unexport the handle.
     fn export_handle(
         &self,
         of: &IpcAllocation,
@@ -76,7 +77,7 @@ pub trait IpcDriver: CopyStreams + fmt::Debug + Send + Sized + Sync {
         sealed: &mut SealedHandle,
     ) -> Result<Option<OwnedFd>, ExportError>;
 
-    /// A handle that it made is over.
+    /// Releases a handle made by [`IpcDriver::export_handle`].
     ///
     /// # Errors
     /// [`CloseError`].
@@ -84,14 +85,15 @@ pub trait IpcDriver: CopyStreams + fmt::Debug + Send + Sized + Sync {
         Ok(())
     }
 
-    /// Whether a handle of that kind is refused while something is open that has addresses of its owner in common with it.
+    /// Returns whether a handle of that kind is rejected while an import of the same owner overlaps its addresses.
     fn refuses_overlap(&self, kind: u8) -> bool;
 
-    /// The device that memory of others is mapped for, if it is to be copied from or to memory of that device, or of the host. `None`: one
-    /// mapping is for all of them.
+    /// Returns the device for which imported memory is mapped, if it is copied from or to memory of device `own`, or of the host for `None`.
+    /// Returns `None` if one mapping serves all devices.
     fn device_for(&self, own: Option<u32>) -> Option<u32>;
 
-    /// Maps what a handle is of, for that device of [`IpcDriver::device_for`]; where. How many bytes are there is asked then.
+    /// Maps the memory of a handle for a device returned by [`IpcDriver::device_for`]; returns its address. The caller checks the mapped length
+    /// afterwards.
     ///
     /// # Errors
     /// [`HandleOpenError`].
@@ -102,29 +104,30 @@ pub trait IpcDriver: CopyStreams + fmt::Debug + Send + Sized + Sync {
         device: Option<u32>,
     ) -> Result<(usize, Self::Opened), HandleOpenError>;
 
-    /// Whether so many bytes from an address on are mapped as one.
+    /// Returns whether `len` bytes from an address on are one contiguous mapping.
     ///
     /// # Errors
-    /// The driver does not answer.
+    /// The driver's error.
     fn maps_contiguously(&self, addr: usize, len: usize) -> Result<bool, CallFailure> {
         let found = self.find_allocation(addr)?;
         Ok(found.is_some_and(|found| found.offset_of(addr).is_some_and(|offset| found.len - offset >= len)))
     }
 
-    /// Unmaps it.
+    /// Unmaps an import.
     ///
     /// # Errors
-    /// What the driver says; then it is still there.
+    /// The driver's error; the memory stays mapped.
     fn unmap_import(&self, addr: usize, opened: &Self::Opened) -> Result<(), CallFailure>;
 
-    /// Has that device of [`IpcDriver::device_for`] copy bytes, which are in one allocation at each end, and waits until they are there.
+    /// Copies bytes by a device returned by [`IpcDriver::device_for`] and waits until the copy completes. The bytes lie in one allocation at each
+    /// end.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     ///
     /// # Safety
-    /// A place of the host can be read, or written, for that many bytes, and nobody has a reference to what is written. Of places
-    /// of a device the driver knows what is there.
+    /// An end of the host is readable, or writable, for that many bytes, and no reference to the written bytes exists. The driver checks the ends
+    /// of devices.
     unsafe fn transfer(
         &self,
         copy: RawCopy,
@@ -132,27 +135,27 @@ pub trait IpcDriver: CopyStreams + fmt::Debug + Send + Sized + Sync {
         device: Option<u32>,
     ) -> Result<(), CallFailure>;
 
-    /// Pins memory of the host for copies of all devices; whether it does that at all.
+    /// Pins memory of the host for copies of all devices. Returns whether the driver supports that.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     fn pin_host(&self, _addr: usize, _len: usize) -> Result<bool, CallFailure> {
         Ok(false)
     }
 
-    /// Does no more, of memory that it has pinned.
+    /// Unpins memory of [`IpcDriver::pin_host`].
     fn unpin_host(&self, _addr: usize) {}
 
-    /// Its slots, each for a batch of copies that waits for no other.
+    /// Returns the driver's slots, each for one independent batch of copies.
     fn copy_slots(&self) -> &CopySlots<Self>;
 
-    /// Begins a copy as [`IpcDriver::transfer`] makes it, behind all others of a slot, and does not wait for it.
+    /// Enqueues a copy as [`IpcDriver::transfer`] makes it, behind all others of a slot, and does not wait.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     ///
     /// # Safety
-    /// As [`IpcDriver::transfer`], until [`IpcDriver::is_over`] or [`IpcDriver::wait_for`] say that the slot has ended.
+    /// As [`IpcDriver::transfer`], until [`IpcDriver::is_over`] or [`IpcDriver::wait_for`] report that the slot's copies have completed.
     unsafe fn begin_transfer(
         &self,
         slot: usize,
@@ -160,43 +163,43 @@ pub trait IpcDriver: CopyStreams + fmt::Debug + Send + Sized + Sync {
         _direction: CopyDirection,
         device: Option<u32>,
     ) -> Result<(), CallFailure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions above.
         Ok(unsafe { self.copy_slots().begin_copy(self, slot, copy, device) }?)
     }
 
-    /// Puts a mark behind all copies of a slot, of that device. The one before has been reached.
+    /// Records a mark behind all copies of a slot by that device. The mark before has been reached.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     fn mark_slot(&self, slot: usize, device: Option<u32>) -> Result<(), CallFailure> {
         Ok(self.copy_slots().mark_slot(self, slot, device)?)
     }
 
-    /// Whether all before the mark has ended.
+    /// Returns whether all copies before the mark have completed.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     fn is_over(&self, slot: usize, device: Option<u32>) -> Result<bool, CallFailure> {
         Ok(self.copy_slots().is_over(self, slot, device)?)
     }
 
-    /// Waits until all of a slot has ended.
+    /// Waits until all copies of a slot have completed.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     fn wait_for(&self, slot: usize, device: Option<u32>) -> Result<(), CallFailure> {
         Ok(self.copy_slots().wait_for(self, slot, device)?)
     }
 
-    /// Memory of the device, not zeroed; where.
+    /// Allocates memory of the device, not zeroed; returns its address.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     fn alloc(&self, len: usize) -> Result<usize, CallFailure>;
 
-    /// Frees it.
+    /// Frees memory of [`IpcDriver::alloc`].
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     fn free(&self, addr: usize) -> Result<(), CallFailure>;
 }

@@ -1,24 +1,24 @@
-//! What is open of peers, by a driver's addresses. Borrowed while bytes are copied, so that nothing is unmapped under a copy.
+//! The open imports of peers' memory, with a driver's addresses. Borrowed during a copy, so that no import is unmapped under it.
 
 use std::collections::BTreeMap;
 
 use super::SealedHandle;
 use crate::ipc::{CloseError, CopyError, IpcAllocationId, NotClosed, OpenedHandle};
 
-/// One of them.
+/// One import.
 #[derive(Debug)]
 pub(super) struct DriverImport<T> {
     owner: u64,
     id: IpcAllocationId,
     base: u64,
     len: usize,
-    /// What it is mapped for.
+    /// The device for which it is mapped.
     device: Option<u32>,
     pub(super) addr: usize,
     pub(super) opened: T,
 }
 
-/// All.
+/// All open imports.
 #[derive(Debug)]
 pub(super) struct DriverImports<T> {
     open: BTreeMap<u64, DriverImport<T>>,
@@ -30,7 +30,7 @@ impl<T> DriverImports<T> {
         Self { open: BTreeMap::new(), next: 1 }
     }
 
-    /// What is open of the same owner and has addresses there in common with it, but for itself as it is mapped for other devices.
+    /// Returns the open import of the same owner that overlaps `of`, except a mapping of the same memory for another device.
     pub(super) fn in_the_way(&self, of: &SealedHandle, device: Option<u32>) -> Option<IpcAllocationId> {
         let end = of.base.saturating_add(of.len as u64);
         let meets = |one: &&DriverImport<T>| {
@@ -40,7 +40,7 @@ impl<T> DriverImports<T> {
         self.open.values().find(meets).map(|one| one.id)
     }
 
-    /// Something is mapped there.
+    /// Adds a mapped import.
     pub(super) fn add_import(
         &mut self,
         of: &SealedHandle,
@@ -55,7 +55,7 @@ impl<T> DriverImports<T> {
         OpenedHandle { number, address: Some(addr), len }
     }
 
-    /// It was taken out and did not end.
+    /// Puts an import back that was taken out and could not be unmapped.
     pub(super) fn put_back(&mut self, mapped: &OpenedHandle, import: DriverImport<T>) {
         self.open.insert(mapped.number, import);
     }
@@ -65,7 +65,7 @@ impl<T> DriverImports<T> {
         (Some(found.addr) == mapped.address && found.len == mapped.len).then_some(found)
     }
 
-    /// Takes it out, to end it.
+    /// Takes an import out, to unmap it.
     pub(super) fn take_import(
         &mut self,
         mapped: OpenedHandle,
@@ -79,12 +79,12 @@ impl<T> DriverImports<T> {
         }
     }
 
-    /// Whether an address is inside of what is open.
+    /// Returns whether an address lies in an open import.
     pub(super) fn contains_address(&self, addr: usize) -> bool {
         self.open.values().any(|one| addr.wrapping_sub(one.addr) < one.len)
     }
 
-    /// Where bytes are, and what they are mapped for.
+    /// Returns the address of bytes of an import, and the device for which it is mapped.
     pub(super) fn import_address(
         &self,
         mapped: &OpenedHandle,
@@ -97,7 +97,7 @@ impl<T> DriverImports<T> {
             .ok_or(CopyError::Outside { at: offset, len })
     }
 
-    /// Takes all of them out.
+    /// Takes all imports out.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = DriverImport<T>> {
         std::mem::take(&mut self.open).into_values()
     }

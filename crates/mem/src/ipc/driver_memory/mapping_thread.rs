@@ -1,5 +1,5 @@
-//! The thread of a process that makes a driver's calls which may wait for a kernel that runs. It opens memory of peers and closes it, pins memory of the host and unpins
-//! it, gives handles back and makes streams. It begins with its kind of memory and ends with it. A child of a fork has none.
+//! The thread of a process that makes those calls of a driver that may wait for a running kernel. It opens and closes imports, pins and unpins
+//! memory of the host, releases handles and creates streams. It starts and ends with its kind of memory. A forked child has no such thread.
 
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -8,7 +8,7 @@ use super::ForkGuard;
 use crate::ipc::error::CallFailure;
 use crate::ipc::mapping_queue::{MappingAnswer, MappingQueue, MappingRequest};
 
-/// The thread, and its requests.
+/// The thread, and its request queue.
 #[derive(Debug)]
 pub(super) struct MappingThread {
     queue: Arc<MappingQueue>,
@@ -17,7 +17,7 @@ pub(super) struct MappingThread {
 }
 
 impl MappingThread {
-    /// Starts a thread that carries the requests of a queue out that way.
+    /// Starts a thread that executes the requests of a queue by `carry_out`.
     ///
     /// # Errors
     /// The system's error.
@@ -33,22 +33,22 @@ impl MappingThread {
         Ok(Self { queue, here: Arc::clone(here), thread: Some(thread) })
     }
 
-    /// Its requests.
+    /// Returns the request queue.
     pub(super) fn mapping_queue(&self) -> &MappingQueue {
         &self.queue
     }
 }
 
 impl Drop for MappingThread {
-    /// Waits for the request under way and for those that give something back; the end of a kind of memory may wait for a kernel. Others are not carried out: the kind
-    /// closes its mappings when it ends.
+    /// Waits for the current request and for those that release objects; dropping a kind of memory may therefore wait for a kernel. Other requests
+    /// are not executed: the kind closes its mappings when it is dropped.
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if self.here.is_child() {
             return std::mem::forget(thread);
         }
         self.queue.end_service();
-        // One that panicked has ended, too.
+        // A thread that panicked has ended as well.
         let _ = thread.join();
         self.queue.drop_answers();
     }

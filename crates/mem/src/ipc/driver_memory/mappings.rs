@@ -1,6 +1,7 @@
-//! The mappings that a process has made of its peers' memory by a driver, and the copies that use them. Shared by the thread that owns the kind, which copies, and the thread that maps.
+//! The imports that a process has mapped by a driver, and the copies that use them. Shared by the thread that owns the kind, which copies, and
+//! the mapping thread.
 //!
-//! The thread that maps never waits for a kernel under a lock that copies take, which are those of the table of mappings and of the batches.
+//! The mapping thread never waits for a kernel while it holds a lock that copies need: those of the table of imports and of the batches.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -16,28 +17,28 @@ use crate::ipc::error::{CallFailure, CloseError, ExportError, HandleOpenError, N
 use crate::ipc::mapping_queue::{MappingAnswer, MappingQueue, MappingRequest};
 use crate::ipc::{ExportedHandle, IpcHandle, IpcHandleError, MappingUser, OpenedHandle, StagePin};
 
-/// How often the thread that closes asks whether copies have ended.
+/// Interval at which the mapping thread polls for the end of copies.
 const POLL: Duration = Duration::from_micros(100);
 
-/// A driver, and the mappings made by it.
+/// A driver, and its imports.
 #[derive(Debug)]
 pub(super) struct DriverMappings<D: IpcDriver> {
-    /// A child of a fork keeps it for ever, as to end it would be to call it.
+    /// A forked child leaks it, because dropping it would call the driver.
     pub(super) driver: Arc<D>,
     pub(super) here: Arc<ForkGuard>,
-    /// A random number by which peers tell processes apart.
+    /// A random number that identifies this process to peers.
     pub(super) process: u64,
     /// Held while a mapping is opened or closed.
     turn: Mutex<()>,
     imports: RwLock<DriverImports<D::Opened>>,
-    /// Locked behind the table of mappings, where both are.
+    /// Lock order: after `imports`, if both are held.
     batches: Mutex<CopyBatches>,
     pub(super) prepared: PreparedDevices,
-    /// The requests of the thread that maps.
+    /// The requests of the mapping thread.
     pub(super) queue: Arc<MappingQueue>,
 }
 
-/// A handle that the driver gave and no caller got. Its end gives it back.
+/// A handle that the driver created and that no caller received. Dropping it releases the handle.
 struct UnusedHandle<D: IpcDriver> {
     driver: Arc<D>,
     here: Arc<ForkGuard>,
@@ -54,7 +55,7 @@ impl<D: IpcDriver> Drop for UnusedHandle<D> {
 }
 
 impl<D: IpcDriver + 'static> DriverMappings<D> {
-    /// Carries out a request, in the thread that maps.
+    /// Executes a request, in the mapping thread.
     pub(super) fn carry_out(&self, request: MappingRequest) -> MappingAnswer {
         match request {
             MappingRequest::Open { handle, descriptor, user } => {
@@ -78,8 +79,8 @@ impl<D: IpcDriver + 'static> DriverMappings<D> {
         if is_ours { pins::pin_host_memory(&self.driver, &self.here, &self.queue, memory) } else { None }
     }
 
-    /// Has a handle made, which is used if `check` says so behind it. Where it is not, and the driver may wait for a kernel to take it back, the thread that maps gives it
-    /// back.
+    /// Creates a handle and keeps it if `check` succeeds afterwards. Otherwise it releases the handle, in the mapping thread if the driver may wait
+    /// for a kernel there.
     ///
     /// # Errors
     /// [`ExportError`].
@@ -119,7 +120,8 @@ impl<D: IpcDriver> DriverMappings<D> {
         Self { driver, here, process, turn: Mutex::default(), imports, batches, prepared, queue }
     }
 
-    /// A child of a fork has nothing of its parent's. Asked before any lock, which another thread of its parent's may have had.
+    /// Fails in a forked child, which has no mappings. Called before any lock is taken, because another thread of the parent may have held it
+    /// during the fork.
     pub(super) fn check_process(&self) -> Result<(), CallFailure> {
         self.here.check_process()
     }
@@ -136,7 +138,7 @@ impl<D: IpcDriver> DriverMappings<D> {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a handle of this process back.
+    /// Releases a handle of this process.
     ///
     /// # Errors
     /// [`CloseError`].
@@ -149,7 +151,7 @@ impl<D: IpcDriver> DriverMappings<D> {
         }
     }
 
-    /// Makes the streams and events of a device's copies.
+    /// Creates the streams and events of a device's copies.
     fn prepare_device(&self, device: u32) -> Result<(), CallFailure> {
         self.check_process()?;
         Ok(self.driver.copy_slots().prepare_for(&*self.driver, device)?)
@@ -187,7 +189,7 @@ impl<D: IpcDriver> DriverMappings<D> {
             self.prepared.note_answer(device, Ok(()));
         }
         let (addr, opened) = self.driver.open_handle(&sealed, descriptor, device)?;
-        // A peer's word for the length would have copies go beyond what is mapped.
+        // A peer's length is not trusted: copies could exceed the mapping.
         let wrong = match self.driver.maps_contiguously(addr, sealed.len) {
             Ok(true) => return Ok(self.write_imports().add_import(&sealed, device, addr, opened)),
             Ok(false) => IpcHandleError::Value("length").into(),
@@ -197,7 +199,7 @@ impl<D: IpcDriver> DriverMappings<D> {
         Err(wrong)
     }
 
-    /// Closes a mapping behind the copies that use it.
+    /// Closes a mapping after the copies that use it have completed.
     ///
     /// # Errors
     /// [`NotClosed`].
@@ -206,14 +208,15 @@ impl<D: IpcDriver> DriverMappings<D> {
             return Err(NotClosed { mapped, error: CloseError::Unknown });
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // No copy can begin on it any more, as the caller has given it away. A caller that has polled for the ends of its copies does not wait here.
+        // No new copy can use the mapping, because the caller has passed it by value. If the caller has polled until its copies completed, this does
+        // not wait.
         if let Err(cause) = self.lock_batches().wait_for_users(&*self.driver, Some(mapped.number)) {
             return Err(NotClosed { mapped, error: CloseError::Other(cause) });
         }
         self.unmap_import(mapped)
     }
 
-    /// The same while another thread copies, which this call does not delay.
+    /// Closes a mapping while another thread copies, without delaying that thread.
     fn close_beside(&self, mapped: OpenedHandle) -> Result<(), NotClosed> {
         loop {
             let is_used = self.lock_batches().poll_users(&*self.driver, mapped.number);
@@ -227,9 +230,9 @@ impl<D: IpcDriver> DriverMappings<D> {
         self.unmap_import(mapped)
     }
 
-    /// Has the driver unmap memory that no copy uses. The caller has the turn.
+    /// Unmaps memory that no copy uses. The caller holds `turn`.
     fn unmap_import(&self, mapped: OpenedHandle) -> Result<(), NotClosed> {
-        // Waits for copies that borrow it, which are those that their caller waits for.
+        // Waits for synchronous copies, which hold the read lock until they complete.
         let (mapped, import) = self.write_imports().take_import(mapped)?;
         match self.driver.unmap_import(import.addr, &import.opened) {
             Ok(()) => Ok(()),
@@ -248,13 +251,13 @@ impl<D: IpcDriver> Drop for DriverMappings<D> {
         }
         let batches = self.batches.get_mut().unwrap_or_else(PoisonError::into_inner);
         if batches.wait_for_users(&*self.driver, None).is_err() {
-            // Copies may go on: the memory that they use stays mapped.
+            // Copies may still be running: the memory that they use stays mapped.
             std::mem::forget(std::mem::replace(batches, CopyBatches::with_slots(0)));
             return std::mem::forget(Arc::clone(&self.driver));
         }
         let imports = self.imports.get_mut().unwrap_or_else(PoisonError::into_inner);
         for import in imports.drain() {
-            // A mapping that the driver keeps now stays until the process ends.
+            // A mapping that the driver fails to unmap stays until the process ends.
             let _ = self.driver.unmap_import(import.addr, &import.opened);
         }
     }

@@ -1,11 +1,13 @@
-//! Memory of GPUs by their vendor's driver: what is common to all vendors. [`DriverMemory`] holds the rules and what is open; a [`IpcDriver`] beside this
-//! folder makes the calls. Where it maps for one device and not for others, the same memory is open once for each that copies it.
+//! Memory of GPUs shared by their vendor's driver: the part common to all vendors. [`DriverMemory`] implements the rules and the table of
+//! imports; an [`IpcDriver`] in a sibling folder makes the calls. A driver that maps memory for one device only opens the same memory once for
+//! each device that copies it.
 //!
-//! The driver finds allocations and exports them, so their ids are its own. It is called by one opener or closer at a time ([`DriverMappings`]): for the thread that
-//! makes progress by a thread of its own ([`MappingThread`]), as a driver may wait there for a kernel that runs. Copies
-//! borrow what is open, and go on beside calls that do not end it; those of a batch ([`CopyBatches`]) go on after they were begun, and what they use is
-//! closed behind them. In a child of a fork nothing is of use that a driver has given, and
-//! to none is the driver: it is refused all, and the driver not called.
+//! The driver finds and exports allocations, so allocation ids are the driver's. Only one thread at a time opens or closes imports
+//! ([`DriverMappings`]): for the progress thread the [`MappingThread`] does so, because a driver may wait there for a running kernel. Copies
+//! borrow imports, and run beside calls that do not unmap them. Copies of a batch ([`CopyBatches`]) are asynchronous, and the imports that they
+//! use are closed after them.
+//!
+//! In a forked child, the driver and all its objects are unusable: every call fails without calling the driver.
 
 mod batches;
 mod copy_slots;
@@ -42,23 +44,22 @@ use super::{
 };
 use crate::MemoryRange;
 
-/// Memory of a vendor's devices, one of which memory of others is mapped for.
+/// Memory of a vendor's devices; imported memory is mapped for one of them.
 #[derive(Debug)]
 pub struct DriverMemory<D: IpcDriver> {
-    /// Dropped, and so joined, before the mappings that it works on.
+    /// Dropped, and so joined, before the mappings that it uses.
     thread: MappingThread,
     mappings: Arc<DriverMappings<D>>,
 }
 
-/// Bytes of a batch, at most: so many that the time between a copy's end and the next one's begin is a small part of it.
+/// Maximum length of a batch, in bytes: large enough that the gap between one copy's end and the next one's start is a small part of its time.
 const BATCH_BYTES: u64 = 16 << 20;
 
-/// What is allocated in several pieces has at most so many.
+/// The maximum number of allocations that one buffer may span.
 const PIECES_MAX: usize = 4096;
 
 impl<D: IpcDriver + 'static> DriverMemory<D> {
-    /// Opens the driver that is installed. Memory of others is mapped for that device, by its number in this process, unless it is another one
-    /// that copies.
+    /// Opens the installed driver. Imported memory is mapped for `device`, by its number in this process, unless another device copies it.
     ///
     /// # Errors
     /// [`NoMemory`].
@@ -76,19 +77,19 @@ impl<D: IpcDriver + 'static> DriverMemory<D> {
 }
 
 impl<D: IpcDriver> DriverMemory<D> {
-    /// Memory of the device, for whoever has no other; not zeroed. Its address, which the CPU does not touch.
+    /// Allocates memory of the device, not zeroed; returns its address. For callers without another allocator. The CPU must not access the memory.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn alloc(&self, len: usize) -> Result<usize, CallFailure> {
         self.check_process()?;
         self.gpu_driver().alloc(len)
     }
 
-    /// Frees it.
+    /// Frees memory of [`DriverMemory::alloc`].
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn free(&self, addr: usize) -> Result<(), CallFailure> {
         self.check_process()?;
         self.gpu_driver().free(addr)
@@ -110,7 +111,7 @@ impl<D: IpcDriver> DriverMemory<D> {
         self.mappings.lock_batches()
     }
 
-    /// The own allocation around an address.
+    /// Returns this process's allocation around an address.
     fn find_allocation(
         &self,
         imports: &DriverImports<D::Opened>,
@@ -123,7 +124,8 @@ impl<D: IpcDriver> DriverMemory<D> {
         found.filter(|found| found.offset_of(addr).is_some()).ok_or(FindAllocationError::Unknown { addr })
     }
 
-    /// The device that own bytes are of and how many of them are in the first of their pieces, if they are all there, one piece behind the other.
+    /// Returns the device of a range of this process, and the number of its bytes in the first allocation; `None` unless contiguous allocations
+    /// cover the range.
     fn own_piece(
         &self,
         imports: &DriverImports<D::Opened>,
@@ -149,15 +151,16 @@ impl<D: IpcDriver> DriverMemory<D> {
         Ok(None)
     }
 
-    /// Requests the streams and events of a device that has own memory, unless that was done. Called for all bytes of a buffer when a message of it begins, so that
-    /// no copy of them makes a stream itself.
+    /// Requests the streams and events of a device with memory of this process, once. Called for a whole buffer when a message of it begins, so
+    /// that no copy of the buffer has to create a stream.
     fn ask_for_slots(&self, own: u32) {
         if let Some(device) = self.gpu_driver().device_for(Some(own)) {
             self.mappings.prepared.request_device(device, self.thread.mapping_queue());
         }
     }
 
-    /// Whether a device has its streams and events; for a first copy also whether no other device waits for them, as the same bytes may lie on both.
+    /// Returns whether a device has its streams and events. For a batch's first copy, also requires that no other device waits for its own, because
+    /// the buffer may span both.
     fn is_prepared(&self, device: Option<u32>, is_first: bool) -> Result<bool, CopyError> {
         let Some(device) = device else { return Ok(true) };
         let prepared = &self.mappings.prepared;
@@ -167,7 +170,7 @@ impl<D: IpcDriver> DriverMemory<D> {
         prepared.poll_device(device, self.thread.mapping_queue()).map_err(CopyError::Other)
     }
 
-    /// Where bytes are.
+    /// Returns the address of an end of a copy, and its device.
     fn resolve_end(
         &self,
         imports: &DriverImports<D::Opened>,
@@ -190,8 +193,8 @@ impl<D: IpcDriver> DriverMemory<D> {
         }
     }
 
-    /// Has devices copy bytes, in parts that are in one piece at both ends: drivers refuse, or cut off, what is not. Nothing is copied unless all
-    /// of it is there.
+    /// Copies bytes in parts that lie in one allocation at both ends, because drivers reject or truncate other copies. A range of own memory is
+    /// checked in full before the first part.
     ///
     /// # Safety
     /// As [`IpcDriver::transfer`].
@@ -215,11 +218,11 @@ impl<D: IpcDriver> DriverMemory<D> {
             let from = from.offset_by(done);
             let to = self.resolve_end(&imports, to, left)?;
             let from = self.resolve_end(&imports, from, left)?;
-            // What is open is of use to the device alone that it is mapped for.
+            // Only the device for which an import is mapped can access it.
             let device = if to.is_open && !from.is_open { to.device } else { from.device.or(to.device) };
             let part = to.piece.min(from.piece);
             let copy = RawCopy { to: to.addr, from: from.addr, len: part };
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the conditions of `transfer`.
             let copied = unsafe { self.gpu_driver().transfer(copy, way, device) };
             copied.map_err(CopyError::Other)?;
             done += part;
@@ -231,10 +234,11 @@ impl<D: IpcDriver> DriverMemory<D> {
 }
 
 impl<D: IpcDriver> DriverMemory<D> {
-    /// Begins to copy bytes as [`DriverMemory::transfer_pieces`] copies them, behind all others of a batch. Memory of the host that is an end of it is held.
+    /// Enqueues copies as [`DriverMemory::transfer_pieces`] makes them, behind all others of a batch. The batch holds `held`, the memory of a host
+    /// end.
     ///
     /// # Safety
-    /// As [`IpcDriver::begin_transfer`]; of memory that is held it is promised by that.
+    /// As [`IpcDriver::begin_transfer`]; the batch guarantees it for memory that it holds.
     unsafe fn begin_transfer(
         &self,
         batch: &mut Option<CopyBatch>,
@@ -262,7 +266,8 @@ impl<D: IpcDriver> DriverMemory<D> {
             let from = self.resolve_end(&imports, from, left)?;
             let device = if to.is_open && !from.is_open { to.device } else { from.device.or(to.device) };
             let part = to.piece.min(from.piece);
-            // A stream that is made here would wait for a kernel: the copies begun so far go on, and the caller begins all of them again behind their end.
+            // Creating a stream here would wait for a kernel. The copies enqueued so far continue, and the caller starts all of them again after they have
+            // completed.
             if !self.is_prepared(device, batch.is_none())? {
                 return Err(CopyError::Busy);
             }
@@ -270,7 +275,7 @@ impl<D: IpcDriver> DriverMemory<D> {
             let slot = batches.acquire_slot(batch)?;
             batches.record_copy(slot, device, uses, held);
             let copy = RawCopy { to: to.addr, from: from.addr, len: part };
-            // SAFETY: the caller's promise; what is open stays so until the slot has ended, and memory of the host is held.
+            // SAFETY: the caller guarantees the ends of the host, which the batch holds; imports stay mapped until the slot's copies have completed.
             let begun = unsafe { self.gpu_driver().begin_transfer(slot, copy, way, device) };
             begun.map_err(CopyError::Other)?;
             done += part;
@@ -288,7 +293,7 @@ enum CopyEnd<'a> {
 }
 
 impl CopyEnd<'_> {
-    /// The number of an import, if the address is of one.
+    /// Returns the number of the import that contains this end, if any.
     fn import_number(self) -> Option<u64> {
         match self {
             Self::Device(CopyPlace::Open(mapped, _)) => Some(mapped.number),
@@ -304,13 +309,13 @@ impl CopyEnd<'_> {
     }
 }
 
-/// Where it is.
+/// The address of an end of a copy.
 struct ResolvedEnd {
     addr: usize,
-    /// Who copies it, where devices are told apart and it is of one.
+    /// The device that copies it, if it is memory of a device and the driver distinguishes devices.
     device: Option<u32>,
     is_open: bool,
-    /// So many of its bytes are in one piece.
+    /// Number of its bytes that lie in one allocation.
     piece: usize,
 }
 
@@ -339,7 +344,7 @@ impl<D: IpcDriver + 'static> IpcMemory for DriverMemory<D> {
         let kind = D::KINDS.first().copied().unwrap_or(0);
         let mut sealed = SealedHandle::for_allocation(of, self.mappings.process, kind);
         let export = |sealed: &mut SealedHandle| self.gpu_driver().export_handle(of, how, sealed);
-        // What was freed and allocated again meanwhile is not what was asked for.
+        // Checks again: the allocation may have been freed, and its address reused, during the export.
         let descriptor = self.mappings.export_sealed(&mut sealed, export, is_there)?;
         Ok(ExportedHandle { handle: sealed.to_handle(), descriptor })
     }
@@ -356,10 +361,10 @@ impl<D: IpcDriver + 'static> IpcMemory for DriverMemory<D> {
         self.open_for(handle, descriptor, MappingUser::Host)
     }
 
-    /// Memory of the host is copied by the device that this was opened with.
+    /// Memory of the host is copied by the device for which this value was opened.
     fn mapping_user(&self, own: Option<usize>) -> Option<MappingUser> {
         self.check_process().ok()?;
-        // Nobody is asked where there is one mapping for all.
+        // Skips the query if one mapping serves all devices.
         let by_default = self.gpu_driver().device_for(None)?;
         let found = own.and_then(|addr| self.find_allocation(&self.read_imports(), addr).ok());
         let device = found.and_then(|found| self.gpu_driver().device_for(Some(found.device)));
@@ -380,20 +385,20 @@ impl<D: IpcDriver + 'static> IpcMemory for DriverMemory<D> {
     }
 
     fn mapping_queue(&self) -> Option<&MappingQueue> {
-        // A child of a fork has no thread, and is refused at once.
+        // A forked child has no thread; its requests fail at once.
         let is_there = self.check_process().is_ok();
         is_there.then(|| self.thread.mapping_queue())
     }
 
     fn read(&self, from: CopyPlace<'_>, out: &mut [u8]) -> Result<(), CopyError> {
         let to = out.as_mut_ptr().expose_provenance();
-        // SAFETY: an exclusive borrow, as long as the call.
+        // SAFETY: `out` is borrowed exclusively during the call.
         unsafe { self.transfer_pieces(CopyEnd::Host(to), CopyEnd::Device(from), out.len()) }
     }
 
     fn write(&self, to: CopyPlace<'_>, bytes: &[u8]) -> Result<(), CopyError> {
         let from = bytes.as_ptr().expose_provenance();
-        // SAFETY: borrowed as long as the call, and only read.
+        // SAFETY: `bytes` is borrowed during the call, and only read.
         unsafe { self.transfer_pieces(CopyEnd::Device(to), CopyEnd::Host(from), bytes.len()) }
     }
 
@@ -403,7 +408,7 @@ impl<D: IpcDriver + 'static> IpcMemory for DriverMemory<D> {
             CopyTarget::Open(mapped, offset) => CopyEnd::Device(CopyPlace::Open(mapped, offset)),
             CopyTarget::Memory(memory, at) => CopyEnd::Host(of_host(memory, at, len)?),
         };
-        // SAFETY: memory of the host that says how long it is, of which nobody has a reference.
+        // SAFETY: `of_host` checked the range of an end of the host, and no reference to memory of a `MemoryRange` exists.
         unsafe { self.transfer_pieces(to, CopyEnd::Device(from), len) }
     }
 
@@ -446,7 +451,7 @@ impl<D: IpcDriver + 'static> IpcMemory for DriverMemory<D> {
             CopyTarget::Open(mapped, offset) => (CopyEnd::Device(CopyPlace::Open(mapped, offset)), None),
             CopyTarget::Memory(memory, at) => (CopyEnd::Host(of_host(memory, at, len)?), Some(memory)),
         };
-        // SAFETY: memory of the host that says how long it is, to which no reference exists; the batch holds it.
+        // SAFETY: `of_host` checked the range of an end of the host, to which no reference exists; the batch holds it.
         unsafe { self.begin_transfer(batch, to, CopyEnd::Device(from), len, held) }
     }
 
@@ -472,7 +477,7 @@ impl<D: IpcDriver + 'static> IpcMemory for DriverMemory<D> {
     }
 }
 
-/// Where bytes of the host are.
+/// Returns the address of bytes of the host.
 fn of_host(memory: &MemoryRange, at: u64, len: usize) -> Result<usize, CopyError> {
     let outside = CopyError::Outside { at, len };
     if memory.kind() != crate::MemoryKind::Host {

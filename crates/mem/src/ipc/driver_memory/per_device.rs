@@ -1,26 +1,26 @@
-//! What each device of a process has of its own, by the device's number.
+//! Driver objects per device of a process, by the device's number.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::gpu::DriverCallError;
 
-/// Handles of a driver, one for each device, made when it is first wanted.
+/// Handles of a driver, one per device, created on first use.
 #[derive(Debug)]
 pub(in crate::ipc) struct PerDevice<T> {
-    /// Null where there is none yet. One lock per device, as to make a handle may take long: callers for another device do not wait for that.
+    /// Null until created. One lock per device, because creating a handle may take long and must not block callers for other devices.
     made: Vec<Mutex<*mut T>>,
 }
 
 impl<T> PerDevice<T> {
-    /// For so many devices.
+    /// Prepares places for that many devices.
     pub(in crate::ipc) fn for_devices(devices: u32) -> Self {
         Self { made: (0..devices).map(|_| Mutex::new(std::ptr::null_mut())).collect() }
     }
 
-    /// A device's, which is made if need be, once.
+    /// Returns the handle of a device, creating it once by `make`.
     ///
     /// # Errors
-    /// What making it says; then there is none, and the next one who wants it tries again.
+    /// The error of `make`; the next call tries again.
     pub(in crate::ipc) fn get(
         &self,
         device: u32,
@@ -34,7 +34,7 @@ impl<T> PerDevice<T> {
         Ok(*place)
     }
 
-    /// All that were made, to be ended.
+    /// Takes all created handles out, to destroy them.
     pub(in crate::ipc) fn take_all(&mut self) -> impl Iterator<Item = (u32, *mut T)> + use<T> {
         let all = std::mem::take(&mut self.made).into_iter();
         let all = all.map(|place| place.into_inner().unwrap_or_else(PoisonError::into_inner));
@@ -42,8 +42,8 @@ impl<T> PerDevice<T> {
     }
 }
 
-/// The device that maps and copies for memory of device `own`, or of the host, of so many devices of which one is for all else; `None` where
-/// there is nothing to tell apart.
+/// Returns the device that maps and copies for memory of device `own`, or of the host: `own` if it is valid, else `by_default`. Returns `None`
+/// if there is only one device.
 pub(in crate::ipc) fn choose_device(devices: u32, by_default: u32, own: Option<u32>) -> Option<u32> {
     (devices > 1).then(|| own.filter(|own| *own < devices).unwrap_or(by_default))
 }

@@ -1,7 +1,8 @@
-//! Memory of the host that a driver has pinned, and unpins with its last user. Both calls may wait for a kernel that runs. The thread that maps makes them. The thread
-//! that drops a [`StagePin`] posts its end there. Once the thread that maps has ended, as when a kind is dropped before its pins, the dropping thread makes the call.
+//! Memory of the host pinned by a driver, and unpinned with its last user. Both calls may wait for a running kernel, so the mapping thread
+//! makes them. The thread that drops a [`StagePin`] only posts a request. Once the mapping thread has ended, as when a kind is dropped before
+//! its pins, the dropping thread makes the call.
 //!
-//! A child of a fork gives back nothing.
+//! A forked child unpins nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,19 +12,19 @@ use crate::MemoryRange;
 use crate::ipc::StagePin;
 use crate::ipc::mapping_queue::{DeferredRelease, MappingQueue};
 
-/// Whether this process has warned of memory that is not pinned.
+/// Whether this process has printed the warning about unpinned memory.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
-/// Pinned memory, which it holds. Its end unpins it.
+/// Pinned memory; dropping it unpins the memory.
 struct PinnedRange<D: IpcDriver> {
     driver: Arc<D>,
     here: Arc<ForkGuard>,
     memory: MemoryRange,
 }
 
-/// The user of pinned memory, in any thread. Its end never waits while a thread serves the queue.
+/// The user of pinned memory, in any thread. Dropping it never waits while a thread serves the queue.
 struct PinGuard {
-    /// Taken when it ends.
+    /// Taken on drop.
     range: Option<DeferredRelease>,
     here: Arc<ForkGuard>,
     queue: Arc<MappingQueue>,
@@ -36,7 +37,7 @@ pub(super) fn pin_host_memory<D: IpcDriver + 'static>(
     queue: &Arc<MappingQueue>,
     memory: &MemoryRange,
 ) -> Option<StagePin> {
-    // Without a place for its end it is not pinned, as without memory for anything else.
+    // Pins nothing if the place for the later release cannot be allocated.
     queue.reserve_release().ok()?;
     match driver.pin_host(memory.addr(), memory.len()) {
         Ok(true) => {
@@ -66,7 +67,7 @@ fn warn_once(memory: &MemoryRange, cause: &str) {
 impl Drop for PinGuard {
     fn drop(&mut self) {
         let Some(range) = self.range.take() else { return };
-        // A child has no thread, and another thread of its parent's may have had the lock.
+        // A forked child has no thread, and another thread of the parent may have held the lock during the fork.
         if self.here.is_child() {
             return drop(range);
         }

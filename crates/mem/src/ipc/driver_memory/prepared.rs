@@ -1,5 +1,5 @@
-//! The devices of a process whose copies have their streams and events. To make those may wait for a kernel that runs, so the thread that maps makes them; the
-//! thread that copies asks here first, and never waits.
+//! The devices of a process whose copies have their streams and events. Creating those may wait for a running kernel, so the mapping thread
+//! does it; the thread that copies checks here first, and never waits.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,22 +7,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::ipc::error::CallFailure;
 use crate::ipc::mapping_queue::MappingQueue;
 
-/// Where a device stands.
+/// The state of a device.
 #[derive(Debug)]
 enum DeviceSlots {
-    /// The thread is asked to make them.
+    /// Their creation is requested.
     Asked,
     Made,
-    /// The driver refused, and no caller has the error yet.
+    /// The driver failed, and no caller has received the error yet.
     Refused(CallFailure),
 }
 
-/// All devices that were ever copied with.
+/// All devices for which streams were requested.
 #[derive(Debug, Default)]
 pub(super) struct PreparedDevices(Mutex<BTreeMap<u32, DeviceSlots>>);
 
 impl PreparedDevices {
-    /// Those of a process, of which that device has its own already; `None` where devices are not told apart.
+    /// Creates the set; device `made` is ready already. `None` if the driver does not distinguish devices.
     pub(super) fn with_device(made: Option<u32>) -> Self {
         Self(Mutex::new(made.map(|device| (device, DeviceSlots::Made)).into_iter().collect()))
     }
@@ -31,7 +31,7 @@ impl PreparedDevices {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Requests the streams and events of a device, unless that was done.
+    /// Requests the streams and events of a device, once.
     pub(super) fn request_device(&self, device: u32, queue: &MappingQueue) {
         let mut all = self.lock_devices();
         if !all.contains_key(&device) && queue.post_prepare(device) {
@@ -39,10 +39,11 @@ impl PreparedDevices {
         }
     }
 
-    /// Returns whether a device has its streams and events, and no other device waits for them, as the same bytes may lie on both. Requests them otherwise.
+    /// Returns whether a device has its streams and events, and no other device waits for its own, because the same buffer may span both. Requests
+    /// them otherwise.
     ///
     /// # Errors
-    /// The driver's refusal, once; the next call requests them again.
+    /// The driver's error, once; the next call requests them again.
     pub(super) fn poll_device(&self, device: u32, queue: &MappingQueue) -> Result<bool, CallFailure> {
         self.request_device(device, queue);
         let mut all = self.lock_devices();
@@ -54,12 +55,12 @@ impl PreparedDevices {
         Ok(is_made && !all.values().any(|slots| matches!(slots, DeviceSlots::Asked)))
     }
 
-    /// Whether a device has its streams and events.
+    /// Returns whether a device has its streams and events.
     pub(super) fn is_prepared(&self, device: u32) -> bool {
         matches!(self.lock_devices().get(&device), Some(DeviceSlots::Made))
     }
 
-    /// Notes how a request for a device has ended.
+    /// Stores the result of a request for a device.
     pub(super) fn note_answer(&self, device: u32, made: Result<(), CallFailure>) {
         let slots = made.map_or_else(DeviceSlots::Refused, |()| DeviceSlots::Made);
         self.lock_devices().insert(device, slots);

@@ -1,41 +1,41 @@
-//! The handle of memory of a GPU: what its driver gave, and what our own rules need to know of it. docs/wire.md has the words.
+//! The handle of memory of a GPU: the driver's words, and the words that our own rules need. docs/wire.md specifies them.
 //!
-//! There is no table in which an importer could look up whether the words are true. So a check word holds them together, the driver
-//! tells how long the memory is, and what is wrong after that harms only who believes its peer's names.
+//! An importer has no table against which it could check the words. A check word detects corruption, and the length is checked with the driver.
+//! Other wrong words harm only the process that trusts its peer's ids.
 
 use crate::ipc::{IpcAllocation, IpcAllocationId, IpcHandle, IpcHandleError};
 
-/// Words of a driver's own: 64 bytes.
+/// Number of the driver's words: 64 bytes.
 pub(super) const DRIVERS: usize = 8;
 const WORDS: usize = 5 + DRIVERS + 1;
 
-/// What a handle says.
+/// The parsed content of a handle.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SealedHandle {
     /// Kind of handle.
     pub(in crate::ipc) kind: u8,
     /// Random number of its owner.
     pub(in crate::ipc) process: u64,
-    /// What it is called there.
+    /// The allocation's id in the owner.
     pub(in crate::ipc) id: IpcAllocationId,
-    /// Where it is there.
+    /// The allocation's address in the owner.
     pub(in crate::ipc) base: u64,
-    /// Bytes.
+    /// Length, in bytes.
     pub(in crate::ipc) len: usize,
-    /// Number of its device there.
+    /// The device's number in the owner.
     pub(in crate::ipc) device: u32,
-    /// What the driver gave.
+    /// The driver's words.
     pub(in crate::ipc) driver: [u64; DRIVERS],
 }
 
 impl SealedHandle {
-    /// Of an allocation of this process, before the driver has given anything.
+    /// Describes an allocation of this process; the driver's words are still zero.
     pub(in crate::ipc) fn for_allocation(allocation: &IpcAllocation, process: u64, kind: u8) -> Self {
         let IpcAllocation { base, len, id, device } = *allocation;
         Self { kind, process, id, base: base as u64, len, device, driver: [0; DRIVERS] }
     }
 
-    /// The driver's bytes.
+    /// Returns the driver's bytes.
     pub(in crate::ipc) fn driver_bytes(&self) -> [u8; 64] {
         let mut bytes = [0; 64];
         for (to, word) in bytes.chunks_exact_mut(8).zip(self.driver) {
@@ -44,19 +44,19 @@ impl SealedHandle {
         bytes
     }
 
-    /// These are the driver's bytes.
+    /// Sets the driver's bytes.
     pub(in crate::ipc) fn set_bytes(&mut self, bytes: [u8; 64]) {
         for (word, from) in self.driver.iter_mut().zip(bytes.chunks_exact(8)) {
             *word = from.try_into().map(u64::from_ne_bytes).unwrap_or(0);
         }
     }
 
-    /// Whether the driver has given anything.
+    /// Returns whether the driver's words are set.
     pub(in crate::ipc) fn has_driver_words(&self) -> bool {
         self.driver.iter().any(|word| *word != 0)
     }
 
-    /// As a peer gets it.
+    /// Encodes the handle for a peer.
     pub(in crate::ipc) fn to_handle(self) -> IpcHandle {
         let mut words = [0; WORDS];
         let said = [self.process, self.id.0, self.base, self.len as u64, u64::from(self.device)];
@@ -67,7 +67,7 @@ impl SealedHandle {
         IpcHandle::of_words(self.kind, words)
     }
 
-    /// What a handle of one of those kinds says.
+    /// Parses a handle of one of those kinds.
     ///
     /// # Errors
     /// [`IpcHandleError`].
@@ -89,7 +89,7 @@ impl SealedHandle {
     }
 }
 
-/// Of the words before the last. Each step keeps apart what was apart, so that one word that is another one always shows.
+/// Returns the check word over all words before the last. Each step is a bijection, so that a change of any single word changes the result.
 fn check_word(kind: u8, words: &[u64; WORDS]) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325 ^ u64::from(kind);
     words.iter().take(WORDS - 1).fold(start, |sum, word| {

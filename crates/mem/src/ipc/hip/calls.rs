@@ -1,4 +1,4 @@
-//! AMD's functions for sharing memory, and what their failures mean.
+//! AMD's functions for sharing memory, and the meaning of their errors.
 
 use trunkline_sys::hip::{self, status};
 use trunkline_sys::hip_ipc::{self as calls, Calls};
@@ -30,7 +30,7 @@ pub(super) fn load_calls() -> Result<Calls, GpuUnavailable> {
     ))
 }
 
-/// What a failure means for who opens.
+/// Converts a failed call into the error of the code that opens a handle.
 pub(super) fn open_error(error: DriverCallError) -> HandleOpenError {
     let code = error.code;
     let cause = CallFailure::Driver(error);

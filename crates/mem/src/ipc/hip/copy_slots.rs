@@ -1,4 +1,4 @@
-//! How copies go on after they were begun: on streams that wait for no other, each with an event behind its copies.
+//! Asynchronous copies of the HIP runtime: on streams that do not wait for others, each with an event behind its copies.
 
 use std::ptr;
 
@@ -17,7 +17,7 @@ impl CopyStreams for HipDriver {
     fn make_stream(&self, device: u32) -> Result<*mut HipStream, DriverCallError> {
         let mut made = ptr::null_mut();
         self.call_driver(device, "hipStreamCreateWithFlags", || {
-            // SAFETY: writes a handle to a place of ours, with the device as the thread's.
+            // SAFETY: the call writes a handle to a local variable, with `device` as the thread's device.
             unsafe { (self.calls.stream_create_with_flags)(&raw mut made, STREAM_NON_BLOCKING) }
         })?;
         Ok(made)
@@ -25,7 +25,7 @@ impl CopyStreams for HipDriver {
 
     fn end_stream(&self, device: u32, stream: *mut HipStream) {
         let _ = self.call_driver(device, "hipStreamDestroy", || {
-            // SAFETY: a stream of ours, once.
+            // SAFETY: the stream was created by this driver value and is destroyed once.
             unsafe { (self.calls.stream_destroy)(stream) }
         });
     }
@@ -33,7 +33,7 @@ impl CopyStreams for HipDriver {
     fn make_event(&self, device: u32) -> Result<*mut HipEvent, DriverCallError> {
         let mut made = ptr::null_mut();
         self.call_driver(device, "hipEventCreateWithFlags", || {
-            // SAFETY: writes a handle to a place of ours, with the device as the thread's.
+            // SAFETY: the call writes a handle to a local variable, with `device` as the thread's device.
             unsafe { (self.calls.event_create_with_flags)(&raw mut made, EVENT_DISABLE_TIMING) }
         })?;
         Ok(made)
@@ -41,7 +41,7 @@ impl CopyStreams for HipDriver {
 
     fn end_event(&self, device: u32, event: *mut HipEvent) {
         let _ = self.call_driver(device, "hipEventDestroy", || {
-            // SAFETY: an event of ours, once.
+            // SAFETY: the event was created by this driver value and is destroyed once.
             unsafe { (self.calls.event_destroy)(event) }
         });
     }
@@ -55,7 +55,7 @@ impl CopyStreams for HipDriver {
         let into = ptr::with_exposed_provenance_mut(to);
         let out = ptr::with_exposed_provenance(from);
         self.call_driver(device, "hipMemcpyAsync", || {
-            // SAFETY: the caller's promise; the runtime tells by the addresses which are of a device.
+            // SAFETY: the caller guarantees the memory; the runtime recognises by address which side belongs to a device.
             unsafe { (self.calls.memcpy_async)(into, out, len, MEMCPY_DEFAULT, stream) }
         })
     }
@@ -67,14 +67,14 @@ impl CopyStreams for HipDriver {
         stream: *mut HipStream,
     ) -> Result<(), DriverCallError> {
         self.call_driver(device, "hipEventRecord", || {
-            // SAFETY: an event and a stream of ours, of one device.
+            // SAFETY: the event and the stream were created by this driver value, for the same device.
             unsafe { (self.calls.event_record)(event, stream) }
         })
     }
 
     fn has_ended(&self, device: u32, event: *mut HipEvent) -> Result<bool, DriverCallError> {
         let code = self.with_device(device, || {
-            // SAFETY: an event of ours that was recorded.
+            // SAFETY: the event was created by this driver value and has been recorded.
             unsafe { (self.calls.event_query)(event) }
         })?;
         match code {
@@ -85,7 +85,7 @@ impl CopyStreams for HipDriver {
 
     fn synchronize_stream(&self, device: u32, stream: *mut HipStream) -> Result<(), DriverCallError> {
         self.call_driver(device, "hipStreamSynchronize", || {
-            // SAFETY: a stream of ours.
+            // SAFETY: the stream was created by this driver value.
             unsafe { (self.calls.stream_synchronize)(stream) }
         })
     }

@@ -1,27 +1,27 @@
-//! Handles that AMD's runtime has given: one an allocation, made when it is first wanted and never again. As of ROCm 7 a handle that was made
-//! holds its memory until the process ends, freed or not, and there is no call that ends it.
+//! Handles that AMD's runtime has created: one per allocation, created on first use and then reused. As of ROCm 7 a handle holds its memory
+//! until the process ends, even if the memory is freed, and no call releases the handle.
 
 use std::collections::BTreeMap;
 
 use crate::ipc::IpcAllocation;
 
-/// So many are remembered.
+/// The maximum number of remembered handles.
 const MOST: usize = 4096;
 
-/// By the first addresses of their allocations.
+/// The handles, by base address of their allocations.
 #[derive(Debug, Default)]
 pub(super) struct HipHandles {
     made: BTreeMap<usize, (IpcAllocation, [u8; 64])>,
 }
 
 impl HipHandles {
-    /// The handle of an allocation, if it was made before.
+    /// Returns the handle of an allocation, if it was created before.
     pub(super) fn get(&self, of: &IpcAllocation) -> Option<[u8; 64]> {
         let (found, handle) = self.made.get(&of.base)?;
         (found == of).then_some(*handle)
     }
 
-    /// It was made. What has addresses in common with it was freed.
+    /// Adds a handle. Older allocations that overlap it have been freed, so their handles are removed.
     pub(super) fn add_handle(&mut self, of: &IpcAllocation, handle: [u8; 64]) {
         let end = of.base.saturating_add(of.len);
         self.made.retain(|base, (other, _)| *base >= end || base.saturating_add(other.len) <= of.base);

@@ -1,23 +1,23 @@
-//! Ids that come again, made such that do not: an epoch goes before the 32 bits of AMD's runtime.
+//! Extends the 32-bit allocation ids of AMD's runtime, which wrap around, by an epoch in the upper 32 bits.
 //!
-//! The runtime counts its allocations. So an id that is less than half of all numbers ahead of the newest that was seen is newer than that,
-//! and one that is behind is older, and of the epoch before where it is the greater number. Nothing is kept of single allocations: one
-//! that has lived for 2^31 others gets another name than before, and is exported anew; that does no harm. It would take 2^32
-//! allocations of which not one is looked at for two to have one name.
+//! The runtime numbers its allocations consecutively. An id less than 2^31 ahead of the newest known id is therefore newer; any other id is
+//! older, and belongs to the epoch before if its number is greater. Nothing is stored per allocation. An allocation that outlives 2^31 others
+//! gets a new extended id and is exported again, which does no harm. Two allocations share an extended id only after 2^32 allocations without a
+//! query.
 
 use std::sync::{Mutex, PoisonError};
 
-/// The newest id that was seen, with its epoch.
+/// The newest extended id.
 #[derive(Debug, Default)]
 pub(super) struct AllocationEpochs {
     newest: Mutex<Option<u64>>,
 }
 
-/// The epoch that counting begins with: what is older than the first id that is seen has one before.
+/// The initial epoch, 1, so that ids older than the first one get epoch 0.
 const FIRST: u64 = 1 << 32;
 
 impl AllocationEpochs {
-    /// The name of what the runtime calls that.
+    /// Returns the extended id of a runtime's id.
     pub(super) fn extend_id(&self, id: u32) -> u64 {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let before = newest.unwrap_or(FIRST | u64::from(id));

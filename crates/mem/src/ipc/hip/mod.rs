@@ -1,10 +1,11 @@
 //! Memory of AMD's devices, by the HIP runtime.
 //!
-//! A device is made the thread's for a call and the one before given back. Memory of others is mapped by the device that copies it, of each
-//! such device anew: by the one that a buffer of this process is of, and for memory of the host by the one that was opened. Virtual memory
-//! (`hipMemMap`) and memory of pools (`hipMallocAsync`) is exported where the runtime does it; what it refuses, and bytes of several
-//! allocations, go another way. Ids have 32 bits there, so [`ids`] names them. A handle is
-//! made once an allocation and kept ([`exports`]): with each one that is made the runtime may hold the memory for ever.
+//! A device is made the thread's current device for a call, and the previous one is restored. Imported memory is mapped, once per device, by
+//! the device that copies it: the device of this process's buffer, or for memory of the host the device that was opened.
+//!
+//! Virtual memory (`hipMemMap`) and memory of pools (`hipMallocAsync`) is exported if the runtime allows it. Memory that it rejects, and ranges
+//! over several allocations, are not shared here. The runtime's ids have 32 bits, which [`ids`] extends. A handle is created once per
+//! allocation and kept ([`exports`]), because the runtime may hold the memory forever for each handle.
 
 mod calls;
 mod copy_slots;
@@ -38,19 +39,19 @@ use crate::gpu::{DriverCallError, GpuUnavailable, LookError, PointerKind};
 /// Memory of AMD's devices.
 pub type HipMemory = DriverMemory<HipDriver>;
 
-/// The runtime, and the device that memory of others is mapped for.
+/// The runtime, and the device for which imported memory is mapped.
 pub struct HipDriver {
     hip: Library,
     calls: Calls,
     device: u32,
-    /// Of those devices that have copied.
+    /// The streams of those devices that have copied.
     streams: PerDevice<HipStream>,
     slots: CopySlots<Self>,
     ids: AllocationEpochs,
     exports: Mutex<HipHandles>,
 }
 
-// SAFETY: the runtime may be called by any thread, and locks what it keeps for a stream.
+// SAFETY: any thread may call the runtime, which locks its own state of a stream.
 unsafe impl Send for HipDriver {}
 // SAFETY: as above.
 unsafe impl Sync for HipDriver {}
@@ -60,21 +61,21 @@ impl HipDriver {
         self.streams.get(device, || self.make_stream(device))
     }
 
-    /// Calls with a device as the thread's.
+    /// Runs `call` with `device` as the thread's device.
     fn with_device<T>(&self, device: u32, call: impl FnOnce() -> T) -> Result<T, DriverCallError> {
         let mut before: c_int = 0;
-        // SAFETY: writes a number to a place of ours.
+        // SAFETY: the call writes a number to a local variable.
         let code = unsafe { (self.calls.get_device)(&raw mut before) };
         self.hip.check_status("hipGetDevice", code)?;
         let wanted = device.cast_signed();
         if before == wanted {
             return Ok(call());
         }
-        // SAFETY: takes a number.
+        // SAFETY: the call takes a number and rejects invalid ones.
         let code = unsafe { (self.calls.set_device)(wanted) };
         self.hip.check_status("hipSetDevice", code)?;
         let result = call();
-        // SAFETY: as above; it was the thread's before.
+        // SAFETY: the call takes a number; this device was the thread's before.
         let _ = unsafe { (self.calls.set_device)(before) };
         Ok(result)
     }
@@ -91,7 +92,7 @@ impl HipDriver {
     fn query_allocation(&self, addr: usize) -> Result<Option<IpcAllocation>, CallFailure> {
         let found = match self.hip.query_pointer(addr) {
             Ok(found) => found,
-            // Runtimes before 6.2 say so of an address that they do not know.
+            // Runtimes before 6.2 return this for an unknown address.
             Err(LookError::Driver(error)) if error.code == status::INVALID_VALUE => return Ok(None),
             Err(LookError::Driver(error)) => return Err(error.into()),
             Err(LookError::Unfamiliar { .. }) => return Ok(None),
@@ -101,7 +102,7 @@ impl HipDriver {
         };
         let mut id = 0_u32;
         let at = ptr::with_exposed_provenance_mut::<c_void>(addr);
-        // SAFETY: this attribute is a number of 32 bits, and there is room for one; the address is only looked up.
+        // SAFETY: the value of this attribute has 32 bits, which `id` has room for; the runtime does not access the address.
         let code = unsafe {
             (self.calls.pointer_get_attribute)((&raw mut id).cast(), POINTER_ATTRIBUTE_BUFFER_ID, at)
         };
@@ -112,14 +113,14 @@ impl HipDriver {
 
     fn close_handle(&self, addr: usize, device: u32) -> Result<(), DriverCallError> {
         self.call_driver(device, "hipIpcCloseMemHandle", || {
-            // SAFETY: the runtime knows what it has mapped, and refuses the rest.
+            // SAFETY: the runtime rejects addresses that it has not mapped.
             unsafe { (self.calls.ipc_close_mem_handle)(ptr::with_exposed_provenance_mut(addr)) }
         })
     }
 }
 
 impl IpcDriver for HipDriver {
-    /// The device that it is mapped by.
+    /// The device by which the memory is mapped.
     type Opened = u32;
 
     const KINDS: &'static [u8] = &[IpcHandle::HIP];
@@ -179,7 +180,7 @@ impl IpcDriver for HipDriver {
         let mut handle = HipIpcMemHandle { reserved: [0; 64] };
         let got = self.call_driver(of.device, "hipIpcGetMemHandle", || {
             let at = ptr::with_exposed_provenance_mut(of.base);
-            // SAFETY: writes 64 bytes to a place of ours; the address is only looked up.
+            // SAFETY: the call writes 64 bytes to a local variable; it does not access the address.
             unsafe { (self.calls.ipc_get_mem_handle)(&raw mut handle, at) }
         });
         got.map_err(|error| match error.code {
@@ -213,14 +214,14 @@ impl IpcDriver for HipDriver {
         let handle = HipIpcMemHandle { reserved: sealed.driver_bytes().map(u8::cast_signed) };
         let mut at = ptr::null_mut();
         let opened = self.call_driver(device, "hipIpcOpenMemHandle", || {
-            // SAFETY: writes an address to a place of ours; the runtime looks at the bytes of the handle.
+            // SAFETY: the call writes an address to a local variable; the runtime validates the handle.
             unsafe { (self.calls.ipc_open_mem_handle)(&raw mut at, handle, IPC_MEM_LAZY_ENABLE_PEER_ACCESS) }
         });
         opened.map_err(open_error)?;
         Ok((at.expose_provenance(), device))
     }
 
-    /// Without its id: what is another process's need have none.
+    /// Does not query the allocation id, because imported memory need not have one.
     fn maps_contiguously(&self, addr: usize, len: usize) -> Result<bool, CallFailure> {
         match self.hip.query_pointer(addr) {
             Ok(found) => Ok(found.allocation.is_some_and(|found| found.contains_range(addr, len))),
@@ -244,7 +245,7 @@ impl IpcDriver for HipDriver {
         }
         let device = device.unwrap_or(self.device);
         let stream = self.device_stream(device)?;
-        // SAFETY: the caller's promise; it has ended when the stream has been waited for.
+        // SAFETY: the caller guarantees the memory until this call returns, and the copy has completed when the stream is synchronized.
         unsafe { self.begin_copy(device, stream, copy) }?;
         Ok(self.synchronize_stream(device, stream)?)
     }
@@ -252,16 +253,16 @@ impl IpcDriver for HipDriver {
     fn pin_host(&self, addr: usize, len: usize) -> Result<bool, CallFailure> {
         self.call_driver(self.device, "hipHostRegister", || {
             let at = ptr::with_exposed_provenance_mut(addr);
-            // SAFETY: a range of the host that the caller holds until it is unpinned; the runtime only pins its pages.
+            // SAFETY: the caller holds this range of the host until it is unpinned; the runtime only pins its pages.
             unsafe { (self.calls.host_register)(at, len, HOST_REGISTER_PORTABLE) }
         })?;
         Ok(true)
     }
 
     fn unpin_host(&self, addr: usize) {
-        // What cannot be given back is the runtime's until the process ends.
+        // Memory that cannot be unregistered stays pinned until the process ends.
         let _ = self.call_driver(self.device, "hipHostUnregister", || {
-            // SAFETY: pinned above, and still mapped.
+            // SAFETY: `pin_host` pinned the range, and it is still mapped.
             unsafe { (self.calls.host_unregister)(ptr::with_exposed_provenance_mut(addr)) }
         });
     }

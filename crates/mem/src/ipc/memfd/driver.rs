@@ -43,7 +43,7 @@ impl MemfdDevice {
         if (record.base, record.len) != (base, len) {
             return Err(IpcHandleError::Value("range").into());
         }
-        // A descriptor holds what it is of; without one there is only the owner's word.
+        // A descriptor holds its range; without one, the memory exists only while its owner holds it.
         if descriptor.is_none() && !ledger.is_owned(slot).map_err(to_open_error)? {
             return Err(HandleOpenError::Gone);
         }
@@ -106,7 +106,7 @@ impl IpcMemory for MemfdDevice {
 
     fn close(&self, mapped: OpenedHandle) -> Result<(), NotClosed> {
         self.table_mut().close_import(mapped)?;
-        // It is closed. Whether it was the last one is seen by whoever looks next, if not now.
+        // The import is closed. If this fails, the next process that takes the table's lock reclaims the memory.
         let _ = self.ledger.lock_table().and_then(|ledger| ledger.reclaim_unheld());
         Ok(())
     }
@@ -134,7 +134,7 @@ impl IpcMemory for MemfdDevice {
     }
 }
 
-/// What a device's failure means for who opens.
+/// Converts a device's failure into the error of the code that opens a handle.
 fn to_open_error(error: MemfdError) -> HandleOpenError {
     open_error(to_cause(error))
 }

@@ -1,62 +1,62 @@
-//! What goes wrong with a device, and with its memory.
+//! Errors of a device, and of its memory.
 
 use super::DeviceUsage;
 use crate::ipc::error::CallFailure;
 
-/// A device cannot be used.
+/// Why a device cannot be used.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemfdError {
-    /// The descriptor is of none.
+    /// The descriptor does not refer to a device.
     #[error("the descriptor is of no device")]
     Foreign,
-    /// It is of another version.
+    /// The device has an unknown version.
     #[error("the device is of version {0}, which is not known here")]
     Version(u64),
-    /// Another process does not let go of its table.
+    /// Another process does not release the lock of the device's table.
     #[error("another process has held the device's table for 10 s; is it stopped?")]
     Busy,
-    /// Its table says what cannot be.
+    /// The device's table contains an invalid value.
     #[error("the device's table is broken")]
     Broken,
-    /// It was joined by a process of which this one is a copy.
+    /// This process is a forked child of the process that joined the device.
     #[error("a child of a fork has nothing of its parent's device, and may join it anew")]
     Child,
-    /// As much was allocated in its life as there are names for.
+    /// All allocation places of the device have been used.
     #[error("the device is worn out")]
     Worn,
-    /// What the system says.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] CallFailure),
 }
 
-/// Memory was not allocated.
+/// Why memory was not allocated.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// No allocation has that size.
+    /// The size is 0 or too large.
     #[error("{0} bytes cannot be allocated")]
     Size(usize),
-    /// Others have it.
+    /// Other allocations use the capacity.
     #[error(
         "{wanted} bytes do not fit: of the device's {} bytes {} are in use, {} of them freed and still open in a process",
         .usage.capacity, .usage.used, .usage.freed
     )]
     Exhausted {
-        /// Bytes asked for, as they would be charged.
+        /// Bytes requested, rounded up as they would be charged.
         wanted: u64,
-        /// What there is.
+        /// The device's usage.
         usage: DeviceUsage,
     },
-    /// There are as many allocations as there may be.
+    /// All slots of the device are in use.
     #[error("the device has {0} allocations already")]
     Slots(usize),
-    /// The device fails.
+    /// The device failed.
     #[error(transparent)]
     Device(#[from] MemfdError),
 }
 
-/// Memory was not freed.
+/// Why memory was not freed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FreeError {
@@ -66,7 +66,7 @@ pub enum FreeError {
         /// The address.
         addr: usize,
     },
-    /// The device fails.
+    /// The device failed.
     #[error(transparent)]
     Device(#[from] MemfdError),
 }

@@ -1,9 +1,9 @@
-//! What all processes that use a device know of it: one file of memory, whose first bytes are a table of allocations and whose rest is
-//! the device's memory. docs/wire.md has the words.
+//! The state of a device that all its processes share: one file of memory, which begins with a table of allocations and continues with the
+//! device's memory. docs/wire.md specifies the words.
 //!
-//! Who holds what is not written down: it is locks on the bytes of the same file, which the kernel lets go of when their holder ends,
-//! however that happens. An allocation's memory counts as long as anybody holds a lock on its bytes. So nobody has to be believed or
-//! waited for, and nothing leaks.
+//! Holders of memory are not recorded in the table. They hold locks on bytes of the same file, which the kernel releases when the holder ends
+//! for any reason. An allocation's memory is in use as long as any process holds a lock on its bytes. No process therefore has to be trusted or
+//! waited for, and no memory leaks.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,17 +18,17 @@ use crate::ipc::fork_guard::ForkGuard;
 use crate::ipc::locks::{self, FileRange, LockMode};
 use crate::ipc::mapping::{FIXED, FileMapping, cause_of, create_sized_file, reopen_file};
 
-/// Allocations of a device at a time.
+/// The maximum number of allocations of a device at a time.
 pub(super) const SLOTS: usize = 512;
-/// Bytes before the device's memory.
+/// Length of the table, in bytes; the device's memory follows.
 const TABLE: u64 = 64 << 10;
-/// Bytes of the file. Places in it are used once, so this bounds what is ever allocated; it takes no memory.
+/// Length of the file, in bytes. Each range is used once, so this bounds all allocations of a device's lifetime; the file is sparse.
 const END: u64 = 1 << 52;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"tlipcdev");
 const VERSION: u64 = 1;
 
-/// Where words of the head are.
+/// Offsets of the words in the head.
 const HEAD: [u64; 6] = [MAGIC_AT, VERSION_AT, NONCE_AT, CAPACITY_AT, NEXT_ID_AT, NEXT_PLACE_AT];
 const MAGIC_AT: u64 = 0;
 const VERSION_AT: u64 = 8;
@@ -38,41 +38,41 @@ const NEXT_ID_AT: u64 = 32;
 const NEXT_PLACE_AT: u64 = 40;
 const NEXT_PROCESS_AT: u64 = 48;
 
-/// Bytes of the head, and of each allocation's record after it.
+/// Length of the head and of each allocation's record, in bytes.
 const RECORD: u64 = 64;
 
-/// The byte whose lock is the right to use the table. Of the bytes after it each is locked by the owner of that slot's allocation.
+/// The byte whose lock protects the table. Each of the bytes after it is locked by the owner of the allocation in that slot.
 const GATE: FileRange = FileRange { start: 0, len: 1 };
 
-/// For how long another process may have the gate before this one gives up.
+/// Timeout for the lock of the table.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks at it.
+/// Interval between attempts to lock the table.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// The table, as this process has it.
+/// The table, as mapped by this process.
 #[derive(Debug)]
 pub(super) struct DeviceLedger {
-    /// Its locks are those of this process as an owner.
+    /// The open file description that owns this process's locks as an allocator.
     file: OwnedFd,
     words: MemoryRange,
     here: Arc<ForkGuard>,
-    /// Keeps threads of this process apart, which share the locks.
+    /// Excludes the threads of this process from each other, because they share the file's locks.
     threads: Mutex<()>,
 }
 
-/// An allocation, as everybody sees it.
+/// An allocation's record, as all processes read it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct AllocationRecord {
     pub(super) id: u64,
     pub(super) process: u64,
     pub(super) base: u64,
     pub(super) len: u64,
-    /// Its bytes in the file; what it is charged.
+    /// The bytes of the file that it uses, and that count against the capacity.
     pub(super) range: FileRange,
 }
 
 impl DeviceLedger {
-    /// A device of so many bytes.
+    /// Creates a device of `capacity` bytes.
     pub(super) fn create(capacity: u64, nonce: u64) -> Result<Self, MemfdError> {
         let made = create_sized_file("trunkline.device", END)?;
         let ledger = Self::map_file(&made)?;
@@ -83,7 +83,7 @@ impl DeviceLedger {
         Ok(ledger)
     }
 
-    /// The device of another process.
+    /// Joins the device of another process.
     pub(super) fn join(of: &impl AsFd) -> Result<Self, MemfdError> {
         let seals = rustix::fs::fcntl_get_seals(of).map_err(|_| MemfdError::Foreign)?;
         let size = rustix::fs::fstat(of).map_err(cause_of("fstat"))?.st_size;
@@ -101,7 +101,7 @@ impl DeviceLedger {
     }
 
     fn map_file(of: &impl AsFd) -> Result<Self, MemfdError> {
-        // Opened anew: locks belong to an open file, and these are only this process's.
+        // Opened again, because locks belong to an open file description; this one's belong to this process only.
         let file = reopen_file(of)?;
         let here = Arc::new(ForkGuard::new()?);
         let words = Arc::new(FileMapping::map_file(&here, &file, 0, TABLE as usize)?).memory();
@@ -116,33 +116,34 @@ impl DeviceLedger {
         self.words.store(at, value).map_err(|_| MemfdError::Broken)
     }
 
-    /// What handles of this device carry.
+    /// Returns the random number that handles of this device contain.
     pub(super) fn device_nonce(&self) -> Result<u64, MemfdError> {
         self.get(NONCE_AT)
     }
 
-    /// The file, opened once more.
+    /// Opens the file again.
     pub(super) fn reopen_file(&self) -> Result<OwnedFd, MemfdError> {
         Ok(reopen_file(&self.file)?)
     }
 
-    /// Whether a descriptor is of the same file.
+    /// Returns whether a descriptor refers to the same file.
     pub(super) fn is_file_of(&self, fd: &impl AsFd) -> bool {
         let of = |fd: &dyn AsFd| rustix::fs::fstat(fd.as_fd()).ok().map(|stat| (stat.st_dev, stat.st_ino));
         of(fd).is_some_and(|other| of(&self.file) == Some(other))
     }
 
-    /// A new open file that holds the bytes: for a mapping or a peer, which hold them as long as they are there.
+    /// Opens the file again and locks a range in shared mode. A mapping of the new file, or a peer with its descriptor, keeps the lock as long as
+    /// it exists.
     pub(super) fn hold_range(&self, range: FileRange) -> Result<OwnedFd, MemfdError> {
         let file = self.reopen_file()?;
         let taken = locks::try_lock_range(&file, range, LockMode::Shared).map_err(cause_of("fcntl"))?;
-        // Nobody holds bytes of the device alone.
+        // A conflict is impossible in a valid table, because ranges are locked in shared mode only.
         if taken { Ok(file) } else { Err(MemfdError::Broken) }
     }
 
-    /// Waits for the right to use the table, a bounded time.
+    /// Locks the table; waits at most [`PATIENCE`].
     pub(super) fn lock_table(&self) -> Result<LedgerGuard<'_>, MemfdError> {
-        // Its locks would be its parent's.
+        // A forked child shares the parent's open file, and so its locks.
         if self.here.is_child() {
             return Err(MemfdError::Child);
         }
@@ -158,8 +159,8 @@ impl DeviceLedger {
     }
 }
 
-/// The right to use the table. A process that dies with it leaves nothing half done that matters: a record counts once its id is
-/// written, which comes last.
+/// The lock of the table. A process that dies while it holds the lock leaves a valid table: a record is valid once its id is written, which is
+/// the last store.
 #[derive(Debug)]
 pub(super) struct LedgerGuard<'a> {
     ledger: &'a DeviceLedger,
@@ -173,17 +174,17 @@ impl Drop for LedgerGuard<'_> {
 }
 
 impl LedgerGuard<'_> {
-    /// The next number of a process, never given twice.
+    /// Returns the next process number; each is used once.
     pub(super) fn next_process(&self) -> Result<u64, MemfdError> {
         self.next(NEXT_PROCESS_AT, 1)
     }
 
-    /// The next name of an allocation, never given twice.
+    /// Returns the next allocation id; each is used once.
     pub(super) fn next_id(&self) -> Result<u64, MemfdError> {
         self.next(NEXT_ID_AT, 1)
     }
 
-    /// Bytes of the file that nobody ever had.
+    /// Returns a range of the file that no allocation has used before.
     pub(super) fn next_range(&self, len: u64) -> Result<FileRange, MemfdError> {
         let start = self.ledger.get(NEXT_PLACE_AT)?;
         let end = start.checked_add(len).filter(|end| *end <= END).ok_or(MemfdError::Worn)?;
@@ -204,7 +205,7 @@ impl LedgerGuard<'_> {
         self.ledger.get(CAPACITY_AT)
     }
 
-    /// The allocation in a slot, if there is one.
+    /// Returns the allocation in a slot, if any.
     pub(super) fn read_record(&self, slot: usize) -> Result<Option<AllocationRecord>, MemfdError> {
         let mut words = [0; 6];
         for (at, word) in (record_at(slot)..).step_by(8).zip(&mut words) {
@@ -219,7 +220,7 @@ impl LedgerGuard<'_> {
         }
     }
 
-    /// An allocation is in a slot.
+    /// Writes an allocation to a slot.
     pub(super) fn write_record(&self, slot: usize, record: &AllocationRecord) -> Result<(), MemfdError> {
         let AllocationRecord { id, process, base, len, range } = *record;
         let words = [id, process, base, len, range.start, range.len];
@@ -229,12 +230,12 @@ impl LedgerGuard<'_> {
         Ok(())
     }
 
-    /// Nothing is in a slot any more.
+    /// Marks a slot as free.
     pub(super) fn clear_record(&self, slot: usize) -> Result<(), MemfdError> {
         self.ledger.store_word(record_at(slot), 0)
     }
 
-    /// This process owns what is in a slot, or does no more.
+    /// Makes this process the owner of a slot's allocation, or ends its ownership.
     pub(super) fn set_owner(&self, slot: usize, owns: bool) -> Result<(), MemfdError> {
         let range = owner_of(slot);
         let done = if owns {
@@ -245,12 +246,12 @@ impl LedgerGuard<'_> {
         if done.map_err(cause_of("fcntl"))? { Ok(()) } else { Err(MemfdError::Broken) }
     }
 
-    /// Whether another process owns what is in a slot: has neither freed it nor ended.
+    /// Returns whether another process owns a slot's allocation: it has neither freed it nor ended.
     pub(super) fn is_owned(&self, slot: usize) -> Result<bool, MemfdError> {
         Ok(locks::is_held(&self.ledger.file, owner_of(slot)).map_err(cause_of("fcntl"))?)
     }
 
-    /// Takes back what nobody holds any more.
+    /// Frees the memory and slots of allocations that no process holds.
     pub(super) fn reclaim_unheld(&self) -> Result<(), MemfdError> {
         for slot in 0..SLOTS {
             let Some(record) = self.read_record(slot)? else { continue };
@@ -268,7 +269,7 @@ impl LedgerGuard<'_> {
         rustix::fs::fallocate(&self.ledger.file, flags, range.start, range.len).map_err(cause_of("fallocate"))
     }
 
-    /// A slot with nothing in it, the first.
+    /// Returns the first free slot.
     pub(super) fn find_vacant(&self) -> Result<Option<usize>, MemfdError> {
         for slot in 0..SLOTS {
             if self.read_record(slot)?.is_none() {

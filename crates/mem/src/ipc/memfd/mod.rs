@@ -1,15 +1,15 @@
-//! A device that behaves as a GPU's driver does, between real processes and without a GPU. For tests, benches and machines that have
-//! none; made once, joined by its descriptor.
+//! A simulated device that behaves like a GPU's driver, between real processes and without a GPU. For tests, benchmarks and machines without a
+//! GPU; created once, and joined by its descriptor.
 //!
-//! - Memory of a capacity. Allocations have ids that never come again, though their addresses do, as soon as they can.
-//! - What is freed is overwritten at once ([`poison_word`]), so that who reads on can tell; but as long as any process has it open, or
-//!   holds its descriptor, it is there and counts.
-//! - An allocation is opened once a process, and never over one of the same owner that is stale.
-//! - Any process may be killed at any time; what it held is free when the next one looks.
+//! - It has memory of a limited capacity. Allocation ids are never reused; addresses are reused as soon as possible.
+//! - Freed memory is overwritten at once ([`poison_word`]), so that a stale reader can detect it. It still exists and counts against the
+//!   capacity as long as any process has it open or holds its descriptor.
+//! - A process opens an allocation once, and never while a stale import of the same owner overlaps it.
+//! - Any process may be killed at any time; its memory is reclaimed by the next process that locks the table.
 //!
-//! A child of a fork has nothing of its parent's, and does nothing to it: what it asks for is refused ([`MemfdError::Child`]), what it drops stays. It holds
-//! no memory but what its parent had exported by descriptors at the fork, until it ends or becomes another program. Processes trust each other's table,
-//! as they would a driver.
+//! A forked child has none of its parent's allocations and cannot affect them: its calls fail ([`MemfdError::Child`]), and dropped objects free
+//! nothing. It holds only memory that its parent had exported by descriptors before the fork, until it ends or calls exec. Processes trust each
+//! other's table as they would trust a driver.
 
 mod driver;
 mod error;
@@ -26,44 +26,44 @@ use super::host::random_number;
 use super::table::AllocationTable;
 use super::{CopyPlace, IpcAllocation, IpcAllocationId};
 
-/// A device, as this process has it. What it allocated is freed with it.
+/// A device, as joined by this process. Dropping it frees its allocations.
 #[derive(Debug)]
 pub struct MemfdDevice {
     ledger: DeviceLedger,
     number: u32,
     nonce: u64,
-    /// This process's number among those of the device.
+    /// This process's number on the device.
     process: u64,
     table: RwLock<AllocationTable<DeviceSlot>>,
 }
 
-/// Where an own allocation is.
+/// The slot of an allocation of this process.
 #[derive(Clone, Copy, Debug)]
 struct DeviceSlot {
     slot: usize,
 }
 
-/// What of a device is in use.
+/// Usage of a device.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DeviceUsage {
-    /// Bytes that it has.
+    /// Capacity, in bytes.
     pub capacity: u64,
-    /// Bytes that are allocated, or freed and still open.
+    /// Bytes allocated, or freed and still open in a process.
     pub used: u64,
-    /// Of them those that were freed or whose owner is dead.
+    /// Bytes of `used` that were freed or whose owner is dead.
     pub freed: u64,
-    /// As many allocations.
+    /// Number of allocations that `used` counts.
     pub allocations: usize,
 }
 
-/// What memory is full of that was freed under that id: this word, little-endian, again and again.
+/// Returns the word, little-endian, that fills the memory freed under an allocation id.
 #[must_use]
 pub fn poison_word(id: IpcAllocationId) -> u64 {
     0xdead_0000_0000_0000 ^ id.0
 }
 
 impl MemfdDevice {
-    /// A new device of so many bytes, with the number that its allocations will say.
+    /// Creates a device of `capacity` bytes. Its allocations report `number` as their device.
     ///
     /// # Errors
     /// [`MemfdError`].
@@ -71,7 +71,7 @@ impl MemfdDevice {
         Self::from_ledger(number, DeviceLedger::create(capacity, random_number()?)?)
     }
 
-    /// The device that a descriptor is of.
+    /// Joins the device of a descriptor.
     ///
     /// # Errors
     /// [`MemfdError`].
@@ -86,7 +86,7 @@ impl MemfdDevice {
         Ok(Self { ledger, number, nonce, process, table })
     }
 
-    /// What other processes join by.
+    /// Returns a descriptor by which other processes join.
     ///
     /// # Errors
     /// [`MemfdError`].
@@ -94,7 +94,7 @@ impl MemfdDevice {
         self.ledger.reopen_file()
     }
 
-    /// What is in use now.
+    /// Returns the current usage.
     ///
     /// # Errors
     /// [`MemfdError`].
@@ -127,7 +127,7 @@ impl MemfdDevice {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// New zeroed memory, charged in steps of 64 KiB; its address.
+    /// Allocates zeroed memory, charged in units of 64 KiB; returns its address.
     ///
     /// # Errors
     /// [`AllocError`].
@@ -156,7 +156,8 @@ impl MemfdDevice {
         Ok(base)
     }
 
-    /// Frees the allocation that begins there. It is overwritten at once, also for those who have it open; it counts until nobody has.
+    /// Frees the allocation that begins at `base`. The memory is overwritten at once, also for processes that have it open, and counts against the
+    /// capacity until all of them have closed it.
     ///
     /// # Errors
     /// [`FreeError`].
@@ -175,12 +176,12 @@ impl MemfdDevice {
     }
 }
 
-/// Fills an allocation with its poison.
+/// Fills an allocation with its poison word.
 fn overwrite_freed(table: &AllocationTable<DeviceSlot>, allocation: &IpcAllocation) {
     let words = poison_word(allocation.id).to_le_bytes().repeat(GRANULE / 8);
     for at in (0..allocation.len).step_by(GRANULE) {
         let part = words.get(..GRANULE.min(allocation.len - at)).unwrap_or(&words);
-        // All of it is inside.
+        // Cannot fail: the range lies inside the allocation.
         let _ = table.write(CopyPlace::Own(allocation.base + at), part);
     }
 }

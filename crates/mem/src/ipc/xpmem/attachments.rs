@@ -1,5 +1,5 @@
-//! What is attached of other processes: pieces of their addresses, each at a place here, kept for copies to come until there are too many.
-//! A piece is of addresses, not of what is there: it can be stale no more than they can.
+//! Attachments of other processes: pieces of their address spaces, each mapped at a local address and kept for later copies up to a maximum
+//! number. A piece maps addresses, not their content, so it cannot be stale.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,18 +10,18 @@ use super::library::XpmemLibrary;
 use crate::ipc::OpenedHandle;
 use crate::ipc::error::CallFailure;
 
-/// Bytes of a piece, which begins at a multiple of them. A mapping of them costs addresses, and memory only for pages that are copied from.
+/// Length of a piece, in bytes; a piece begins at a multiple of it. A piece uses addresses, and memory only for pages that are copied from.
 pub(super) const PIECE: usize = 8 << 20;
 
-/// What the proof of a process is in.
+/// Length of the attached page that contains a process's proof, in bytes.
 pub(super) const PAGE: usize = 4096;
 
-/// Another process, of which something is open.
+/// Another process whose handle is open.
 #[derive(Debug)]
 pub(super) struct AttachedPeer {
-    /// If it can be attached: by what.
+    /// The permission to attach its memory; `None` if attaching is refused.
     pub(super) permit: Option<AttachPermit>,
-    /// How it is reached by system calls, or why it is not.
+    /// The handle for copies by system calls, or the reason why those are refused.
     pub(super) by_calls: Result<OpenedHandle, CallFailure>,
 }
 
@@ -29,15 +29,15 @@ pub(super) struct AttachedPeer {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttachPermit {
     pub(super) id: PermitId,
-    /// The page of its proof, attached here.
+    /// Local address of the attached page that contains its proof.
     pub(super) page: usize,
-    /// Where in that the proof is, and what.
+    /// Offset of the proof in that page; `proof` is its value.
     pub(super) word: usize,
     pub(super) proof: u64,
 }
 
 impl AttachPermit {
-    /// Nothing more is attached by it.
+    /// Detaches the proof's page and releases the permission.
     pub(super) fn end_permit(self, driver: &XpmemLibrary) {
         driver.detach_range(self.page);
         driver.release_permit(self.id);
@@ -47,18 +47,18 @@ impl AttachPermit {
 #[derive(Debug)]
 struct AttachedPiece {
     at: usize,
-    /// When it was last copied from.
+    /// Sequence number of its last use.
     used: AtomicU64,
 }
 
-/// Who is open, and what is attached of them. Borrowed as long as bytes are copied, so that nothing is detached under a copy.
+/// Open peers and their attachments. Borrowed during a copy, so that nothing is detached under it.
 #[derive(Debug)]
 pub(super) struct PeerAttachments {
     pub(super) peers: BTreeMap<u64, AttachedPeer>,
     pub(super) next: u64,
-    /// By peer and number of the piece there.
+    /// Pieces, by peer and index of the piece in its address space.
     pieces: BTreeMap<(u64, usize), AttachedPiece>,
-    /// How many of them there may be.
+    /// The maximum number of pieces.
     most: usize,
     uses: AtomicU64,
 }
@@ -70,17 +70,17 @@ impl PeerAttachments {
         Self { peers, next: 1, pieces, most: most.max(1), uses: AtomicU64::new(0) }
     }
 
-    /// Where a piece of a peer is attached.
+    /// Returns the local address of a piece, if it is attached.
     pub(super) fn find_piece(&self, peer: u64, number: usize) -> Option<usize> {
         let piece = self.pieces.get(&(peer, number))?;
         piece.used.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         Some(piece.at)
     }
 
-    /// Attaches a piece of a peer; `None`: it is attached already, by another thread.
+    /// Attaches a piece of a peer; `None` if another thread has attached it already.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library's error.
     pub(super) fn attach_piece(
         &mut self,
         driver: &XpmemLibrary,
@@ -108,7 +108,7 @@ impl PeerAttachments {
         }
     }
 
-    /// Ends what is attached of a peer.
+    /// Detaches all pieces of a peer.
     pub(super) fn detach_peer(&mut self, driver: &XpmemLibrary, peer: u64, permit: AttachPermit) {
         let keys: Vec<_> = self.pieces.range((peer, 0)..=(peer, usize::MAX)).map(|(key, _)| *key).collect();
         keys.into_iter().for_each(|(peer, number)| self.detach_piece(driver, peer, number));

@@ -1,4 +1,4 @@
-//! XPMEM's functions, and what their failures are.
+//! XPMEM's functions, and their errors.
 
 use std::ffi::c_void;
 use std::io;
@@ -14,23 +14,23 @@ use crate::ipc::NoMemory;
 use crate::ipc::error::CallFailure;
 use crate::ipc::mapping::cause_of;
 
-/// What holds library and module.
+/// The package that contains library and module.
 const PACKAGE: &str = "XPMEM, the kernel module and its library (github.com/hpc/xpmem)";
 
-/// Who may get what this process shows: the same user, as with system calls.
+/// Access mode of this process's segment: the same user only, as with system calls.
 const MODE: usize = 0o600;
 
-/// The library. It keeps the module open until the process ends.
+/// The library. It keeps the module's device open until the process ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct XpmemLibrary {
     calls: Calls,
 }
 
 impl XpmemLibrary {
-    /// Opens the library, and asks it for its module.
+    /// Opens the library and the module.
     ///
     /// # Errors
-    /// [`NoMemory`] says which of the two is not there.
+    /// [`NoMemory`] names the missing one of the two.
     pub(super) fn load() -> Result<Self, NoMemory> {
         let library = DynamicLibrary::open(&[LIBRARY], PACKAGE)?;
         let calls = table!(library, calls;
@@ -42,7 +42,7 @@ impl XpmemLibrary {
             attach Attach c"xpmem_attach"
             detach Detach c"xpmem_detach"
         );
-        // SAFETY: takes nothing, and opens the module's device.
+        // SAFETY: the call takes no arguments; it opens the module's device.
         let version = unsafe { (calls.version)() };
         match check_status("xpmem_version", version.into()) {
             Ok(_) => Ok(Self { calls }),
@@ -53,34 +53,34 @@ impl XpmemLibrary {
         }
     }
 
-    /// Shows all of this process's addresses to others of the same user.
+    /// Makes all addresses of this process available to processes of the same user.
     pub(super) fn make_segment(&self) -> Result<SegmentId, CallFailure> {
         let mode = ptr::without_provenance_mut(MODE);
-        // SAFETY: nothing is touched; what others attach they copy from, as they might by system calls.
+        // SAFETY: the call accesses no memory. Other processes can then copy as they could by system calls.
         check_status("xpmem_make", unsafe {
             (self.calls.make)(ptr::null_mut(), MAXADDR_SIZE, PERMIT_MODE, mode)
         })
     }
 
-    /// Shows them no more.
+    /// Removes a segment.
     pub(super) fn remove(&self, segment: SegmentId) {
-        // SAFETY: a number. One that is none changes nothing; the process's end removes it, too.
+        // SAFETY: the call takes a number; an unknown one changes nothing. The module also removes the segment when the process ends.
         unsafe { (self.calls.remove)(segment) };
     }
 
-    /// Asks for another process's addresses.
+    /// Gets the permission to attach another process's segment.
     pub(super) fn get(&self, segment: SegmentId) -> Result<PermitId, CallFailure> {
-        // SAFETY: numbers, and null as is asked for.
+        // SAFETY: the call takes numbers, and a null pointer as the interface requires.
         check_status("xpmem_get", unsafe { (self.calls.get)(segment, RDWR, PERMIT_MODE, ptr::null_mut()) })
     }
 
-    /// Is done with them; what is attached of them is so no more.
+    /// Releases a permission, which also detaches its attachments.
     pub(super) fn release_permit(&self, permit: PermitId) {
-        // SAFETY: as of `remove`.
+        // SAFETY: the call takes a number; an unknown one changes nothing.
         unsafe { (self.calls.release)(permit) };
     }
 
-    /// Attaches bytes from an address of the other process on, which begins a page; where.
+    /// Attaches `len` bytes of another process, from the page-aligned address `from` on; returns the local address.
     pub(super) fn attach_range(
         &self,
         permit: PermitId,
@@ -90,21 +90,21 @@ impl XpmemLibrary {
         let invalid = CallFailure::System { call: "xpmem_attach", code: libc::EINVAL };
         let offset = i64::try_from(from).map_err(|_| invalid)?;
         let what = Addr { apid: permit, offset };
-        // SAFETY: a new mapping at a place of the kernel's choice replaces nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let at = unsafe { (self.calls.attach)(what, len, ptr::null_mut()) };
         let is_none = at.addr() == usize::MAX || at.is_null();
         check_status("xpmem_attach", if is_none { -1 } else { 0 })?;
         Ok(at.expose_provenance())
     }
 
-    /// It is attached no more.
+    /// Detaches a range.
     pub(super) fn detach_range(&self, at: usize) {
-        // SAFETY: what `attach` gave, which nobody copies from any more. What the library says of it changes nothing.
+        // SAFETY: `attach_range` returned the address, and no copy uses it any more. The caller could not act on an error.
         unsafe { (self.calls.detach)(ptr::with_exposed_provenance_mut::<c_void>(at)) };
     }
 }
 
-/// What a function failed with, if it did.
+/// Converts -1 to the error of the last system call.
 fn check_status(call: &'static str, got: i64) -> Result<i64, CallFailure> {
     if got == -1 { Err(cause_of(call)(io::Error::last_os_error())) } else { Ok(got) }
 }

@@ -1,13 +1,14 @@
-//! Any memory of a process, attached by XPMEM (a kernel module, and its library that is opened at run time): what [`PrivateMemory`] reaches by a
-//! system call for each copy is mapped here, and read without one from then on.
+//! Any memory of a process, attached by XPMEM (a kernel module with a library that is opened at run time). Memory that [`PrivateMemory`] copies
+//! by a system call is mapped here once, and then read without one.
 //!
-//! A process shows all its addresses once; who opens its handle asks for them once, and attaches pieces of them as copies need them. What is
-//! attached is addresses: the kernel takes pages away when their owner frees them or dies, so nothing is stale, and a copy of what is
-//! not there ends ([`FaultGuard`]) and is made by a system call, which says why it cannot be. So is each copy that is not attached, and all
-//! that is written to another process, in one go: the module maps pages that their owner may only read so that others write them (`xpmem_pin_page`), and a system call
-//! refuses that.
+//! A process makes all its addresses available once. A peer that opens its handle gets one permission, and attaches pieces of the address space
+//! as copies need them. An attachment maps addresses: the kernel removes pages when their owner frees them or dies, so no attachment is stale.
+//! A copy from a removed page ends ([`FaultGuard`]) and is repeated by a system call, which returns the cause.
 //!
-//! A child of a fork is refused whatever it asks: what its parent shows is its parent's, and nothing that its parent has attached is there.
+//! Copies without an attachment use system calls, and so do all writes to another process. The module maps pages that their owner may only read
+//! as writable for others (`xpmem_pin_page`), whereas a system call rejects a write to such a page.
+//!
+//! Every call fails in a forked child: the segment belongs to the parent, and the parent's attachments do not exist in the child.
 
 mod attachments;
 mod library;
@@ -36,14 +37,14 @@ use super::{
 };
 use crate::{MemoryKind, MemoryRange};
 
-/// This process's memory for others, and that of others for this one.
+/// This process's memory for peers, and the peers' memory for this process.
 #[derive(Debug)]
 pub struct XpmemMemory {
     driver: XpmemLibrary,
     guard: FaultGuard,
     here: ForkGuard,
     private: PrivateMemory,
-    /// What this process shows.
+    /// The segment by which peers attach this process's memory.
     segment: SegmentId,
     open: RwLock<PeerAttachments>,
     attached: AtomicU64,
@@ -51,30 +52,30 @@ pub struct XpmemMemory {
     refused: AtomicU64,
 }
 
-/// What was attached, and what was not.
+/// Counters of attachments.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AttachCounts {
-    /// Pieces that were attached.
+    /// Number of pieces attached.
     pub attached: u64,
-    /// Copies from other processes that what is attached did not do, and were left to system calls.
+    /// Number of copies from other processes that attachments could not serve and that system calls made.
     pub by_calls: u64,
-    /// Processes that were opened and cannot be attached.
+    /// Number of opened processes that cannot be attached.
     pub refused: u64,
 }
 
-/// Pieces that are attached at a time, of all processes together: 8 GiB of addresses.
+/// The maximum number of pieces attached at a time, over all processes: 8 GiB of addresses.
 const PIECES_MAX: usize = 1024;
 
 impl XpmemMemory {
-    /// For this process, once it has attached a piece of its own memory and read it.
+    /// Creates the kind for this process, after a trial: it attaches a piece of its own memory and reads it.
     ///
     /// # Errors
-    /// [`NoMemory`]: there is no library, or no module, or it does not let this process.
+    /// [`NoMemory`]: the library or the module is missing, or the module refuses this process.
     pub fn open() -> Result<Self, NoMemory> {
         Self::with_pieces(PIECES_MAX)
     }
 
-    /// The same with at most so many pieces attached at a time.
+    /// Creates the kind with at most `most` pieces attached at a time.
     ///
     /// # Errors
     /// As [`XpmemMemory::open`].
@@ -83,7 +84,7 @@ impl XpmemMemory {
         let guard = FaultGuard::install()?;
         let here = ForkGuard::new()?;
         let private = PrivateMemory::new()?;
-        // From here on it is removed with the value.
+        // From here on, the segment is removed when the value is dropped.
         let this = Self {
             driver,
             guard,
@@ -100,7 +101,7 @@ impl XpmemMemory {
         Ok(this)
     }
 
-    /// What was attached, and what was not.
+    /// Returns the counters of attachments.
     #[must_use]
     pub fn attach_counts(&self) -> AttachCounts {
         let [attached, by_calls, refused] =
@@ -108,7 +109,7 @@ impl XpmemMemory {
         AttachCounts { attached, by_calls, refused }
     }
 
-    /// New zeroed memory, for whoever has no other; see [`PrivateMemory::alloc`].
+    /// Allocates zeroed memory, for callers without another allocator; see [`PrivateMemory::alloc`].
     ///
     /// # Errors
     /// [`HostError`].
@@ -122,7 +123,7 @@ impl XpmemMemory {
         self.private.admit_memory(memory)
     }
 
-    /// Frees it.
+    /// Frees memory, as [`PrivateMemory::free`].
     ///
     /// # Errors
     /// [`HostError`].
@@ -131,7 +132,7 @@ impl XpmemMemory {
         self.private.free(addr)
     }
 
-    /// A child of a fork has nothing of its parent's.
+    /// Fails in a forked child.
     fn check_process(&self) -> Result<(), CallFailure> {
         self.here.check_process()
     }
@@ -144,7 +145,7 @@ impl XpmemMemory {
         self.open.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The permission to attach the memory of a process, once that has proved to be it.
+    /// Gets the permission to attach the memory of a process, and verifies the process by its proof.
     fn request_permit(
         &self,
         segment: SegmentId,
@@ -163,24 +164,24 @@ impl XpmemMemory {
         Err(CallFailure::System { call: "xpmem_attach", code: libc::ESRCH })
     }
 
-    /// Whether the process of a permission is there, and the one that was meant.
+    /// Returns whether the process of a permission still exists and has the expected proof.
     fn is_there(&self, permit: AttachPermit) -> bool {
         let mut found = 0_u64;
         let to = std::ptr::from_mut(&mut found).expose_provenance();
-        // SAFETY: an own word, for as long as the call; of what is attached, which is a whole page, another one.
+        // SAFETY: the target is a local word, borrowed for the call; the source lies in the attached page of the permission, a different page.
         (unsafe { self.guard.copy_guarded(to, permit.page + permit.word, 8) }) && found == permit.proof
     }
 
-    /// Copies bytes of a process to an address here, by what is attached of it. Whether all were copied so.
+    /// Copies bytes of a process to a local address by its attachments. Returns whether all bytes were copied.
     ///
     /// # Safety
-    /// As [`FaultGuard::copy_guarded`], of `to`.
+    /// As [`FaultGuard::copy_guarded`] requires for `to`.
     unsafe fn pull_bytes(&self, peer: u64, from: usize, to: usize, len: usize) -> bool {
         let mut done = 0;
         while done < len {
             let at = from + done;
             let part = (PIECE - at % PIECE).min(len - done);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the conditions for `to`.
             if !unsafe { self.pull_part(peer, at, to + done, part) } {
                 return false;
             }
@@ -189,16 +190,16 @@ impl XpmemMemory {
         true
     }
 
-    /// The same of bytes of one piece.
+    /// Copies bytes that lie in one piece, as [`XpmemMemory::pull_bytes`].
     ///
     /// # Safety
-    /// As above.
+    /// As [`XpmemMemory::pull_bytes`].
     unsafe fn pull_part(&self, peer: u64, from: usize, to: usize, len: usize) -> bool {
-        // The second time it is attached, unless others need the room.
+        // In the second pass the piece is attached, unless another thread has displaced it.
         for _ in 0..2 {
             let open = self.open_ones();
             if let Some(at) = open.find_piece(peer, from / PIECE) {
-                // SAFETY: the caller's promise; a piece is attached as long as this is borrowed, and the bytes are all inside.
+                // SAFETY: the caller guarantees `to`; the piece stays attached while `open` is borrowed, and all bytes lie inside it.
                 return unsafe { self.guard.copy_guarded(to, at + from % PIECE, len) };
             }
             drop(open);
@@ -209,9 +210,9 @@ impl XpmemMemory {
         false
     }
 
-    /// Attaches a piece of a process; whether it is attached.
+    /// Attaches a piece of a process; returns whether it is attached.
     fn attach_piece(&self, peer: u64, number: usize) -> bool {
-        // Without the handler a copy would end the process.
+        // Without the handler, a fault during a copy would kill the process.
         if !self.guard.is_in_place() {
             return false;
         }
@@ -226,7 +227,7 @@ impl XpmemMemory {
         }
     }
 
-    /// The process that a place is in, if it is another one's, and the address there.
+    /// Returns the process of a place if it is another one, and the address in it.
     fn resolve_place(&self, at: CopyPlace<'_>, len: usize) -> Result<(Option<u64>, usize), CopyError> {
         self.check_process().map_err(CopyError::Refused)?;
         let (peer, addr) = match at {
@@ -242,7 +243,7 @@ impl XpmemMemory {
         }
     }
 
-    /// Has system calls do what is not attached.
+    /// Runs a copy by system calls instead of attachments.
     fn call_private<T>(
         &self,
         peer: u64,
@@ -293,10 +294,10 @@ impl IpcMemory for XpmemMemory {
                 let [_, addr, proof, segment] = handle.parse_words(IpcHandle::XPMEM)?;
                 let addr = usize::try_from(addr).ok().filter(|addr| addr.is_multiple_of(8));
                 let addr = addr.ok_or(IpcHandleError::Value("address"))?;
-                // Whatever node of this process it is: attached, all addresses of the process would be reached.
+                // Refused for every handle of this process: an attachment would make all its addresses accessible.
                 let is_own = process::is_own(addr, proof) || segment.cast_signed() == self.segment;
                 match descriptor {
-                    // Whom it is refused to says the other way.
+                    // If this is refused, opening by system calls below returns the reason.
                     None if !is_own => self.request_permit(segment.cast_signed(), addr, proof),
                     _ => Err(CallFailure::System { call: "xpmem_get", code: libc::EINVAL }),
                 }
@@ -308,7 +309,7 @@ impl IpcMemory for XpmemMemory {
             (Err(HandleOpenError::Refused { cause, .. } | HandleOpenError::Other(cause)), Ok(_)) => {
                 Err(cause)
             }
-            // Its number is another one's here, or nobody's: they are in two namespaces.
+            // The process number is unknown here, or belongs to another process: the two are in different PID namespaces.
             (Err(_), Ok(_)) => Err(CallFailure::System { call: "process_vm_readv", code: libc::ESRCH }),
         };
         self.refused.fetch_add(u64::from(permit.is_err()), Ordering::Relaxed);
@@ -341,7 +342,7 @@ impl IpcMemory for XpmemMemory {
             return self.private.read(from, out);
         };
         let to = out.as_mut_ptr().expose_provenance();
-        // SAFETY: an exclusive borrow, as long as the call.
+        // SAFETY: `out` is borrowed exclusively during the call.
         if unsafe { self.pull_bytes(peer, addr, to, out.len()) } {
             return Ok(());
         }
@@ -377,7 +378,7 @@ impl IpcMemory for XpmemMemory {
                     CopyTarget::Memory(..) | CopyTarget::Open(..) => None,
                 };
                 let held = self.private.hold_blocks([to.own_address(), None], len)?;
-                // SAFETY: memory that says how long it is, or bytes inside a block that is held: no reference exists to either.
+                // SAFETY: the target is a checked range of a `MemoryRange` or lies inside a held block: no reference exists to it.
                 if to_here.is_some_and(|to| unsafe { self.pull_bytes(peer, addr, to, len) }) {
                     return Ok(());
                 }

@@ -1,4 +1,4 @@
-//! Level Zero's functions for sharing memory, and what their failures mean.
+//! Level Zero's functions for sharing memory, and the meaning of their errors.
 
 use trunkline_sys::ze::{self as calls, Calls, Status, status};
 
@@ -45,7 +45,7 @@ pub(super) fn check_status(call: &'static str, code: Status) -> Result<(), Drive
     if code == status::SUCCESS { Ok(()) } else { Err(to_call_error(call, code)) }
 }
 
-/// What a call was refused with.
+/// Describes the failure of a call.
 pub(super) fn to_call_error(call: &'static str, code: Status) -> DriverCallError {
     let (name, remedy) = match code {
         status::OUT_OF_HOST_MEMORY => ("ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY", "free memory of the host"),
@@ -66,7 +66,7 @@ pub(super) fn to_call_error(call: &'static str, code: Status) -> DriverCallError
     DriverCallError { call, code, name: name.to_owned(), remedy }
 }
 
-/// What a failure means for who opens.
+/// Converts a failed call into the error of the code that opens a handle.
 pub(super) fn open_error(error: DriverCallError) -> HandleOpenError {
     let code = error.code;
     let cause = CallFailure::Driver(error);

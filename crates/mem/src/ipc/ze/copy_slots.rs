@@ -1,5 +1,5 @@
-//! How copies go on after they were begun: in immediate lists of commands, each with an event behind its copies. A list is not in order by itself: the event is
-//! signalled by a barrier.
+//! Asynchronous copies of Level Zero: in immediate command lists, each with an event behind its copies. A list does not execute in order, so
+//! the event is signalled by a barrier.
 
 use std::ptr;
 use std::sync::PoisonError;
@@ -13,7 +13,7 @@ use crate::ipc::driver_memory::{CopyStreams, RawCopy};
 
 impl ZeDrivers {
     fn end_pool(&self, pool: &EventPool) {
-        // SAFETY: a pool of ours without an event, once. Its result changes nothing.
+        // SAFETY: the pool was created by this value, contains no event, and is destroyed once. The caller could not act on an error.
         let _ = unsafe { (self.calls.event_pool_destroy)(pool.0) };
     }
 }
@@ -27,7 +27,7 @@ impl CopyStreams for ZeDrivers {
     }
 
     fn end_stream(&self, _device: u32, list: *mut ZeCommandList) {
-        // SAFETY: a list of ours, on which nothing is under way, once. Its result changes nothing.
+        // SAFETY: the list was created by this value, has no command in flight, and is destroyed once. The caller could not act on an error.
         let _ = unsafe { (self.calls.command_list_destroy)(list) };
     }
 
@@ -40,7 +40,7 @@ impl CopyStreams for ZeDrivers {
         };
         let mut on = self.device_handle(device);
         let mut pool = ptr::null_mut();
-        // SAFETY: a description, a device and a place of ours.
+        // SAFETY: the arguments are a description, a device of the driver and local variables.
         let code = unsafe {
             (self.calls.event_pool_create)(self.context, &raw const desc, 1, &raw mut on, &raw mut pool)
         };
@@ -54,7 +54,7 @@ impl CopyStreams for ZeDrivers {
         };
         let pool = EventPool(pool);
         let mut made = ptr::null_mut();
-        // SAFETY: the pool's only place, a description and a place of ours.
+        // SAFETY: the index is the only one of the pool; the other arguments are a description and a local variable.
         let code = unsafe { (self.calls.event_create)(pool.0, &raw const desc, &raw mut made) };
         check_status("zeEventCreate", code).inspect_err(|_| self.end_pool(&pool))?;
         self.pools.lock().unwrap_or_else(PoisonError::into_inner).insert(made.addr(), pool);
@@ -62,7 +62,7 @@ impl CopyStreams for ZeDrivers {
     }
 
     fn end_event(&self, _device: u32, event: *mut ZeEvent) {
-        // SAFETY: an event of ours, once. Its result changes nothing.
+        // SAFETY: the event was created by this value and is destroyed once. The caller could not act on an error.
         let _ = unsafe { (self.calls.event_destroy)(event) };
         let pool = self.pools.lock().unwrap_or_else(PoisonError::into_inner).remove(&event.addr());
         pool.iter().for_each(|pool| self.end_pool(pool));
@@ -74,7 +74,7 @@ impl CopyStreams for ZeDrivers {
         list: *mut ZeCommandList,
         copy: RawCopy,
     ) -> Result<(), DriverCallError> {
-        // SAFETY: the caller's promise; one thread at a time uses slots.
+        // SAFETY: the caller guarantees the memory, and only one thread at a time uses slots.
         unsafe { self.append_copy(list, copy) }
     }
 
@@ -84,15 +84,15 @@ impl CopyStreams for ZeDrivers {
         event: *mut ZeEvent,
         list: *mut ZeCommandList,
     ) -> Result<(), DriverCallError> {
-        // SAFETY: an event of ours, which nothing is to signal.
+        // SAFETY: the event was created by this value, and no command in flight signals it.
         check_status("zeEventHostReset", unsafe { (self.calls.event_host_reset)(event) })?;
-        // SAFETY: a list and an event of ours; nothing else is waited for.
+        // SAFETY: the list and the event were created by this value; the barrier waits for no events.
         let code = unsafe { (self.calls.command_list_append_barrier)(list, event, 0, ptr::null_mut()) };
         check_status("zeCommandListAppendBarrier", code)
     }
 
     fn has_ended(&self, _device: u32, event: *mut ZeEvent) -> Result<bool, DriverCallError> {
-        // SAFETY: an event of ours.
+        // SAFETY: the event was created by this value.
         match unsafe { (self.calls.event_query_status)(event) } {
             status::NOT_READY => Ok(false),
             code => check_status("zeEventQueryStatus", code).map(|()| true),
@@ -100,10 +100,10 @@ impl CopyStreams for ZeDrivers {
     }
 
     fn synchronize_stream(&self, device: u32, list: *mut ZeCommandList) -> Result<(), DriverCallError> {
-        // That of the slot may be behind its first copies only.
+        // Uses its own event, because the slot's event may cover only its first copies.
         let event = self.make_event(device)?;
         let ended = self.record_event(device, event, list).and_then(|()| {
-            // SAFETY: an event of ours.
+            // SAFETY: the event was created above.
             let code = unsafe { (self.calls.event_host_synchronize)(event, u64::MAX) };
             check_status("zeEventHostSynchronize", code)
         });

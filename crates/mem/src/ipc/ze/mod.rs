@@ -1,14 +1,15 @@
 //! Memory of Intel's devices, by Level Zero.
 //!
-//! A device may be a card of several tiles; each tile is a device, too, with memory and copy engines of its own. The cards are numbered first,
-//! and behind them their tiles. Memory of others is mapped for the device that copies it, of each such device anew: for the one, tile or card,
-//! that a buffer of this process is of, and for memory of the host for the one that was opened. Memory of a card that lies on several tiles has
-//! a descriptor for each, of which the interface gives the first: what is mapped by that is too short, and goes another way, as do bytes of
-//! several allocations, and what is put at addresses of the process's own choice (`zeVirtualMemMap`).
+//! A device may be a card of several tiles; each tile is also a device, with memory and copy engines of its own. The cards are numbered first,
+//! followed by their tiles. Imported memory is mapped, once per device, for the device that copies it: the tile or card of this process's
+//! buffer, or for memory of the host the device that was opened.
 //!
-//! A handle begins with a descriptor (a dma-buf) of its process. A copy of it goes along, and the importer puts its own in its place.
-//! The driver holds the memory for a handle, freed or not, until that is put back: once for each time it was got. So an export lasts
-//! from the first use of the memory to the last word that it was unmapped, and ends with one `zeMemPutIpcHandle`.
+//! Memory of a card that spans several tiles has one descriptor per tile, of which the interface returns the first. Its mapping is too short,
+//! so such memory is not shared here; neither are ranges over several allocations and memory mapped by `zeVirtualMemMap`.
+//!
+//! A handle begins with a descriptor (a dma-buf) of its process. A duplicate is passed along, and the importer replaces the number by that of
+//! its own descriptor. The driver holds the memory for a handle, even if it is freed, until the handle is put back, once for each time it was
+//! got. An export therefore lasts from the first use of the memory until all peers have unmapped it, and ends with one `zeMemPutIpcHandle`.
 
 mod calls;
 mod copy_slots;
@@ -35,12 +36,12 @@ use crate::gpu::{DriverCallError, GpuUnavailable};
 /// Memory of Intel's devices.
 pub type LevelZero = DriverMemory<ZeDrivers>;
 
-/// Devices of a driver that are looked at, and tiles of a card.
+/// The maximum number of devices considered, and of tiles per card.
 const DEVICES_MAX: u32 = 256;
-/// What is allocated here begins at a multiple of that.
+/// Alignment of allocations made here, in bytes.
 const ALIGNMENT: usize = 64 << 10;
 
-/// The driver, and the device that memory of others is mapped for.
+/// The driver, and the device for which imported memory is mapped.
 pub struct ZeDrivers {
     calls: Calls,
     context: *mut ZeContext,
@@ -49,21 +50,22 @@ pub struct ZeDrivers {
     slots: CopySlots<Self>,
     /// The pool that each event of the slots is in, by the event's address: one event per pool.
     pools: Mutex<BTreeMap<usize, EventPool>>,
-    /// How often each address is open. Some drivers give the same one again for another tile of a card, and end it when it is closed once.
+    /// Number of opens per address. Some drivers return the same address again for another tile of a card, and unmap it at the first close.
     open: Mutex<BTreeMap<usize, u32>>,
 }
 
-/// Room for an event.
+/// A pool with room for one event.
 struct EventPool(*mut ze::ZeEventPool);
 
 /// A card or a tile.
 struct CardOrTile {
     handle: *mut ZeDevice,
-    /// What copies, from the first time on; of one thread at a time.
+    /// The list for synchronous copies, created on first use and used by one thread at a time.
     list: Mutex<*mut ZeCommandList>,
 }
 
-// SAFETY: the driver may be called by any thread, but for the lists, which are locked; those of slots by the owner of all batches (`DriverMemory::lock_batches`).
+// SAFETY: any thread may call the driver, except for the lists. Those are locked; lists of slots are used by the owner of all batches
+// (`DriverMemory::lock_batches`).
 unsafe impl Send for ZeDrivers {}
 // SAFETY: as above.
 unsafe impl Sync for ZeDrivers {}
@@ -73,7 +75,7 @@ impl ZeDrivers {
         self.devices.get(device as usize).map_or(ptr::null_mut(), |device| device.handle)
     }
 
-    /// What copies with a device, for the caller alone; made when it is first wanted.
+    /// Locks the list for synchronous copies of a device; creates it on first use.
     fn lock_command_list(&self, device: u32) -> Result<MutexGuard<'_, *mut ZeCommandList>, DriverCallError> {
         let found = self.devices.get(device as usize);
         let Some(CardOrTile { handle, list }) = found else {
@@ -98,7 +100,7 @@ impl ZeDrivers {
         };
         let create = self.calls.command_list_create_immediate;
         let mut made = ptr::null_mut();
-        // SAFETY: a description and a place of ours.
+        // SAFETY: the arguments are a description and a local variable.
         let code = unsafe { create(self.context, device, &raw const queue, &raw mut made) };
         check_status("zeCommandListCreateImmediate", code)?;
         Ok(made)
@@ -117,7 +119,7 @@ impl ZeDrivers {
         let out = ptr::with_exposed_provenance(from);
         let none = ptr::null_mut();
         let nobody = ptr::null_mut();
-        // SAFETY: the caller's promise, and a list of ours.
+        // SAFETY: the caller guarantees the memory and exclusive use of the list, which this value created.
         let code =
             unsafe { (self.calls.command_list_append_memory_copy)(list, into, out, len, none, 0, nobody) };
         check_status("zeCommandListAppendMemoryCopy", code)
@@ -133,7 +135,7 @@ impl ZeDrivers {
             page_size: 0,
         };
         let mut device = ptr::null_mut();
-        // SAFETY: places of ours; the address is only looked up.
+        // SAFETY: the call writes to local variables; it does not access the address.
         let code = unsafe {
             (self.calls.mem_get_alloc_properties)(self.context, at, &raw mut found, &raw mut device)
         };
@@ -151,7 +153,7 @@ impl ZeDrivers {
         let at = ptr::with_exposed_provenance::<c_void>(addr);
         let mut base = ptr::null_mut();
         let mut len = 0;
-        // SAFETY: as above.
+        // SAFETY: the call writes to local variables; it does not access the address.
         let code =
             unsafe { (self.calls.mem_get_address_range)(self.context, at, &raw mut base, &raw mut len) };
         check_status("zeMemGetAddressRange", code)?;
@@ -160,27 +162,27 @@ impl ZeDrivers {
 
     fn put_ipc_handle(&self, bytes: [u8; 64]) -> Result<(), DriverCallError> {
         let handle = ZeIpcMemHandle { data: bytes.map(u8::cast_signed) };
-        // SAFETY: the driver knows what it has given, and refuses the rest.
+        // SAFETY: the driver rejects handles that it has not created.
         check_status("zeMemPutIpcHandle", unsafe { (self.calls.mem_put_ipc_handle)(self.context, handle) })
     }
 
     fn close_handle(&self, addr: usize) -> Result<(), DriverCallError> {
         let at = ptr::with_exposed_provenance::<c_void>(addr);
-        // SAFETY: as above.
+        // SAFETY: the driver rejects addresses that it has not mapped.
         check_status("zeMemCloseIpcHandle", unsafe { (self.calls.mem_close_ipc_handle)(self.context, at) })
     }
 }
 
-/// The cards, and behind them their tiles.
+/// Returns the cards, followed by their tiles.
 fn list_devices(calls: &Calls, driver: *mut ZeDriver) -> Result<Vec<CardOrTile>, GpuUnavailable> {
     let mut handles = list_handles("zeDeviceGet", |count, places| {
-        // SAFETY: as many places as the number says, or none.
+        // SAFETY: there are as many places as `count` states, or none.
         unsafe { (calls.device_get)(driver, count, places) }
     })?;
     for card in 0..handles.len() {
         let Some(card) = handles.get(card).copied() else { break };
         handles.extend(list_handles("zeDeviceGetSubDevices", |count, places| {
-            // SAFETY: as above; the card is one that the driver gave.
+            // SAFETY: there are as many places as `count` states, or none; the driver returned the card.
             unsafe { (calls.device_get_sub_devices)(card, count, places) }
         })?);
     }
@@ -188,7 +190,7 @@ fn list_devices(calls: &Calls, driver: *mut ZeDriver) -> Result<Vec<CardOrTile>,
     Ok(handles.into_iter().map(|handle| CardOrTile { handle, list: Mutex::new(ptr::null_mut()) }).collect())
 }
 
-/// What a call lists: asked for the number first.
+/// Calls a listing function twice: first for the number, then for the handles.
 fn list_handles(
     call: &'static str,
     list: impl Fn(*mut u32, *mut *mut ZeDevice) -> Status,
@@ -204,7 +206,7 @@ fn list_handles(
     Ok(found)
 }
 
-/// The descriptor that a driver's handle begins with.
+/// Returns the descriptor with which a driver's handle begins.
 fn descriptor_of(bytes: &[u8; 64]) -> c_int {
     let [a, b, c, d, ..] = *bytes;
     c_int::from_ne_bytes([a, b, c, d])
@@ -215,17 +217,17 @@ impl IpcDriver for ZeDrivers {
 
     const KINDS: &'static [u8] = &[IpcHandle::LEVEL_ZERO];
 
-    /// The last handle of memory that its owner has freed frees it.
+    /// Putting the last handle of memory that its owner has freed also frees the memory.
     const UNEXPORT_MAY_WAIT: bool = true;
 
     fn open_for_device(device: u32) -> Result<Self, NoMemory> {
         let calls = calls::load_calls()?;
-        // SAFETY: one flag; may be called again and by others.
+        // SAFETY: the call takes a flag, and may be repeated, also by other code of the process.
         check_status("zeInit", unsafe { (calls.init)(ze::INIT_FLAG_GPU_ONLY) })
             .map_err(GpuUnavailable::Driver)?;
         let mut driver: *mut ZeDriver = ptr::null_mut();
         let mut drivers = 1;
-        // SAFETY: room for one, and the number says so.
+        // SAFETY: there is room for one driver, as `drivers` states.
         let code = unsafe { (calls.driver_get)(&raw mut drivers, &raw mut driver) };
         check_status("zeDriverGet", code).map_err(GpuUnavailable::Driver)?;
         let devices = if drivers == 0 { Vec::new() } else { list_devices(&calls, driver)? };
@@ -234,7 +236,7 @@ impl IpcDriver for ZeDrivers {
         }
         let desc = ze::ZeContextDesc { stype: ze::STRUCTURE_TYPE_CONTEXT_DESC, next: ptr::null(), flags: 0 };
         let mut context = ptr::null_mut();
-        // SAFETY: a description and a place of ours.
+        // SAFETY: the arguments are a description and a local variable.
         let code = unsafe { (calls.context_create)(driver, &raw const desc, &raw mut context) };
         check_status("zeContextCreate", code).map_err(GpuUnavailable::Driver)?;
         let slots = CopySlots::for_devices(devices.len() as u32, device);
@@ -273,7 +275,7 @@ impl IpcDriver for ZeDrivers {
         }
         let mut handle = ZeIpcMemHandle { data: [0; 64] };
         let at = ptr::with_exposed_provenance::<c_void>(of.base);
-        // SAFETY: writes 64 bytes to a place of ours; the address is only looked up.
+        // SAFETY: the call writes 64 bytes to a local variable; it does not access the address.
         let code = unsafe { (self.calls.mem_get_ipc_handle)(self.context, at, &raw mut handle) };
         check_status("zeMemGetIpcHandle", code).map_err(|error| ExportError::Other(error.into()))?;
         let bytes = handle.data.map(i8::cast_unsigned);
@@ -282,7 +284,7 @@ impl IpcDriver for ZeDrivers {
         let copy = if fd < 0 {
             Err(CallFailure::System { call: "zeMemGetIpcHandle", code: libc::EBADF })
         } else {
-            // SAFETY: the driver's, which is open until the handle is put.
+            // SAFETY: the descriptor belongs to the driver, which keeps it open until the handle is put.
             let theirs = unsafe { BorrowedFd::borrow_raw(fd) };
             theirs.try_clone_to_owned().map_err(|error| CallFailure::from_system("fcntl", &error))
         };
@@ -316,9 +318,9 @@ impl IpcDriver for ZeDrivers {
         let handle = ZeIpcMemHandle { data: bytes.map(u8::cast_signed) };
         let mut at = ptr::null_mut();
         let on = self.device_handle(device.unwrap_or(self.device));
-        // SAFETY: writes an address to a place of ours; the driver looks at the bytes of the handle, and the descriptor is open.
+        // SAFETY: the call writes an address to a local variable; the driver validates the handle, whose descriptor is open.
         let code = unsafe { (self.calls.mem_open_ipc_handle)(self.context, on, handle, 0, &raw mut at) };
-        // What is mapped holds the memory; the descriptor closes here.
+        // The mapping holds the memory; the descriptor can be closed.
         drop(fd);
         check_status("zeMemOpenIpcHandle", code).map_err(open_error)?;
         let at = at.expose_provenance();
@@ -353,7 +355,7 @@ impl IpcDriver for ZeDrivers {
             return Ok(());
         }
         let list = self.lock_command_list(device.unwrap_or(self.device))?;
-        // SAFETY: the caller's promise; the list is locked, and has done it when the call returns.
+        // SAFETY: the caller guarantees the memory; the list is locked, and the copy has completed when the call returns.
         Ok(unsafe { self.append_copy(*list, copy) }?)
     }
 
@@ -369,7 +371,7 @@ impl IpcDriver for ZeDrivers {
             ordinal: 0,
         };
         let mut at = ptr::null_mut();
-        // SAFETY: a description and a place of ours.
+        // SAFETY: the arguments are a description and a local variable.
         let code = unsafe {
             (self.calls.mem_alloc_device)(
                 self.context,
@@ -386,7 +388,7 @@ impl IpcDriver for ZeDrivers {
 
     fn free(&self, addr: usize) -> Result<(), CallFailure> {
         let at = ptr::with_exposed_provenance_mut(addr);
-        // SAFETY: the driver knows what it has given, and refuses the rest.
+        // SAFETY: the driver rejects addresses that it has not allocated.
         Ok(check_status("zeMemFree", unsafe { (self.calls.mem_free)(self.context, at) })?)
     }
 }
@@ -397,11 +399,11 @@ impl Drop for ZeDrivers {
         for CardOrTile { list, .. } in &mut self.devices {
             let list = *list.get_mut().unwrap_or_else(PoisonError::into_inner);
             if !list.is_null() {
-                // SAFETY: a list of ours, on which nothing is under way. What it says changes nothing.
+                // SAFETY: the list was created by this value and has no command in flight. The caller could not act on an error.
                 let _ = unsafe { (self.calls.command_list_destroy)(list) };
             }
         }
-        // SAFETY: a context of ours, of which nothing is mapped any more.
+        // SAFETY: the context was created by this value, and nothing is mapped in it any more.
         let _ = unsafe { (self.calls.context_destroy)(self.context) };
     }
 }

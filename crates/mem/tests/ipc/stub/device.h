@@ -1,7 +1,7 @@
 /* Memory of a device that real processes share, for the stubs of drivers beside this file. All of it is one memory file, which
- * STUB_DEVICE names: a table of allocations and behind it their bytes. Who holds what is locks of open files on those bytes, as of
- * crates/mem/src/ipc/memfd: the kernel ends them with their holder, however that happens. What an address of the device names is
- * nothing that a processor can touch; the bytes are mapped elsewhere, known to the stub alone. */
+ * STUB_DEVICE names: a table of allocations, followed by their bytes. Holders have locks of open files on those bytes, as in
+ * crates/mem/src/ipc/memfd: the kernel releases them when the holder ends for any reason. The CPU cannot access addresses of the
+ * device; the bytes are mapped at other addresses, which only the stub has. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -44,22 +44,22 @@ struct range {
     int slot, import, refs;
     /* The device of this process that it is of, or mapped for. */
     u64 on;
-    /* Of an import: whose it is, and where it is there. */
+    /* For an import: its owner, and its address in the owner. */
     u64 owner, base;
     /* Synchronous copies and memsets of it have ended when they return. */
     int sync;
-    /* What a vendor knows of it besides. */
+    /* Further data of a vendor. */
     u64 more[3];
 };
 static struct range ranges[RANGES];
 static char *own_window, *import_window;
 
-/* What was asked of the stub, for tests. */
+/* Counters of the stub's calls, for tests. */
 enum { GETS, PUTS, OPENS, CLOSES, CONTEXTS, SYNCS, COUNTERS };
 static u64 counters[COUNTERS];
 
-/* A kernel that runs on the devices of this process, from stub_run_kernel on until stub_end_kernel, or for KERNEL_MS, so that who waits for it in the wrong
- * thread is found out and does not hang. Calls that a vendor's documentation allows to wait for one do so, and no thread holds the lock of the table meanwhile.
+/* A kernel that runs on the devices of this process, from stub_run_kernel until stub_end_kernel, or for KERNEL_MS, so that a wait in the wrong thread
+ * is detected and does not hang. Calls that a vendor's documentation allows to wait for a kernel do so, without the lock of the table.
  * STUB_KERNEL=ignore: none waits. */
 enum { KERNEL_MS = 5000 };
 static int kernel;
@@ -86,7 +86,7 @@ static int lock_range(int fd, int command, int type, u64 start, u64 len) {
     return command == F_OFD_GETLK ? (done ? -1 : lock.l_type != F_UNLCK) : done;
 }
 
-/* No driver is of use in a child of a fork, and nothing in it tells which functions may be called there still: here none. */
+/* No driver is usable in a forked child, and its documentation lists no functions that may be called there: here none may. */
 static void mine(void) {
     if (device >= 0 && getpid() != began)
         abort();
@@ -129,7 +129,7 @@ static char *map(u64 start, u64 span) {
     return bytes == MAP_FAILED ? NULL : bytes;
 }
 
-/* Takes back what nobody holds any more. */
+/* Frees allocations that no process holds. */
 static void reap(void) {
     for (int slot = 0; slot < SLOTS; slot++) {
         struct record *record = &table->slots[slot];
@@ -148,7 +148,7 @@ static u64 used(void) {
     return sum;
 }
 
-/* Room on the device, held by the open file that comes back; -1 if there is none. */
+/* Allocates room on the device, held by the returned open file; -1 if there is none. */
 static int place(u64 len, int *slot) {
     u64 span = round_up(len);
     if (!len || len > WINDOW || used() + span > table->capacity)
@@ -219,7 +219,7 @@ static struct range *allocate(u64 len) {
     return made;
 }
 
-/* Frees it. Who reads on reads poison. */
+/* Frees a range. Later reads return poison. */
 static void release(struct range *of) {
     for (u64 at = 0; at + 8 <= of->span; at += 8)
         *(u64 *)(of->bytes + at) = 0xdead000000000000ull ^ of->id;
@@ -257,11 +257,11 @@ static inline struct record *record_of(int fd) {
 
 static char *locate(u64 at, u64 len, u64 *piece);
 
-/* Two allocations of so many bytes, the second behind the first, as what is put at addresses of one's own choice is; what each is of, `more` says. */
+/* Makes two adjacent allocations of `len` bytes, as with addresses of the caller's choice; `more` is the vendor's data of each. */
 static inline struct range *allocate_two(u64 len, u64 on, u64 more) {
     struct range *first = NULL, *second = NULL, *away[RANGES];
     int tried = 0;
-    /* What lies between others goes back afterwards. */
+    /* Allocations that are not adjacent are freed afterwards. */
     while (tried < RANGES && (second = allocate(len)) && !(first && first->va + first->span == second->va))
         if (first)
             away[tried++] = first, first = second;
@@ -281,8 +281,8 @@ static inline int is_whole(u64 at, u64 len) {
     return locate(at, len, &piece) && piece == len;
 }
 
-/* Where the bytes of an address are: of the device, or of the host. NULL if they are not all there. Memory of the device may go on in what is
- * mapped behind it; so many of the bytes are in one piece. */
+/* Returns where the bytes of an address are, of the device or of the host; NULL unless all of them exist. Memory of the device may continue in the
+ * next mapping; `piece` is the number of bytes in one piece. */
 static char *locate(u64 at, u64 len, u64 *piece) {
     int ours = (at >= (u64)own_window && at < (u64)own_window + WINDOW) ||
                (at >= (u64)import_window && at < (u64)import_window + WINDOW);
@@ -336,7 +336,7 @@ u64 stub_kernel_runs(void) { return (u64)__atomic_load_n(&kernel, __ATOMIC_ACQUI
 u64 stub_kernel_waiting(void) { return __atomic_load_n(&kernel_waiting, __ATOMIC_ACQUIRE); }
 u64 stub_kernel_waits(void) { return __atomic_load_n(&kernel_waits, __ATOMIC_RELAXED); }
 
-/* For tests: bytes of the device in use, and how often what was asked. */
+/* For tests: bytes of the device in use, and the counters of calls. */
 u64 stub_used(void) {
     enter();
     u64 sum = used();

@@ -1,13 +1,13 @@
-/* Handles of 64 bytes that name an allocation of a living process, with the rules that CUDA's legacy handles and HIP's have: what has
- * addresses of its owner in common with something that is open is not opened, nor is the same a second time unless STUB_REOPEN=count. With
- * STUB_REOPEN=share all devices of a process share what one of them has opened, and each closes it. */
+/* Handles of 64 bytes that name an allocation of a living process, with the rules of CUDA's legacy handles and HIP's: an allocation is not
+ * opened if it overlaps an open import of the same owner, nor a second time unless STUB_REOPEN=count. With STUB_REOPEN=share all devices of a
+ * process share a mapping that one of them has opened, and each closes it. */
 #include "device.h"
 
 struct ipc_handle {
     u64 magic, id, process, base, len, slot, spare[2];
 };
 
-/* REUSED: its memory is gone, and other memory of its owner is there now. */
+/* REUSED: its memory was freed, and its address belongs to other memory of the owner. */
 enum outcome { OPENED, OWN, NO_SUCH, MAPPED, REUSED };
 
 static struct ipc_handle handle_of(const struct range *of) {

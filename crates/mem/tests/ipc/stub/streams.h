@@ -1,7 +1,7 @@
-/* Streams and events of a vendor's driver, with the rule that copies take long. STUB_HOLD=bytes: what is copied on a stream, so many bytes or more
- * in one call, does not land, and nothing behind it on that stream, until stub_let_go; or until somebody waits for the stream, which is counted. This is
- * also what is seen of a kernel that runs and that copies wait for. STUB_LATE=n: what is held lands when it has been asked about so often. The
- * file that includes this gives the functions their names and statuses; "on" is the device or context that a stream is of. */
+/* Streams and events of a vendor's driver, with slow copies. STUB_HOLD=bytes: a copy of that many bytes or more in one call is held back, with all
+ * copies behind it on its stream, until stub_let_go, or until a thread synchronizes the stream, which is counted. A running kernel that copies wait
+ * for has the same effect. STUB_LATE=n: a held copy completes after n queries. The file that includes this one names the functions and statuses;
+ * "on" is the device or context of a stream. */
 
 struct stream {
     int live;
@@ -78,7 +78,7 @@ u64 stub_let_go(void) {
         failed |= streams[i].live && land_stream(&streams[i]);
     return (u64)failed;
 }
-/* What is on the first stream that has anything. */
+/* The copies of the first stream that has any. */
 u64 stub_let_go_one(void) {
     for (int i = 0; i < 64; i++)
         if (streams[i].live && streams[i].landed < streams[i].begun)
