@@ -1,5 +1,5 @@
-//! The page on which others see what an endpoint shares inside its node. The endpoint writes it now and then, all of it; whoever reads
-//! it takes a copy that was not written meanwhile.
+//! The status page on which other processes see the shared memory of an endpoint. The endpoint rewrites all of it
+//! periodically; a reader repeats its copy until no write happened meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -14,20 +14,21 @@ use trunkline_proto::wire::status::node::{
     NodeError, PageExport, PageOwner, RECORD, SEQUENCE, SharedMemoryPage, WORDS,
 };
 
-/// How often a page that is being written is looked at again, and from which time on a reader lets the writer go first.
+/// How often a reader reads a page again that is being written. After `SPINS` tries it pauses between the tries, so
+/// that the writer can run.
 const TRIES: usize = 64;
 const SPINS: usize = 4;
-/// How long it lets it.
+/// Length of such a pause.
 const PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
 
-/// A page of shared memory that cannot be used.
+/// An error in reading a page of shared memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodePageError {
-    /// Its bytes are no page of shared memory, or change all the time.
+    /// The bytes are not a page of shared memory, or change during every read.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// It is shorter than its records.
+    /// The page is shorter than its records.
     #[error(transparent)]
     Bounds(#[from] OutOfBounds),
 }
@@ -39,7 +40,8 @@ pub struct NodePage {
 }
 
 impl NodePage {
-    /// Makes a page of it, which must have [`BYTES`] zero bytes; `None` if it has fewer. Others see it once it was written.
+    /// Makes a page in shared memory, which must have [`BYTES`] zero bytes; `None` if it has fewer. Readers accept it
+    /// after the first write.
     #[must_use]
     pub fn new(page: &Arc<trunkline_mem::PublishedPage>, owner: &PageOwner) -> Option<Self> {
         let words = CounterWords::of_page(page, 0)?;
@@ -49,7 +51,7 @@ impl NodePage {
         Some(made)
     }
 
-    /// The same, of a page that the host made now; the owner is known by that name and has that rank in its job.
+    /// Makes a page in memory that the host has just made; `process` and `rank` identify the owner.
     #[must_use]
     pub fn of_host(made: &HostPage, process: ProcessId, rank: Option<u32>, now: Instant) -> Option<Self> {
         let owner = PageOwner { process, pid: made.pid, rank, made_unix: made.unix_ns, made: now.0 };
@@ -60,18 +62,18 @@ impl NodePage {
         self.words.iter().skip(at).zip(what).for_each(|(to, word)| store_word(to, *word));
     }
 
-    /// Begins to write: who copies the page from now on takes another copy.
+    /// Begins a write: a reader whose copy overlaps it copies again.
     pub(crate) fn begin_write(&self) {
         store_word(&self.words[SEQUENCE], load_word(&self.words[SEQUENCE]).wrapping_add(1));
         fence(Ordering::Release);
     }
 
-    /// One of the exports.
+    /// Writes the record of one export.
     pub(crate) fn write_export(&self, nth: usize, export: &PageExport) {
         self.put_words(EXPORTS_AT + nth * RECORD, &export.to_words());
     }
 
-    /// All the rest; so many exports were written.
+    /// Writes everything else, and ends the write; `exports` is the number of records that were written.
     pub(crate) fn finish_write(
         &self,
         now: Instant,
@@ -100,10 +102,10 @@ fn store_word(word: &AtomicU64, value: u64) {
     word.store(value.to_le(), Ordering::Relaxed);
 }
 
-/// A copy of a page of shared memory, as it was at one moment.
+/// Returns a consistent copy of a page of shared memory.
 ///
 /// # Errors
-/// [`NodePageError`] says why it is not used.
+/// [`NodePageError`]: why the page is not usable.
 pub fn read_node(view: &PageView) -> Result<SharedMemoryPage, NodePageError> {
     if view.len() != BYTES {
         return Err(NodeError::Length(view.len()).into());
@@ -129,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// A page under a name of its own, and how others see it.
+    /// A page with a name of its own, and a reader's view of it.
     fn page(name: &str) -> (NodePage, PageView) {
         let page = Arc::new(trunkline_mem::PublishedPage::create_page(name, BYTES).unwrap());
         let wanted = format!("/memfd:{name} (deleted)");
@@ -171,7 +173,7 @@ mod tests {
             scope.spawn(|| {
                 for value in (1..).take_while(|_| !stop.load(Ordering::Relaxed)) {
                     write(value);
-                    // As an endpoint does, only more often.
+                    // Writes as an endpoint does, but more often.
                     (0..2_000).for_each(|_| std::hint::spin_loop());
                 }
             });

@@ -1,6 +1,7 @@
-//! Two endpoints of tagged messages in one process, driven by a list of actions: sends and receives of every size and both kinds of
-//! memory, cancelled receives, ends. An action may write any word of an inbox, as a hostile peer can. Without such a word each receive
-//! gets the message that send order and post order say, whole; with one, no byte outside of a posted receive changes.
+//! Two endpoints of tagged messages in one process, driven by a list of actions: sends and receives of all sizes and
+//! both kinds of memory, cancelled receives, ends. An action may write any word of an inbox, as a hostile peer can.
+//! Without such a write, each receive gets the whole message that send order and post order define. With one, no byte
+//! outside of a posted receive changes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,18 +22,18 @@ use crate::tagged::{
     TaggedSendStart,
 };
 
-/// Actions of one input, and messages of them.
+/// Limits of actions, and of messages, in one input.
 const ACTIONS_MAX: usize = 160;
 const MESSAGES_MAX: usize = 40;
-/// Lengths of messages and receives: through the ring, in one copy, in pieces.
+/// Lengths of messages and receives: for the ring, for direct copies, and for pieces.
 const LENS: [usize; 8] = [0, 8, 100, 900, 5000, 20_000, 40_000, 70_000];
-/// Bytes before and after each receive, which no message may reach.
+/// Guard bytes before and after each receive, which no message may change.
 const EDGE: usize = 32;
 const CANARY: u8 = 0xc5;
-/// Rounds in which two endpoints come to rest.
+/// Rounds within which two endpoints must become idle.
 const ROUNDS_MAX: usize = 20_000;
 
-/// Frames in both directions, and whether the stream is over.
+/// Frames in both directions, and whether the stream has ended.
 #[derive(Debug, Default)]
 struct FrameQueues {
     to: [VecDeque<OobFrame>; 2],
@@ -41,7 +42,7 @@ struct FrameQueues {
     inboxes: [Option<MemoryRange>; 2],
 }
 
-/// One end of a stream between the two.
+/// One end of the stream between the two endpoints.
 #[derive(Clone, Debug)]
 struct FramePipe(Arc<Mutex<FrameQueues>>, usize);
 
@@ -93,7 +94,7 @@ struct FuzzedReceive {
     end: Option<Result<MessageStatus, TaggedFailure>>,
 }
 
-/// Memory of a message.
+/// The memory of a message.
 enum FuzzedMemory {
     Own(usize),
     Other(MemoryRange),
@@ -115,11 +116,12 @@ struct EndpointFuzzer {
     pipe: FramePipe,
     now: Instant,
     hostile: bool,
-    /// The stream has ended, or one of them closes.
+    /// Whether the stream has ended, or an endpoint closes.
     over: bool,
 }
 
-/// Four bytes per action: its kind, at which end, and two numbers. The first byte of the input chooses who copies.
+/// Runs one input: four bytes per action, which are its kind, its endpoint, and two numbers. The first byte of the
+/// input chooses the copy method.
 pub(super) fn fuzz_endpoints(bytes: &[u8]) {
     let Some((how, actions)) = read_actions(bytes, ACTIONS_MAX) else { return };
     let Some(mut world) = EndpointFuzzer::new(how) else { return };
@@ -285,7 +287,7 @@ impl EndpointFuzzer {
         end.test_requests();
     }
 
-    /// Both go on until nothing moves.
+    /// Runs both endpoints until neither makes progress.
     fn run_until_idle(&mut self) {
         let mut still = 0;
         for _ in 0..ROUNDS_MAX {
@@ -299,7 +301,7 @@ impl EndpointFuzzer {
         panic!("the two never come to rest");
     }
 
-    /// The numbers of things under way, which change when anything proceeds.
+    /// Returns counts of pending and started messages; they change with any progress.
     fn count_pending(&self) -> [usize; 4] {
         let open = |end: &TestedEndpoint| {
             let sends = end.sends.iter().filter(|send| send.request.is_some() && send.end.is_none()).count();
@@ -313,7 +315,7 @@ impl EndpointFuzzer {
         [open(a), open(b), counts(a), counts(b)]
     }
 
-    /// The peer of an end writes a word of its inbox.
+    /// Writes a word of an endpoint's inbox, as its peer can.
     fn corrupt_inbox(&mut self, at: usize, offset: u64, word: u64) {
         let inbox = self.pipe.with_frames(|frames| frames.inboxes[at].clone());
         if let Some(inbox) = inbox {
@@ -349,7 +351,7 @@ impl EndpointFuzzer {
     }
 }
 
-/// Each message went to the first posted receive that fits of those that no earlier message took.
+/// Checks that each message went to the first matching receive that no earlier message took.
 fn compare_messages(from: &TestedEndpoint, to: &TestedEndpoint) {
     let mut taken = vec![false; to.receives.len()];
     for sent in &from.sends {
@@ -397,7 +399,7 @@ impl TestedEndpoint {
         Some(Self { endpoint, peer, sends, receives, secret, met: false, left: false })
     }
 
-    /// New memory with these bytes between edges.
+    /// Allocates memory with these bytes between guard bytes.
     fn allocate_message(
         &self,
         bytes: &[u8],
@@ -439,7 +441,7 @@ impl TestedEndpoint {
         self.read_memory(&receive.memory, receive.len + 2 * EDGE)
     }
 
-    /// Asks for the end of each request that has not told it.
+    /// Tests each request that has not ended.
     fn test_requests(&mut self) {
         for send in self.sends.iter_mut().filter(|send| send.end.is_none()) {
             send.end = send.request.and_then(|request| self.endpoint.test(request));
@@ -449,7 +451,7 @@ impl TestedEndpoint {
         }
     }
 
-    /// Bytes that no message may reach are as they were.
+    /// Checks the bytes that no message may change.
     fn check_untouched(&self) {
         let secret = self.read_memory(&FuzzedMemory::Own(self.secret), 4096);
         assert!(secret.iter().all(|byte| *byte == CANARY), "memory that no message uses was written");
@@ -479,7 +481,7 @@ mod tests {
         let mut numbers = RandomNumbers::new(23);
         for _ in 0..200 {
             let mut script = [random_script(&mut numbers, 64), vec![0; 4]].concat();
-            // They meet first.
+            // The script makes the endpoints meet first.
             script[1] = 5;
             fuzz_endpoints(&script);
         }

@@ -1,5 +1,5 @@
-//! The fuzz targets of this crate, and the inputs they begin with. Called by the programs in `testing/fuzz/` and by the test that replays
-//! `testing/fuzz/corpus/`; nothing of this is in the product.
+//! The fuzz targets of this crate, and their seed inputs. Called by the programs in `testing/fuzz/` and by the test
+//! that replays `testing/fuzz/corpus/`; never part of the product.
 
 mod endpoint;
 mod node;
@@ -12,10 +12,10 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "ipc_node", check: node::fuzz_node, seeds: node::node_seeds },
 ];
 
-/// Runs the target of that name.
+/// Runs the target of that name on an input.
 ///
 /// # Panics
-/// When there is none, or when the code under test is wrong.
+/// If the target is unknown, or when the code under test is wrong.
 pub fn run(name: &str, bytes: &[u8]) {
     trunkline_proto::fuzzing::run_of(TARGETS, name, bytes);
 }

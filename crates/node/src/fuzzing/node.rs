@@ -1,5 +1,4 @@
-//! A node that shares memory with a neighbour which says anything, handles of
-//! real memory with any byte changed among it.
+//! A node with a neighbour that sends arbitrary messages, among them handles of real memory with any byte changed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,7 +27,7 @@ const LEN: usize = 64 << 10;
 /// Steps of one input.
 const STEPS_MAX: usize = 256;
 
-/// What was said in both directions.
+/// The frames in both directions.
 #[derive(Debug, Default)]
 struct ScriptedFrames {
     to: VecDeque<OobFrame>,
@@ -62,12 +61,12 @@ impl OobStream for ScriptedStream {
     }
 }
 
-/// A node, its neighbour, and what an honest neighbour would have to believe.
+/// A node, its neighbour, and the state by which an honest neighbour checks the node's messages.
 struct NodeFuzzer {
     node: IpcNode<MemfdDevice, ScriptedStream>,
     neighbour: NeighbourId,
     theirs: MemfdDevice,
-    /// Two allocations of the neighbour, two of the node.
+    /// Two allocations of the neighbour, then two of the node.
     addrs: [usize; 4],
     stream: ScriptedStream,
     now: Instant,
@@ -75,23 +74,23 @@ struct NodeFuzzer {
     receiving: Vec<ArrivalId>,
     sending: Vec<OperationId>,
     left: bool,
-    /// What the node has said.
+    /// Checks the messages of the node.
     said: ProtocolChecker,
 }
 
-/// What one end may say next.
+/// The protocol state of one end, which decides the messages that it may send next.
 #[derive(Debug, Default)]
 struct ProtocolChecker {
     hello: bool,
     bye: bool,
-    /// Names that it announced and was not told to be let go.
+    /// Names that it announced and did not request back.
     announced: BTreeSet<ExportName>,
     asked: BTreeSet<ExportName>,
     /// Operations that it has begun.
     operations: Vec<u64>,
 }
 
-/// Four bytes a step: what happens, and three numbers.
+/// Runs one input: four bytes per step, an action and three numbers.
 pub(super) fn fuzz_node(bytes: &[u8]) {
     let Some(mut world) = NodeFuzzer::new() else { return };
     for step in bytes.chunks_exact(4).take(STEPS_MAX) {
@@ -196,7 +195,8 @@ impl NodeFuzzer {
         }
     }
 
-    /// The neighbour announces memory of its own: as it is, or with a byte of the handle changed, or longer than it is.
+    /// The neighbour announces its own memory: correctly, with one byte of the handle changed, or with a length
+    /// beyond its end.
     fn announce_memory(&mut self, name: ExportName, how: u8, change: u8) {
         let addr = self.addrs[usize::from(how % 2)];
         let passing = if how & 4 == 0 { HandlePassing::Bytes } else { HandlePassing::Descriptor };
@@ -239,7 +239,7 @@ impl NodeFuzzer {
         }
     }
 
-    /// The node does what there is to do. It comes to rest, whatever it was told.
+    /// Runs the node until it is idle, and handles its events. It must become idle after any messages.
     fn run_until_idle(&mut self) {
         let mut calls = 0;
         while self.node.progress(self.now) {
@@ -264,7 +264,7 @@ impl NodeFuzzer {
         }
     }
 
-    /// Whatever was said, all of it ends.
+    /// Closes the node, and checks that every operation has ended, whatever the messages were.
     fn finish_and_check(mut self) {
         self.node.close(self.now);
         self.run_until_idle();
@@ -286,7 +286,7 @@ impl NodeFuzzer {
     }
 }
 
-/// It is there, once.
+/// Removes the only entry that equals `one`.
 fn remove_once<T: PartialEq + std::fmt::Debug>(all: &mut Vec<T>, one: &T) {
     let at = all.iter().position(|other| other == one);
     assert!(at.is_some(), "{one:?} has ended, and was not begun or ended before");
@@ -296,7 +296,7 @@ fn remove_once<T: PartialEq + std::fmt::Debug>(all: &mut Vec<T>, one: &T) {
 }
 
 impl ProtocolChecker {
-    /// Whether the node may say that, as docs/wire.md has it.
+    /// Checks that the node may send that message, by docs/wire.md.
     fn check_message(&mut self, message: &IpcMessage) {
         assert!(self.hello != matches!(message, IpcMessage::Hello(_)), "{message:?} out of turn");
         assert!(!self.bye, "{message:?} after BYE");

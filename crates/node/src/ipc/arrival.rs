@@ -1,4 +1,5 @@
-//! What a neighbour sends: told when it comes, received where its owner says, a part at a time.
+//! Messages of neighbours that refer to their memory. The node reports each arrival; the owner supplies the buffer;
+//! the node copies the bytes in bounded parts.
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::MemoryRange;
@@ -14,7 +15,7 @@ use super::{
     ReceiveOutcome,
 };
 
-/// A message that has come and is not received yet.
+/// A message that has arrived and is not received yet.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct ArrivalId {
     pub(super) from: NeighbourId,
@@ -22,39 +23,39 @@ pub struct ArrivalId {
 }
 
 impl ArrivalId {
-    /// Who sent it.
+    /// Returns the sender.
     #[must_use]
     pub const fn neighbour(self) -> NeighbourId {
         self.from
     }
 }
 
-/// One of them.
+/// The state of one arrival.
 #[derive(Debug)]
 pub(super) struct ArrivalRecord {
-    /// The sender's number of it; `None` if it is not this node that says how it ended.
+    /// The sender's number for it; `None` if the caller, and not this node, reports how it ended.
     pub(super) operation: Option<u64>,
     pub(super) used: ImportPin,
     pub(super) job: Option<CopyJob>,
-    /// Bytes that are copied, or under way.
+    /// Bytes that are copied, or being copied.
     pub(super) done: u64,
-    /// Those under way, of a kind whose copies go on after they were begun. Nothing of it ends before they have.
+    /// The copies in progress, of a kind whose copies are asynchronous. The arrival cannot end before they have.
     pub(super) batch: Option<CopyBatch>,
     /// The error of copies that could not be begun, while others of the batch are under way.
     pub(super) failed: Option<CopyError>,
 }
 
-/// What is to be done with its bytes.
+/// A copy of an arrival's bytes.
 #[derive(Debug)]
 pub(super) struct CopyJob {
     buffer: MessageBuffer,
-    /// How many of them are wanted.
+    /// Bytes to copy.
     len: u64,
-    /// How they stand in the sender's memory.
+    /// The layout of the bytes in the sender's memory.
     rows: StridedRows,
-    /// Whether they are written, and not read.
+    /// Whether the sender's memory is the target, and not the source.
     outward: bool,
-    /// Where that memory must be mapped for it.
+    /// Where the sender's memory must be mapped for the copy.
     place: MappingPlace,
 }
 
@@ -64,7 +65,7 @@ impl ArrivalRecord {
     }
 }
 
-/// How far it got.
+/// The result of one step of a copy.
 enum CopyProgress {
     Moved,
     Waits,
@@ -72,7 +73,7 @@ enum CopyProgress {
 }
 
 impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
-    /// An arrival goes into that memory, from its first byte on.
+    /// Receives an arrival into that memory, from its first byte on.
     ///
     /// # Errors
     /// [`ReceiveError`].
@@ -81,7 +82,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         self.receive_part(arrival, into.into(), len.unwrap_or(0), StridedRows::WHOLE)
     }
 
-    /// An arrival goes to that address of an own allocation of the node's kind of memory, which has so many bytes from there on.
+    /// Receives an arrival at that address. The address must be in an allocation of this process, of the node's kind,
+    /// with enough bytes from there on.
     ///
     /// # Errors
     /// [`ReceiveError`].
@@ -94,7 +96,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         self.receive_part(arrival, MessageBuffer::from_own(addr, room), len, StridedRows::WHOLE)
     }
 
-    /// So many bytes of an arrival, from its first on, go there; they stand in such rows in what it refers to.
+    /// Receives the first `len` bytes of an arrival; `rows` is their layout in the memory that it refers to.
     ///
     /// # Errors
     /// [`ReceiveError`].
@@ -109,7 +111,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         self.begin_receive(arrival, CopyJob { buffer: into, len, rows, outward: false, place })
     }
 
-    /// All bytes that an arrival refers to, which stand in such rows there, are written from that buffer: it was an offer.
+    /// Writes that buffer to all the memory that an arrival refers to, in the layout `rows`. The arrival was an
+    /// offer.
     ///
     /// # Errors
     /// [`ReceiveError`].
@@ -138,7 +141,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         Ok(())
     }
 
-    /// An arrival is not wanted; its sender is told.
+    /// Refuses an arrival, and notifies its sender.
     ///
     /// # Errors
     /// [`ReceiveError::Unknown`].
@@ -153,7 +156,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         self.peers.get_mut(arrival.from)?.arrivals.get_mut(arrival.id)
     }
 
-    /// It ends: its memory is used no more, and its sender is told.
+    /// Ends an arrival: releases its memory, and notifies its sender.
     pub(super) fn answer_arrival(&mut self, arrival: ArrivalId, outcome: CopyOutcome) {
         let Some(peer) = self.peers.get_mut(arrival.from) else { return };
         let Some(ArrivalRecord { operation, used, .. }) = peer.arrivals.remove(arrival.id) else { return };
@@ -172,7 +175,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         self.notices.push_back(NodeEvent::Received { arrival, receipt });
     }
 
-    /// Copies some of what is being received; whether anything moved.
+    /// Copies parts of the arrivals that are being received; returns whether there was progress.
     pub fn copy_arrivals(&mut self) -> bool {
         let mut moved = self.end_openings();
         for _ in 0..self.copying.len() {
@@ -189,7 +192,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         moved
     }
 
-    /// Asks for the end of an arrival's copies under way. `None`: none is, and there is more to copy.
+    /// Polls the copies in progress of an arrival. `None`: no copy is in progress, and there is more to copy.
     fn end_batch(&mut self, arrival: ArrivalId) -> Option<CopyProgress> {
         let peer = self.peers.get_mut(arrival.from)?;
         let is_lost = peer.lost.is_some();
@@ -210,7 +213,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
                 return Some(CopyProgress::Over);
             }
         }
-        // Its neighbour is gone: nothing more is begun, and it ends with the others.
+        // The neighbour is gone: no further copy begins, and the arrival ends with the others.
         is_lost.then_some(CopyProgress::Over)
     }
 
@@ -260,7 +263,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
             None => Err(CopyError::Closed),
         };
         if copied == Err(CopyError::Busy) {
-            // The copies under way end first, and then all of them are begun again.
+            // The copies in progress must end first; then all of the part is copied again.
             one.batch = batch;
             return CopyProgress::Waits;
         }

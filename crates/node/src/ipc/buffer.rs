@@ -1,4 +1,5 @@
-//! Bytes of this process that a message is copied from, or to.
+//! The bytes of this process that a message is copied from or to. Used by the node and by the tagged endpoint. A
+//! buffer does not keep memory of the node's kind allocated.
 
 use std::sync::Arc;
 
@@ -6,32 +7,33 @@ use trunkline_mem::ipc::{CopyBatch, CopyError, CopyPlace, CopyTarget, IpcMemory,
 use trunkline_mem::{MemoryKind, MemoryRange};
 use trunkline_proto::tagged::{RowRuns, StridedRows};
 
-/// Bytes of this process, in a row or in rows at equal distances. They stay as they are, and are nobody else's, while a message uses them.
+/// Bytes of this process, contiguous or in rows at equal distances. While a message uses them, they must stay
+/// allocated and must not be used otherwise.
 #[derive(Clone, Debug)]
 pub struct MessageBuffer {
     stand: BufferLayout,
     len: u64,
 }
 
-/// How they stand. Rows are behind a pointer, as messages that wait are moved, and most have none.
+/// The layout. Rows are behind a pointer: waiting messages are moved, and most of them have no rows.
 #[derive(Clone, Debug)]
 enum BufferLayout {
     Row(BufferOrigin),
     Rows(Arc<(BufferOrigin, StridedRows)>),
 }
 
-/// Where they are.
+/// Where the bytes are.
 #[derive(Clone, Debug)]
 enum BufferOrigin {
-    /// Inside one own allocation of the node's kind of memory, which others can map: the address of the first. The kind checks each copy
-    /// against the memory that it has allocated. Where all private memory is one kind, nothing can be checked so for as long as a message lasts, and
-    /// the address is refused.
+    /// Inside one allocation of this process, of the node's kind of memory, which neighbours can map: the address of
+    /// the first byte. The kind checks each copy against its allocations. If the kind is all private memory, no such
+    /// check can hold as long as a message, and the address is refused.
     Own(usize),
-    /// Any other memory that the CPU may touch: the first byte in it.
+    /// Any other memory that the CPU may access: the offset of the first byte in it.
     Other(MemoryRange, u64),
 }
 
-/// Bytes of another process that are mapped here: where the first of them is in what is mapped, and how they stand.
+/// Mapped bytes of another process: the offset of the first byte in the mapping, and their layout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MappedRows<'a> {
     pub(crate) mapped: &'a OpenedHandle,
@@ -39,7 +41,8 @@ pub(crate) struct MappedRows<'a> {
     pub(crate) rows: StridedRows,
 }
 
-/// Where bytes of a message are staged: a byte of memory that both processes have, or that keeps a message for its receive.
+/// Where bytes of a message are staged: an offset in memory that both processes share, or in a buffer that keeps a
+/// message for its receive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StageOffset<'a> {
     pub(crate) memory: &'a MemoryRange,
@@ -54,20 +57,22 @@ impl From<MemoryRange> for MessageBuffer {
 }
 
 impl MessageBuffer {
-    /// Bytes inside one own allocation of the node's kind of memory, which others can map. Such a buffer is not there
-    /// ([`MessageBuffer::is_there`]) on a node whose kind is all private memory: say it by its [`MemoryRange`], which keeps it.
+    /// Bytes inside one allocation of this process, of the node's kind of memory, which neighbours can map. On a node
+    /// whose kind is all private memory, such a buffer is invalid ([`MessageBuffer::is_there`]): construct it from a
+    /// [`MemoryRange`], which keeps the memory.
     #[must_use]
     pub const fn from_own(addr: usize, len: u64) -> Self {
         Self { stand: BufferLayout::Row(BufferOrigin::Own(addr)), len }
     }
 
-    /// Bytes of any other memory that the CPU may touch, from an offset on.
+    /// Bytes of any other memory that the CPU may access, from an offset on.
     #[must_use]
     pub const fn from_memory(memory: MemoryRange, at: u64, len: u64) -> Self {
         Self { stand: BufferLayout::Row(BufferOrigin::Other(memory, at)), len }
     }
 
-    /// Those of its bytes that stand in such rows, the first at its begin; what is behind the last whole row is left out.
+    /// Selects those bytes that are in such rows, from the first byte on; bytes behind the last whole row are left
+    /// out.
     #[must_use]
     pub fn in_rows(&self, rows: StridedRows) -> Self {
         let len = rows.whole_in(self.len);
@@ -80,7 +85,7 @@ impl MessageBuffer {
         Self { stand, len }
     }
 
-    /// Some of its bytes; `None` if it has not so many in a row.
+    /// Returns a part of the bytes; `None` if it is not inside one row of the buffer.
     #[must_use]
     pub fn sub_buffer(&self, from: u64, len: u64) -> Option<Self> {
         let inside = from.checked_add(len).is_some_and(|end| end <= self.len);
@@ -95,28 +100,29 @@ impl MessageBuffer {
         Some(Self { stand: BufferLayout::Row(place), len })
     }
 
-    /// Bytes, as many as are sent.
+    /// Returns the length in bytes, without the gaps between rows.
     #[inline]
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether the buffer is empty.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How they stand.
+    /// Returns the layout.
     #[inline]
     #[must_use]
     pub fn rows(&self) -> StridedRows {
         self.place_and_rows().1
     }
 
-    /// Has bytes copied, in parts that stand in one row at both ends: from number `done` of this buffer on, with what stands in those rows.
+    /// Calls `copy` for each part that is contiguous at both ends: from byte `done` of this buffer on, and in the
+    /// rows of the other end.
     #[inline]
     fn for_each_run(
         &self,
@@ -142,7 +148,7 @@ impl MessageBuffer {
         }
     }
 
-    /// Where the first is, if it is of the node's kind of memory.
+    /// The address of the first byte, if it is of the node's kind of memory.
     #[inline]
     #[must_use]
     pub fn own_address(&self) -> Option<usize> {
@@ -152,7 +158,7 @@ impl MessageBuffer {
         }
     }
 
-    /// Where the first is, if it is of any other memory, and the processor reaches it.
+    /// The address of the first byte, if it is of any other memory that the processor reaches.
     #[inline]
     #[must_use]
     pub(crate) fn host_address(&self) -> Option<usize> {
@@ -164,7 +170,7 @@ impl MessageBuffer {
         }
     }
 
-    /// The memory and the first byte in it, if it is any other memory, and in one row.
+    /// The memory and the first byte in it, if it is other memory, and contiguous.
     #[must_use]
     pub fn other_memory(&self) -> Option<(&MemoryRange, u64)> {
         match &self.stand {
@@ -173,7 +179,7 @@ impl MessageBuffer {
         }
     }
 
-    /// Begins to copy bytes of another process's memory to byte number `done` here and on, in a batch.
+    /// Begins to copy bytes of another process's memory to this buffer, from its byte `done` on, in a batch.
     #[inline]
     pub(crate) fn begin_get<M: IpcMemory>(
         &self,
@@ -193,7 +199,7 @@ impl MessageBuffer {
         })
     }
 
-    /// Begins to copy bytes from byte number `done` here and on to another process's memory, in a batch.
+    /// Begins to copy bytes of this buffer, from its byte `done` on, to another process's memory, in a batch.
     #[inline]
     pub(crate) fn begin_put<M: IpcMemory>(
         &self,
@@ -218,7 +224,7 @@ impl MessageBuffer {
         })
     }
 
-    /// Copies bytes from byte number `done` here and on to memory that both processes have.
+    /// Copies bytes of this buffer, from its byte `done` on, to memory that both processes share.
     #[inline]
     pub(crate) fn copy_to_stage<M: IpcMemory>(
         &self,
@@ -248,7 +254,7 @@ impl MessageBuffer {
         })
     }
 
-    /// Copies bytes from memory that both processes have to byte number `done` here and on.
+    /// Copies bytes from memory that both processes share to this buffer, from its byte `done` on.
     #[inline]
     pub(crate) fn copy_from_stage<M: IpcMemory>(
         &self,
@@ -273,7 +279,7 @@ impl MessageBuffer {
         })
     }
 
-    /// Begins to copy as [`MessageBuffer::copy_to_stage`] copies, in a batch. Bytes of any other memory are copied at once.
+    /// Begins a copy as [`MessageBuffer::copy_to_stage`], in a batch. Bytes of other memory are copied at once.
     pub(crate) fn begin_stage<M: IpcMemory>(
         &self,
         of: &M,
@@ -298,7 +304,7 @@ impl MessageBuffer {
         })
     }
 
-    /// Begins to copy as [`MessageBuffer::copy_from_stage`] copies, in a batch. Bytes for any other memory are copied at once.
+    /// Begins a copy as [`MessageBuffer::copy_from_stage`], in a batch. Bytes for other memory are copied at once.
     pub(crate) fn begin_unstage<M: IpcMemory>(
         &self,
         of: &M,
@@ -321,7 +327,7 @@ impl MessageBuffer {
         })
     }
 
-    /// Copies bytes of this process's own to byte number `done` here and on.
+    /// Copies bytes of a slice to this buffer, from its byte `done` on.
     ///
     /// # Errors
     /// [`CopyError`].
@@ -339,7 +345,7 @@ impl MessageBuffer {
         })
     }
 
-    /// Copies bytes from byte number `done` here and on.
+    /// Copies bytes of this buffer, from its byte `done` on, into a slice.
     ///
     /// # Errors
     /// [`CopyError`].
@@ -357,8 +363,8 @@ impl MessageBuffer {
         })
     }
 
-    /// Begins to copy bytes, from byte number `done` on, to another buffer of this process, which is as long or longer, in a batch. Bytes of other memory at
-    /// both ends is copied at once.
+    /// Begins to copy bytes, from byte `done` on, to another buffer of this process that is at least as long, in a
+    /// batch. If both ends are other memory, the bytes are copied at once.
     ///
     /// # Errors
     /// [`CopyError`]; [`CopyError::Busy`] for a first copy only.
@@ -392,7 +398,7 @@ impl MessageBuffer {
         })
     }
 
-    /// Copies all of it to another buffer of this process, which is as long or longer.
+    /// Copies all bytes to another buffer of this process that is at least as long.
     ///
     /// # Errors
     /// [`CopyError`].
@@ -426,13 +432,14 @@ impl MessageBuffer {
         Ok(())
     }
 
-    /// Whether its bytes are where it says.
+    /// Whether the bytes are allocated where the buffer refers to them.
     #[inline]
     pub fn is_there<M: IpcMemory>(&self, of: &M) -> bool {
         let (place, rows) = self.place_and_rows();
         let Some(span) = rows.spanned_bytes(self.len) else { return false };
         match place {
-            // Peers would write there when it has long been freed, and a reference of this process names it.
+            // Peers would write to the address long after it was freed, because a reference of this process contains
+            // it.
             BufferOrigin::Own(_) if of.is_everything() => false,
             BufferOrigin::Own(addr) => usize::try_from(span).is_ok_and(|span| of.holds_range(*addr, span)),
             BufferOrigin::Other(memory, at) => memory.checked_address(*at, span).is_ok(),

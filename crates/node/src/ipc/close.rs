@@ -1,4 +1,4 @@
-//! The end: of a neighbour that leaves, dies or breaks, and of the node.
+//! Closes neighbours that leave, die or violate the protocol, and the node itself.
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::IpcMemory;
@@ -12,8 +12,9 @@ use super::{
 };
 
 impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
-    /// Shares nothing any more: what is exported is asked back, what is mapped is let go, and neighbours are told. Goes on in
-    /// [`IpcNode::progress`] until [`IpcNode::is_closed`], for [`NodeConfig::leaving`](super::NodeConfig::leaving) at the most.
+    /// Stops sharing: requests all exports back, unmaps imports, and notifies neighbours. Continues in
+    /// [`IpcNode::progress`] until [`IpcNode::is_closed`], for at most
+    /// [`NodeConfig::leaving`](super::NodeConfig::leaving).
     pub fn close(&mut self, now: Instant) {
         if self.until.is_some() {
             return;
@@ -27,14 +28,15 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         }
     }
 
-    /// Whether nothing is left: no neighbour, nothing exported, nothing mapped.
+    /// Whether the node has no neighbours, no exports and no mappings left.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         let is_unmapped = self.mapping_work.is_done();
         self.until.is_some() && self.peers.is_empty() && self.exporter.is_gone() && is_unmapped
     }
 
-    /// Nothing more is taken of a neighbour: what waits is refused, what is being copied goes on, the rest is unmapped.
+    /// Ends the imports of a neighbour: refuses arrivals without a buffer, lets copies in progress complete, and
+    /// unmaps the rest.
     fn end_imports(&mut self, neighbour: NeighbourId) {
         self.importer.end_source(neighbour.0);
         let Some(peer) = self.peers.get(neighbour) else { return };
@@ -45,7 +47,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         }
     }
 
-    /// A neighbour has left: it has nothing of this process any more, and is to get nothing.
+    /// Handles a neighbour's BYE: it holds no memory of this process any more, and receives no further messages.
     pub(super) fn on_bye(&mut self, from: NeighbourId, now: Instant) {
         let Some(peer) = self.peers.get_mut(from) else { return };
         peer.heard_bye = true;
@@ -57,15 +59,16 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
     fn fail_sends(&mut self, to: NeighbourId) {
         let Some(peer) = self.peers.get_mut(to) else { return };
         for id in peer.sent.iter().map(|(id, _)| id).collect::<Vec<SlotId>>() {
-            // The exporter has forgiven the pin.
+            // The exporter has released the pin.
             peer.sent.remove(id);
             let operation = OperationId { to, id };
             self.notices.push_back(NodeEvent::Sent { operation, delivery: SendOutcome::Lost });
         }
     }
 
-    /// A neighbour is dead, or as good as that: nothing is copied from it any more, and nothing of this process is its. While copies are under way, which
-    /// a driver does not take back, their memory is neither unmapped nor given back to its receiver: then it is lost behind the last of them.
+    /// Ends a neighbour that is dead or is treated as dead: copying from it stops, and it loses all exports. A driver
+    /// cannot cancel copies in progress; until the last of them has ended, their source stays mapped and their
+    /// receive does not complete.
     pub(super) fn lose_neighbour(&mut self, neighbour: NeighbourId, why: LeaveReason, now: Instant) {
         let Some(peer) = self.peers.get_mut(neighbour).filter(|peer| peer.stream.is_some()) else { return };
         if peer.is_copied() {
@@ -90,7 +93,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         self.notices.push_back(NodeEvent::Left { neighbour, why });
     }
 
-    /// Who is broken is dead, who was given time has had it, and who is gone is forgotten; whether there was any.
+    /// Ends broken neighbours and those whose time to leave is over, and removes the ones that are gone; returns
+    /// whether there were any.
     pub(super) fn close_departed(&mut self, now: Instant) -> bool {
         let mut seen = false;
         for place in 0..self.peers.slot_count() {

@@ -1,4 +1,4 @@
-//! What goes wrong in sharing memory, and what makes a neighbour go.
+//! Errors in sharing memory, and reasons for which a neighbour leaves.
 
 use trunkline_fabric::OobError;
 use trunkline_mem::ipc::FindAllocationError;
@@ -10,121 +10,121 @@ use trunkline_proto::wire::ipc::IpcError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaveReason {
-    /// It said BYE, and so did this process.
+    /// The neighbour and this process both sent BYE.
     #[error("it left")]
     Bye,
     /// Its process ended, or closed the stream.
     #[error("it died")]
     Died,
-    /// It said what cannot be, and counts as dead.
+    /// It violated the protocol, and counts as dead.
     #[error("it is broken: {0}")]
     Broken(#[from] ProtocolViolation),
-    /// It did not say BYE in time.
+    /// Its BYE did not arrive in time.
     #[error("it did not leave in time")]
     Silent,
 }
 
-/// What a neighbour said that cannot be.
+/// How a neighbour violated the protocol.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolViolation {
-    /// No message.
+    /// A frame is not a valid message.
     #[error(transparent)]
     Message(#[from] IpcError),
-    /// No frame; or it does not read what it is sent.
+    /// The stream has failed, or the neighbour does not read its messages.
     #[error(transparent)]
     Stream(#[from] OobError),
-    /// Something before HELLO, or a second HELLO.
+    /// A message before HELLO, a second HELLO, or a second inbox.
     #[error("a message out of turn")]
     Turn,
-    /// A descriptor that was not announced, or none where one was.
+    /// A descriptor that was not announced, or no descriptor where one was announced.
     #[error("an announcement and its descriptor do not go together")]
     Descriptor,
-    /// A frame of a tagged message that cannot be, or an inbox.
+    /// An invalid frame of a tagged message, or an invalid inbox.
     #[error("what stands in its inbox cannot be")]
     Cell,
     /// A process that was not expected.
     #[error("a process that nobody knows")]
     Stranger,
-    /// More operations than it was told.
+    /// More operations at once than this process accepts.
     #[error("more operations at once than there may be")]
     TooMany,
-    /// An answer to what was not asked.
+    /// A reply to an unknown operation.
     #[error("an answer to an operation that there is not")]
     NoOperation,
     /// A handle of less memory than was announced.
     #[error("a handle of {found} bytes for an allocation of {announced}")]
     Length {
-        /// Bytes that were mapped.
+        /// Bytes that the driver mapped.
         found: u64,
-        /// Bytes that should have been.
+        /// Bytes that were announced.
         announced: u64,
     },
-    /// An announcement.
+    /// An invalid announcement.
     #[error(transparent)]
     Announce(#[from] AnnounceError),
-    /// A reference.
+    /// An invalid reference.
     #[error(transparent)]
     Arrive(#[from] ArriveError),
-    /// A reference that came before its announcement, and does not fit it.
+    /// A reference outside of its export: it arrived before the announcement, which does not cover it.
     #[error("a message names bytes outside of what was announced")]
     Outside,
-    /// What is to be let go.
+    /// An invalid RETIRE.
     #[error(transparent)]
     Retire(#[from] RetireError),
-    /// What was let go.
+    /// An invalid RETIRED.
     #[error(transparent)]
     News(#[from] ExporterEventError),
 }
 
-/// No neighbour can come.
+/// A neighbour cannot be added.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeJoinError {
     /// The node is closed.
     #[error("the node shares nothing any more")]
     Closed,
-    /// There are too many.
+    /// The limit of peers is reached.
     #[error(transparent)]
     Peers(#[from] TooManyPeers),
-    /// There are too many, those included whose memory is still being unmapped.
+    /// The limit of sources is reached; it includes neighbours whose memory is still being unmapped.
     #[error(transparent)]
     Sources(#[from] TooManySources),
 }
 
-/// A message cannot be sent; nothing was changed.
+/// A message cannot be sent; the call changed nothing.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The neighbour is gone, or leaves.
+    /// The neighbour is gone, or is leaving.
     #[error("the neighbour is gone")]
     Gone,
-    /// No allocation is there.
+    /// The driver knows no allocation at that address.
     #[error(transparent)]
     Find(#[from] FindAllocationError),
-    /// It has no bytes, or they are not all in one allocation.
+    /// The message has no bytes, or its bytes are not all in one allocation.
     #[error("{len} bytes at {addr:#x} are not in one allocation")]
     Outside {
-        /// Address of the first one.
+        /// Address of the first byte.
         addr: usize,
-        /// Bytes.
+        /// Length in bytes.
         len: usize,
     },
 }
 
-/// An arrival cannot be received; nothing was changed.
+/// An arrival cannot be received; the call changed nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// There is none of that name: it ended with its sender, or was received before.
+    /// The arrival is unknown: it ended with its sender, or was received before.
     #[error("there is no such arrival any more")]
     Unknown,
-    /// The memory is too short for it.
+    /// The memory is too short for the message.
     #[error("{room} bytes for a message of {len}")]
     Short {
-        /// Bytes of the message.
+        /// Length of the message in bytes.
         len: u64,
-        /// Bytes of the memory.
+        /// Length of the memory in bytes.
         room: u64,
     },
 }

@@ -1,4 +1,5 @@
-//! What a node tells its owner.
+//! Events that a node reports to its owner, which takes them with
+//! [`IpcNode::next_event`](super::IpcNode::next_event).
 
 use std::os::fd::OwnedFd;
 
@@ -7,52 +8,53 @@ use trunkline_proto::wire::tagged::InboxSizes;
 
 use super::{ArrivalId, LeaveReason, NeighbourId, OperationId};
 
-/// Something has happened.
+/// Something that happened in a node.
 #[derive(Debug)]
 pub enum NodeEvent {
-    /// A neighbour has said who it is; from now on it can be sent to.
+    /// A neighbour's HELLO has arrived; from now on messages can be sent to it.
     Met {
-        /// Which.
+        /// The neighbour.
         neighbour: NeighbourId,
         /// The random name of its process.
         process: [u8; 16],
     },
-    /// A neighbour refers to memory of its own: say where the bytes go ([`IpcNode::receive`](super::IpcNode::receive)), or refuse them.
+    /// A neighbour refers to memory of its own: supply the buffer ([`IpcNode::receive`](super::IpcNode::receive)), or
+    /// refuse the arrival.
     Arrived {
-        /// What it is called until it is received or refused.
+        /// Its id until it is received or refused.
         arrival: ArrivalId,
         /// Bytes.
         len: u64,
     },
     /// A neighbour has made an inbox for tagged messages.
     Inbox {
-        /// Which.
+        /// The neighbour.
         neighbour: NeighbourId,
-        /// How large.
+        /// The sizes of the inbox.
         inbox: InboxSizes,
-        /// What it is mapped by. Nothing of it was looked at.
+        /// The file to map. The node has not checked its contents.
         file: OwnedFd,
     },
-    /// What was to be received has ended.
+    /// A receive has ended.
     Received {
-        /// Which.
+        /// The arrival.
         arrival: ArrivalId,
-        /// How.
+        /// How it ended.
         receipt: ReceiveOutcome,
     },
-    /// What was sent has ended: its memory may be freed or written.
+    /// A send has ended: its memory may be freed or written.
     Sent {
-        /// Which.
+        /// The operation.
         operation: OperationId,
-        /// How.
+        /// How it ended.
         delivery: SendOutcome,
     },
-    /// A neighbour is gone. What it had of this process counts no more; what this process has of it is being unmapped. No more notices
-    /// of it come, and all of its operations and receives were told before.
+    /// A neighbour is gone. Its exports of this process count no more; its memory is being unmapped here. This is its
+    /// last event: all its operations and receives were reported before.
     Left {
-        /// Which.
+        /// The neighbour.
         neighbour: NeighbourId,
-        /// Why.
+        /// The reason.
         why: LeaveReason,
     },
 }
@@ -60,11 +62,11 @@ pub enum NodeEvent {
 /// How a receive ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ReceiveOutcome {
-    /// The bytes are there.
+    /// The bytes have arrived.
     Copied,
-    /// They could not be mapped; the sender knows, and sends them another way.
+    /// The sender's memory could not be mapped; the sender was notified, and uses another method.
     NotMapped,
-    /// They were not copied for another reason; the sender is told the same as above.
+    /// The bytes were not copied for another reason; the sender receives the same reply as for [`Self::NotMapped`].
     NotCopied(CopyError),
     /// The sender is gone.
     Lost,
@@ -75,9 +77,9 @@ pub enum ReceiveOutcome {
 pub enum SendOutcome {
     /// The bytes were copied.
     Copied,
-    /// The neighbour could not map or copy them: they go another way.
+    /// The neighbour could not map or copy the bytes: send them by another method.
     NotMapped,
-    /// The neighbour does not want them.
+    /// The neighbour refused the bytes.
     Refused,
     /// The neighbour is gone.
     Lost,

@@ -1,4 +1,4 @@
-//! What a driver gave for the exports of this process, beside their names. Owned by the node; knows no neighbour.
+//! The driver's handles for the exports of this process, by export name. Owned by the node; knows no neighbour.
 
 use std::os::fd::OwnedFd;
 
@@ -7,7 +7,7 @@ use trunkline_proto::intervals::ByteSpan;
 use trunkline_proto::ipc::exporter::DriverAllocation;
 use trunkline_proto::wire::ipc::{ExportAnnouncement, ExportHandle, ExportName};
 
-/// An export, and what it is of.
+/// An export, its allocation and its handle.
 #[derive(Debug)]
 struct DriverExport {
     name: ExportName,
@@ -16,14 +16,14 @@ struct DriverExport {
     export: ExportedHandle,
 }
 
-/// All of them, by the places of their names.
+/// All exports, indexed by the slots of their names.
 #[derive(Debug, Default)]
 pub(super) struct ExportTable {
     places: Vec<Option<DriverExport>>,
 }
 
 impl ExportTable {
-    /// A driver has exported an allocation; gives the export back if its handle is longer than a message takes.
+    /// Records an export. Returns it as the error if its handle is longer than a message can carry.
     pub(super) fn add_export(
         &mut self,
         name: ExportName,
@@ -43,20 +43,21 @@ impl ExportTable {
         Ok(())
     }
 
-    /// What a neighbour is told of it, and the descriptor that goes along.
+    /// Returns the announcement of an export, and the descriptor to send with it.
     pub(super) fn make_announcement(
         &self,
         name: ExportName,
     ) -> Option<(ExportAnnouncement, Option<OwnedFd>)> {
         let found = self.places.get(name.slot_id().slot as usize)?.as_ref().filter(|one| one.name == name)?;
-        // A process that can have no more descriptors sends none: then it is not mapped, and goes another way.
+        // If this process has no free descriptors, the announcement is sent without one: the neighbour then does not
+        // map the export, and messages use another method.
         let fd = found.export.descriptor.as_ref().and_then(|fd| fd.try_clone().ok());
         let DriverAllocation { span, device, .. } = found.allocation;
         let span: ByteSpan = span;
         Some((ExportAnnouncement { name, span, device, descriptor: fd.is_some(), handle: found.handle }, fd))
     }
 
-    /// It is over.
+    /// Removes an export that has ended.
     pub(super) fn take_export(&mut self, name: ExportName) -> Option<ExportedHandle> {
         let place = self.places.get_mut(name.slot_id().slot as usize)?;
         place.take_if(|one| one.name == name).map(|one| one.export)

@@ -1,5 +1,5 @@
-//! Messages that go another way than the node's own stream, and only name memory of the node: their references, and how they ended, are
-//! carried by whoever calls this.
+//! The interface for messages that do not use the node's own stream and only refer to memory of the node. The caller
+//! carries their references and their outcomes.
 
 use std::os::fd::OwnedFd;
 
@@ -12,31 +12,33 @@ use trunkline_proto::wire::tagged::InboxSizes;
 use super::{ArrivalId, IpcNode, NeighbourId, OperationId, ProtocolViolation};
 
 impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
-    /// Tells a neighbour where it may write tagged messages. Said once.
+    /// Sends a neighbour the inbox into which it may write tagged messages. To be called once per neighbour.
     pub fn give_inbox(&mut self, to: NeighbourId, inbox: InboxSizes, file: OwnedFd) {
         if let Some(peer) = self.peers.get_mut(to) {
             peer.send_message(&IpcMessage::Inbox(inbox), Some(file));
         }
     }
 
-    /// Frames that were said to a neighbour.
+    /// Returns the number of frames that were sent to a neighbour.
     #[inline]
     #[must_use]
     pub fn sent_frames(&self, to: NeighbourId) -> u64 {
         self.peers.get(to).map_or(0, |peer| peer.said)
     }
 
-    /// Whether a neighbour has announced that name, as far as it was heard.
+    /// Whether an announcement of that name by a neighbour was read.
     #[inline]
     #[must_use]
     pub fn knows_name(&self, from: NeighbourId, name: ExportName) -> bool {
         self.importer.is_announced(from.0, name)
     }
 
-    /// A message of a neighbour refers to its memory: say what is to be done with it. `None`: nothing is shared any more.
+    /// Accepts a reference of a neighbour's message to its memory; the owner then receives or refuses the arrival.
+    /// `None`: the neighbour, or this node, shares nothing any more.
     ///
     /// # Errors
-    /// [`ProtocolViolation`]: the neighbour refers to what cannot be, and is taken for dead from now on.
+    /// [`ProtocolViolation`]: the reference is invalid, and the caller must report it with
+    /// [`IpcNode::report_violation`].
     pub fn accept_reference(
         &mut self,
         from: NeighbourId,
@@ -45,7 +47,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         self.record_arrival(from, None, reference)
     }
 
-    /// A message that referred to memory of this process has ended. `false` if there is none.
+    /// Ends a message that referred to memory of this process. Returns `false` if the operation is unknown.
     #[inline]
     pub fn finish_operation(&mut self, operation: OperationId, outcome: CopyOutcome, now: Instant) -> bool {
         let pin = self.peers.get_mut(operation.to).and_then(|peer| peer.sent.remove(operation.id));
@@ -54,14 +56,14 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         was_there
     }
 
-    /// Whether anything is being copied.
+    /// Whether an arrival is being copied.
     #[inline]
     #[must_use]
     pub fn is_copying(&self) -> bool {
         !self.copying.is_empty()
     }
 
-    /// A neighbour has said what cannot be, by whatever carries its messages.
+    /// Reports that a neighbour violated the protocol in a message that the caller carries.
     pub fn report_violation(&mut self, neighbour: NeighbourId, why: ProtocolViolation) {
         self.break_with(neighbour, why);
     }

@@ -1,4 +1,5 @@
-//! What neighbours say. All of it is hostile until it is parsed and the rules have taken it; whoever says what cannot be is broken.
+//! Handles messages of neighbours. Every message is untrusted until it is parsed and accepted by the protocol rules;
+//! a neighbour that violates them is marked as broken.
 
 use std::os::fd::OwnedFd;
 
@@ -18,7 +19,7 @@ use super::{
 };
 
 impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
-    /// Takes in what neighbours have said, while somebody takes notices; whether there was anything.
+    /// Reads messages of all neighbours, while the owner takes events; returns whether there were any.
     pub(super) fn receive_messages(&mut self, now: Instant) -> bool {
         let mut heard = false;
         for place in 0..self.peers.slot_count() {
@@ -29,11 +30,11 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         heard
     }
 
-    /// The same of one neighbour.
+    /// Reads messages of one neighbour; returns whether there were any.
     pub fn receive_messages_from(&mut self, neighbour: NeighbourId, now: Instant) -> bool {
         let mut heard = false;
         for _ in 0..FRAMES_PER_CALL {
-            // Behind a BYE comes nothing but the end of the stream.
+            // Only the end of the stream may follow a BYE.
             let speaks = |peer: &&mut NeighbourEntry<S>| peer.is_there() && !peer.heard_bye;
             let Some(peer) = self.peers.get_mut(neighbour).filter(speaks) else { break };
             let Some(stream) = peer.stream.as_mut().filter(|_| self.notices.len() < NOTICES_MAX) else {
@@ -70,8 +71,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
             IpcMessage::Inbox(_) => true,
             _ => false,
         };
-        // A process that can have no more descriptors is given none by the kernel (unix(7), MSG_CTRUNC): what is announced with one is then not mapped,
-        // and its messages go another way.
+        // If this process has no free descriptors, the kernel delivers the message without its descriptor (unix(7),
+        // MSG_CTRUNC). Such an announcement is then not mapped, and its messages use another method.
         let lost = matches!(message, IpcMessage::Announce(_));
         if frame.fd.is_some() != announced && !(announced && lost) {
             return Err(ProtocolViolation::Descriptor);
@@ -81,7 +82,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         if is_first != is_hello {
             return Err(ProtocolViolation::Turn);
         }
-        // Whoever has said BYE hears answers and the other BYE, and nothing else.
+        // After this process has sent BYE, it handles replies and the neighbour's BYE, and ignores all else.
         match message {
             IpcMessage::Hello(hello) => self.on_hello(from, &hello),
             IpcMessage::Done { operation, outcome } => return self.on_done(from, operation, outcome, now),
@@ -118,7 +119,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         fd: Option<OwnedFd>,
     ) -> Result<(), ProtocolViolation> {
         if self.until.is_some() {
-            // Everything of it has ended here already; a reference to it is refused.
+            // All imports of this source have ended already; a reference to it is refused.
             return Ok(());
         }
         self.importer.on_announce(from.0, announce)?;
@@ -147,7 +148,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         Ok(())
     }
 
-    /// A neighbour refers to memory of its own, by whatever carries the message. `None`: it, or this node, shares nothing any more.
+    /// Records a neighbour's reference to its memory, whatever carried the message. `None`: the neighbour, or this
+    /// node, shares nothing any more.
     pub(super) fn record_arrival(
         &mut self,
         from: NeighbourId,

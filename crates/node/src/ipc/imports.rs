@@ -1,4 +1,5 @@
-//! What one neighbour has announced, and what is mapped of it, beside their names. Owned by the neighbour's entry; decides nothing.
+//! The announced exports of one neighbour and their mappings, by export name. Owned by the neighbour's entry; decides
+//! nothing.
 
 use std::os::fd::OwnedFd;
 
@@ -9,18 +10,18 @@ use trunkline_proto::wire::ipc::{ExportAnnouncement, ExportName};
 
 use super::DESCRIPTORS_MAX;
 
-/// Something that may be mapped.
+/// An announced export.
 #[derive(Debug)]
 pub(super) struct NeighbourImport {
     name: ExportName,
     pub(super) span: ByteSpan,
     pub(super) handle: IpcHandle,
-    /// What came along; it is needed again for each place that this is mapped in.
+    /// The descriptor of the announcement. Each further mapping needs it again.
     pub(super) descriptor: Option<OwnedFd>,
     mapped: Vec<(MappingPlace, OpenedHandle)>,
 }
 
-/// All of them, by the places of their names.
+/// All imports, indexed by the slots of their names.
 #[derive(Debug, Default)]
 pub(super) struct NeighbourImports {
     places: Vec<Option<Box<NeighbourImport>>>,
@@ -28,7 +29,7 @@ pub(super) struct NeighbourImports {
 }
 
 impl NeighbourImports {
-    /// Something may be mapped from now on. Its name is vacant, as the importer says.
+    /// Adds an announced export. The importer has checked that its name is unused.
     pub(super) fn add_import(&mut self, announce: &ExportAnnouncement, fd: Option<OwnedFd>) {
         let Some(handle) = IpcHandle::new(announce.handle.memory_kind(), announce.handle.as_bytes()) else {
             return;
@@ -56,27 +57,27 @@ impl NeighbourImports {
         place.as_deref_mut().filter(|import| import.name == name)
     }
 
-    /// It is mapped there.
+    /// Records a mapping of an import in a place.
     pub(super) fn record_mapping(&mut self, name: ExportName, place: MappingPlace, mapped: OpenedHandle) {
         if let Some(import) = self.get_mut(name) {
             import.mapped.push((place, mapped));
         }
     }
 
-    /// The mapping in a place.
+    /// Returns the mapping of an import in a place.
     #[inline]
     pub(super) fn find_mapping(&self, name: ExportName, place: MappingPlace) -> Option<&OpenedHandle> {
         self.get(name)?.mapped.iter().find(|(other, _)| *other == place).map(|(_, mapped)| mapped)
     }
 
-    /// The mapping in a place, to be closed.
+    /// Removes the mapping of an import in a place, and returns it to be closed.
     pub(super) fn take_mapping(&mut self, name: ExportName, place: MappingPlace) -> Option<OpenedHandle> {
         let import = self.get_mut(name)?;
         let at = import.mapped.iter().position(|(other, _)| *other == place)?;
         Some(import.mapped.swap_remove(at).1)
     }
 
-    /// It may not be mapped any more, and is mapped nowhere.
+    /// Removes an import that is retired; it has no mapping left.
     pub(super) fn remove_import(&mut self, name: ExportName) {
         let Some(place) = self.places.get_mut(name.slot_id().slot as usize) else { return };
         if let Some(gone) = place.take_if(|import| import.name == name) {

@@ -1,5 +1,6 @@
-//! Memory that is lent for longer than a message: a window. An export that was made for it goes with its last user, so no budget counts it;
-//! it is pinned at both ends meanwhile, so nothing asks it back, and it begins to go when it is taken back.
+//! Lends memory for longer than a message, for windows. An export made for a loan is freed with its last user, so no
+//! budget counts it. It is pinned at both ends during the loan, so it is not requested back; it is retired when the
+//! loan ends.
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory};
@@ -14,30 +15,31 @@ use super::{
     ArrivalId, IpcNode, MessageBuffer, NeighbourId, OperationId, ReferenceStart, SendError, SendRequest,
 };
 
-/// Where what a neighbour lends stands.
+/// Whether borrowed memory is mapped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub enum BorrowStatus {
-    /// It is mapped, and stays so until [`IpcNode::refuse_arrival`], or until its neighbour is gone.
+    /// It is mapped, and stays mapped until [`IpcNode::refuse_arrival`], or until its neighbour is gone.
     Mapped,
-    /// Ask again, after [`IpcNode::progress`].
+    /// Not yet: call again, after [`IpcNode::progress`].
     Wait,
     /// It cannot be mapped, or its neighbour is gone.
     Not,
 }
 
-/// A part of what is lent: from where on, and how its bytes stand.
+/// A part of a loan: its first byte, and the layout of its bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LoanRange {
-    /// The first byte.
+    /// Offset of the first byte in the loan.
     pub at: u64,
-    /// How they stand.
+    /// The layout of the bytes.
     pub rows: StridedRows,
 }
 
 impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
-    /// Lends bytes to a neighbour, who is told of the reference by whoever calls this, and says [`IpcNode::accept_reference`] and [`IpcNode::borrow`] there. It
-    /// takes one of the operations that the neighbour takes at once, until [`IpcNode::end_loan`].
+    /// Lends bytes to a neighbour. The caller sends it the reference; the neighbour calls
+    /// [`IpcNode::accept_reference`] and [`IpcNode::borrow`]. The loan counts as one of the operations that the
+    /// neighbour accepts at once, until [`IpcNode::end_loan`].
     ///
     /// # Errors
     /// [`SendError`].
@@ -51,15 +53,15 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         self.make_reference(to, &SendRequest { addr, len, passing: true }, now)
     }
 
-    /// What was lent is lent no more. `mapped`: whether the neighbour could map it. Its export goes once nobody uses it; [`IpcNode::is_going`] says until
-    /// when it is there.
+    /// Ends a loan. `mapped`: whether the neighbour could map it. The export is retired once it has no users;
+    /// [`IpcNode::is_going`] returns `true` until the driver has taken it back.
     pub fn end_loan(&mut self, lent: OperationId, mapped: bool, now: Instant) {
         let pin = self.peers.get(lent.to).and_then(|peer| peer.sent.get(lent.id));
         pin.into_iter().for_each(|pin| self.exporter.let_go(pin));
         self.finish_operation(lent, if mapped { CopyOutcome::Copied } else { CopyOutcome::NotMapped }, now);
     }
 
-    /// Whether an export that nobody uses, and nobody finds any more, is not given back yet.
+    /// Whether an export that has no users, and that no message can find any more, is not given back yet.
     #[must_use]
     pub fn is_going(&self, name: ExportName) -> bool {
         let over =
@@ -69,9 +71,9 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
             .any(|export| export.name == name && export.pins == 0 && over(export.state))
     }
 
-    /// Maps what a neighbour lends, if it is not mapped.
+    /// Maps a neighbour's loan, if it is not mapped.
     pub fn borrow(&mut self, lent: ArrivalId) -> BorrowStatus {
-        // One that maps, and one that finds it mapped.
+        // The first round maps; the second finds the mapping.
         for _ in 0..2 {
             let Some(one) = self.peers.get(lent.from).and_then(|peer| peer.arrivals.get(lent.id)) else {
                 return BorrowStatus::Not;
@@ -86,11 +88,12 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         BorrowStatus::Not
     }
 
-    /// Begins to copy bytes of that buffer, from its byte number `done` on, to that spot of a neighbour's loan, which is mapped; they are the bytes
-    /// number `done` and on of the spot, too. One copy of a loan is under way at a time: [`IpcNode::has_copied`] polls for its end.
+    /// Begins to copy `len` bytes of that buffer, from its byte `done` on, to the same byte numbers of a range of a
+    /// neighbour's loan, which must be mapped. One copy per loan can be in progress: [`IpcNode::has_copied`] polls
+    /// for its end.
     ///
     /// # Errors
-    /// [`CopyError`]: nothing is under way. [`CopyError::Busy`]: try again, after [`IpcNode::progress`].
+    /// [`CopyError`]: no copy is in progress. [`CopyError::Busy`]: try again, after [`IpcNode::progress`].
     #[inline]
     pub fn begin_put(
         &mut self,
@@ -106,7 +109,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         self.begin_loan_copy(lent, batch, begun)
     }
 
-    /// The same the other way round.
+    /// Begins to copy `len` bytes of a range of a neighbour's loan into that buffer; otherwise as
+    /// [`IpcNode::begin_put`].
     ///
     /// # Errors
     /// [`CopyError`].
@@ -125,7 +129,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         self.begin_loan_copy(lent, batch, begun)
     }
 
-    /// Copies under way of a loan keep its neighbour's memory mapped, also when the neighbour is gone.
+    /// Records a copy of a loan. Copies in progress keep the neighbour's memory mapped, even after the neighbour is
+    /// gone.
     fn begin_loan_copy(
         &mut self,
         lent: ArrivalId,
@@ -139,10 +144,11 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         Ok(())
     }
 
-    /// Whether the copy of a loan that was begun last has ended. Never waits.
+    /// Whether the last copy of a loan has completed. Never waits.
     ///
     /// # Errors
-    /// [`CopyError`]: the copy has failed; the target bytes have no meaning. After [`CopyError::Busy`] it is to be begun again.
+    /// [`CopyError`]: the copy has failed, and the target bytes are undefined. After [`CopyError::Busy`] the caller
+    /// must begin it again.
     pub fn has_copied(&mut self, lent: ArrivalId) -> Result<bool, CopyError> {
         let Some(peer) = self.peers.get_mut(lent.from) else { return Ok(true) };
         let ends = peer.heard_bye || self.until.is_some();
@@ -160,7 +166,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         failed.map_or(ended, Err)
     }
 
-    /// Where so many bytes of a spot are.
+    /// Locates `len` bytes of a range in the mapping of a loan.
     #[inline]
     fn locate_in_loan(
         &self,

@@ -1,12 +1,13 @@
-//! Mappings that are made and ended: at once, or, of a kind whose driver may wait for a kernel that runs, by the kind's thread. The node posts requests to that
-//! thread, polls for its answers, and does other work meanwhile. The same of exports that are over, where the driver may wait to take a handle back: the exporter counts
-//! them until the driver has answered.
+//! Makes and closes mappings: directly, or on the kind's thread if its driver may wait for a running kernel. The node
+//! posts requests to that thread, polls for the results, and does other work meanwhile. Exports that have ended are
+//! handled the same way if the driver may wait to take a handle back; the exporter counts them until the driver has
+//! replied.
 //!
 //! ```text
-//! Resolved::Map --> OpeningMapping: waits for room --> posted --> Importer::mapped, map_failed
-//! Unmap --> ClosingMapping: posted --> Importer::unmapped
-//!               ^            |
-//!               +-- refused -+  at most CLOSE_TRIES times
+//! ResolveOutcome::Map --> OpeningMapping: waits for room --> posted --> MemoryImporter::on_mapped, on_map_failed
+//! UnmapCommand --> ClosingMapping: posted --> MemoryImporter::on_unmapped
+//!                      ^            |
+//!                      +-- refused -+  at most CLOSE_TRIES times
 //! ```
 
 use std::collections::VecDeque;
@@ -26,7 +27,7 @@ use super::{CLOSE_TRIES, IpcNode, MessageBuffer, NeighbourId, ProtocolViolation}
 #[derive(Debug)]
 struct OpeningMapping {
     mapping: MappingId,
-    /// `None` until there is room for it.
+    /// `None` while the request queue is full.
     ticket: Option<MappingTicket>,
 }
 
@@ -35,16 +36,16 @@ struct OpeningMapping {
 struct ClosingMapping {
     mapping: MappingId,
     step: ClosingStep,
-    /// How often the driver has not closed it.
+    /// How often the driver has failed to close it.
     tries: u8,
 }
 
-/// How far the end of a mapping is.
+/// The state of closing a mapping.
 #[derive(Debug)]
 enum ClosingStep {
-    /// The driver is to be asked, for the first time or again.
+    /// The request is to be posted, or the driver to be called: for the first time or again.
     Waits(OpenedHandle),
-    /// The kind's thread is asked.
+    /// The request was posted to the kind's thread.
     Posted(MappingTicket),
 }
 
@@ -55,12 +56,12 @@ struct EndingExport {
     step: EndingStep,
 }
 
-/// How far its end is.
+/// The state of giving an export back.
 #[derive(Debug)]
 enum EndingStep {
-    /// There is no room for a request.
+    /// The request is not posted yet: the queue was full or has not been tried.
     Waits(Box<ExportedHandle>),
-    /// The kind's thread is asked.
+    /// The request was posted to the kind's thread.
     Posted(MappingTicket),
 }
 
@@ -68,12 +69,12 @@ enum EndingStep {
 #[derive(Debug, Default)]
 struct EndingExports(VecDeque<EndingExport>);
 
-/// The mappings that are being made or ended, and the exports that are given back.
+/// The mappings that are being made or closed, and the exports that are being given back.
 #[derive(Debug, Default)]
 pub(super) struct MappingWork {
-    /// Those that the kind's thread makes.
+    /// Mappings that the kind's thread makes.
     opening: VecDeque<OpeningMapping>,
-    /// Those that it ends, and those that the driver did not end at once.
+    /// Mappings that it closes, and mappings that the driver did not close at once.
     closing: VecDeque<ClosingMapping>,
     ending_exports: EndingExports,
 }
@@ -85,7 +86,7 @@ impl MappingWork {
 }
 
 impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
-    /// Where memory of others must be mapped for copies from or to that buffer.
+    /// Returns where a neighbour's memory must be mapped for copies from or to that buffer.
     pub(super) fn place_of(&self, buffer: &MessageBuffer) -> MappingPlace {
         match self.memory.mapping_user(buffer.own_address()) {
             None => self.config.place,
@@ -94,7 +95,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         }
     }
 
-    /// Maps the memory that a message needs, or posts that; a failure is returned by the importer when it resolves the name next.
+    /// Maps the memory that a message needs, or posts the request. On failure, the importer returns it at the next
+    /// resolution of the name.
     pub(super) fn open_mapping(&mut self, mapping: MappingId) {
         if self.memory.mapping_queue().is_some() {
             self.mapping_work.opening.push_back(OpeningMapping { mapping, ticket: None });
@@ -109,11 +111,12 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         }
     }
 
-    /// The handle, descriptor and user of a mapping to be made. `None`: its neighbour has ended, or the process has no descriptors left.
+    /// Returns the handle, descriptor and user of a mapping to be made. `None`: its neighbour has ended, or the
+    /// process has no descriptors left.
     fn to_open(&self, mapping: MappingId) -> Option<(IpcHandle, Option<OwnedFd>, MappingUser)> {
         let peer = self.peers.get(NeighbourId(mapping.source)).filter(|peer| peer.stream.is_some())?;
         let import = peer.imports.get(mapping.name)?;
-        // A neighbour names no other process than itself, be it this one.
+        // The handle's process is replaced by the stream's peer, so a neighbour cannot refer to another process.
         let handle = peer.process.map_or(import.handle, |number| import.handle.of_process(number));
         let descriptor = import.descriptor.as_ref().map(|fd| fd.try_clone()).transpose().ok()?;
         let user = match mapping.place {
@@ -123,7 +126,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         Some((handle, descriptor, user))
     }
 
-    /// Posts the mappings that wait for room, as far as there is any.
+    /// Posts the requests that wait, until the queue is full.
     fn post_openings(&mut self) {
         for at in 0..self.mapping_work.opening.len() {
             let Some(OpeningMapping { mapping, ticket: None }) = self.mapping_work.opening.get(at) else {
@@ -138,7 +141,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
                 None => {
                     self.mapping_work.opening.remove(at);
                     self.map_failed(mapping, MapRefusal::Other);
-                    // The places of the others have changed: the next call posts them.
+                    // The removal has shifted the later entries: the next call posts them.
                     return;
                 }
             };
@@ -151,7 +154,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         }
     }
 
-    /// Takes the answers about mappings that are made, and posts those that wait for room; returns whether there was any answer.
+    /// Reads the results of posted mappings, and posts requests that wait; returns whether there was any result.
     pub(super) fn end_openings(&mut self) -> bool {
         if self.mapping_work.opening.is_empty() {
             return false;
@@ -162,7 +165,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
             let opened = match (self.memory.mapping_queue(), &one.ticket) {
                 (Some(queue), Some(ticket)) => queue.take_opened(ticket),
                 (Some(_), None) => None,
-                // This is a child of a fork, in which the thread is not.
+                // A child of fork does not have the thread.
                 (None, _) => Some(Err(HandleOpenError::Gone)),
             };
             match opened {
@@ -177,7 +180,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         ended
     }
 
-    /// The driver has opened the memory of a mapping, or refused. The neighbour may have ended by now: then the importer has the mapping ended with the next calls.
+    /// Handles the driver's result for a mapping. If the neighbour has ended meanwhile, the importer requests the
+    /// unmapping in the next calls.
     fn on_opened(&mut self, mapping: MappingId, opened: Result<OpenedHandle, HandleOpenError>) {
         let neighbour = NeighbourId(mapping.source);
         let mapped = match opened {
@@ -206,7 +210,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
 
     fn map_failed(&mut self, mapping: MappingId, why: MapRefusal) {
         self.counts.map_failures += 1;
-        // The importer asked for it itself.
+        // The importer requested this mapping, so it accepts the result.
         let _ = self.importer.on_map_failed(mapping, why);
     }
 
@@ -220,7 +224,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
                     self.on_unmapped(mapping);
                 }
             }
-            // There is nothing to close. The importer ends only mapped windows, so this does not happen.
+            // The importer ends only mapped windows, so this does not happen.
             None => _ = self.importer.on_unmapped(mapping),
         }
     }
@@ -230,7 +234,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         let _ = self.importer.on_unmapped(mapping);
     }
 
-    /// Closes a mapping, or posts that; returns whether it is closed.
+    /// Closes a mapping, or posts the request; returns whether it is closed.
     fn end_mapping(&mut self, mapping: MappingId, mapped: OpenedHandle, tries: u8) -> bool {
         if let Some(queue) = self.memory.mapping_queue() {
             let step = match queue.post_close(mapped) {
@@ -249,14 +253,15 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         }
     }
 
-    /// The driver did not close a mapping: that is tried again.
+    /// Records that the driver did not close a mapping, for another try.
     fn on_not_closed(&mut self, mapping: MappingId, left: NotClosed, tries: u8) {
         self.counts.unmap_failures += u64::from(tries == 0);
         let step = ClosingStep::Waits(left.mapped);
         self.mapping_work.closing.push_back(ClosingMapping { mapping, step, tries: tries + 1 });
     }
 
-    /// Takes the answers about mappings that are ended, and closes again, or leaves behind, those that the driver did not close; returns whether there was any answer.
+    /// Reads the results of closed mappings. Closes those again that the driver did not close, or leaves them behind
+    /// after `CLOSE_TRIES` tries. Returns whether there was any result.
     pub(super) fn end_closings(&mut self) -> bool {
         let mut ended = false;
         for _ in 0..self.mapping_work.closing.len() {
@@ -279,10 +284,10 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         ended
     }
 
-    /// Takes the answer of the kind's thread about a mapping that is closed; whether there was one.
+    /// Reads the result for one closed mapping; returns whether there was one.
     fn end_closing(&mut self, mapping: MappingId, ticket: MappingTicket, tries: u8) -> bool {
         let Some(queue) = self.memory.mapping_queue() else {
-            // This is a child of a fork, in which the thread is not.
+            // A child of fork does not have the thread.
             self.counts.leaks += 1;
             let _ = self.importer.on_unmapped(mapping);
             return true;
@@ -299,7 +304,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         true
     }
 
-    /// Gives an export back, or posts that.
+    /// Gives an export back, or queues it for the kind's thread.
     pub(super) fn end_export(&mut self, name: ExportName) {
         let Some(export) = self.exports.take_export(name) else {
             return self.on_unexported(name, Err(CloseError::Unknown));
@@ -315,7 +320,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         self.on_unexported(name, ended);
     }
 
-    /// Posts the exports that wait for room, and takes the answers about the others; returns whether there was any.
+    /// Posts the exports that wait for room, and reads the results of the others; returns whether there was any
+    /// result.
     pub(super) fn end_unexports(&mut self) -> bool {
         let mut ended = false;
         for _ in 0..self.mapping_work.ending_exports.0.len() {
@@ -335,7 +341,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
                     }
                     None => EndingStep::Posted(ticket),
                 },
-                // This is a child of a fork, in which the thread is not.
+                // A child of fork does not have the thread.
                 (_, None) => {
                     ended = true;
                     self.on_unexported(name, Err(CloseError::Unknown));
@@ -350,10 +356,10 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
     fn on_unexported(&mut self, name: ExportName, ended: Result<(), CloseError>) {
         match ended {
             Ok(()) => self.counts.unexports += 1,
-            // It is not exported any more as far as anybody can tell.
+            // The driver's state is unknown after a failure; the export counts as ended.
             Err(_) => self.counts.export_failures += 1,
         }
-        // The exporter said so itself.
+        // The exporter requested this, so it accepts the result.
         let _ = self.exporter.on_unexported(name);
     }
 }

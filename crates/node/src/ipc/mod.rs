@@ -1,14 +1,16 @@
-//! Memory of devices that this process shares with others of its node: the rules of [`trunkline_proto::ipc`] carried out over any
-//! kind of memory ([`IpcMemory`](trunkline_mem::ipc::IpcMemory)) and any stream that carries descriptors
+//! Shares memory of devices between processes of a host: the rules of [`trunkline_proto::ipc`] over any kind of
+//! memory ([`IpcMemory`](trunkline_mem::ipc::IpcMemory)) and any stream that carries descriptors
 //! ([`OobStream`](trunkline_fabric::OobStream)).
 //!
-//! For whoever moves messages inside a node. A [`IpcNode`] is a process's part in it: it exports what is sent, tells its neighbours,
-//! maps what they refer to, copies from it, unmaps it when they want it back, and outlives any of them. It does everything in the
-//! calls of its one owner, starts no thread, reads no clock and never waits: of a kind whose driver may wait, the kind's thread maps, unmaps and gives handles back.
+//! Called by the layers that move messages inside a host. An [`IpcNode`] is a process's part in the sharing. It
+//! exports memory that is sent, announces it to neighbours, maps memory that they refer to, copies from it, unmaps it
+//! on request, and outlives any of them. It does everything in the calls of its one owner, starts no thread, reads no
+//! clock and never waits. If the driver of a kind may wait, the kind's own thread maps, unmaps and gives handles
+//! back.
 //!
-//! What it does not: it pairs no messages. An arrival is told as it comes ([`NodeEvent::Arrived`]), and whoever matches says where it
-//! goes ([`IpcNode::receive`]). What cannot be shared is told to its sender ([`IpcSendStart::Elsewhere`], [`SendOutcome::NotMapped`]), who sends it
-//! another way.
+//! A node does not match messages: it reports each arrival ([`NodeEvent::Arrived`]), and the matcher supplies the
+//! buffer ([`IpcNode::receive`]). If memory cannot be shared, the node reports that to the sender
+//! ([`IpcSendStart::Elsewhere`], [`SendOutcome::NotMapped`]), and the sender uses another method.
 
 mod arrival;
 mod buffer;
@@ -38,26 +40,28 @@ pub use neighbour::NeighbourId;
 pub use node::{IpcNode, NodeConfig, NodeCounts};
 pub use send::{IpcSendStart, OperationId, ReferenceStart, SendRequest};
 
-/// Operations towards one neighbour that it has not answered, at most; and of a neighbour that are not answered here.
+/// Operations towards one neighbour without a reply, at most; also the limit of its operations without a reply from
+/// here.
 pub const OPERATIONS_MAX: usize = 128;
 
-/// Names that a neighbour was told to let go and has not, at most; docs/wire.md.
+/// Names in RETIRE messages to one neighbour that it has not retired, at most; docs/wire.md.
 const NAMES_ASKED_MAX: usize = 128;
 
 /// Frames of one neighbour that one call of [`IpcNode::progress`] reads.
 const FRAMES_PER_CALL: usize = 64;
 
-/// Notices that nobody has taken; with so many nothing more is read.
+/// Events that the owner has not taken yet; at this number the node stops reading messages.
 const NOTICES_MAX: usize = 4096;
 
 /// Bytes that one call of [`IpcNode::progress`] copies for one arrival.
 const COPY_PER_CALL: u64 = 1 << 20;
 
-/// Calls of a driver that one call of [`IpcNode::progress`] makes for what is not in use any more.
+/// Driver calls per call of [`IpcNode::progress`] that release unused mappings and exports.
 const WORK_PER_CALL: usize = 64;
 
-/// How often a mapping is closed that the driver does not close, before it is left behind and counted.
+/// Times that the node tries to close a mapping before it leaves the mapping behind and counts it.
 const CLOSE_TRIES: u8 = 8;
 
-/// Descriptors of one neighbour's announcements that are kept. What comes with more is not mapped, and goes another way.
+/// Descriptors of one neighbour's announcements that are kept. Memory announced beyond them is not mapped; its
+/// messages use another method.
 const DESCRIPTORS_MAX: usize = 512;

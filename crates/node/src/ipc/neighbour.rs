@@ -1,4 +1,5 @@
-//! Another process of the node, as this one sees it: its stream, what is under way in both directions, and what is mapped of it.
+//! Another process of the host, as this one knows it: its stream, operations in both directions, and its memory that
+//! is mapped here. Owned by the node.
 
 use std::os::fd::OwnedFd;
 
@@ -12,45 +13,47 @@ use super::arrival::ArrivalRecord;
 use super::imports::NeighbourImports;
 use super::{LeaveReason, OPERATIONS_MAX, ProtocolViolation};
 
-/// Another process of the node, from its coming until nothing of it is left. One that comes again is another one.
+/// Another process of the host, from its joining until all its state is released. A process that joins again has
+/// another id.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct NeighbourId(pub(super) SourceId);
 
 impl NeighbourId {
-    /// What it is called in [`IpcNode::importer`](super::IpcNode::importer).
+    /// Returns its id in [`IpcNode::importer`](super::IpcNode::importer).
     #[must_use]
     pub const fn source(self) -> SourceId {
         self.0
     }
 }
 
-/// What is known of it.
+/// The state of one neighbour.
 #[derive(Debug)]
 pub(super) struct NeighbourEntry<S> {
     source: SourceId,
-    /// What it is called as one that memory is exported to.
+    /// Its id in the exporter.
     pub(super) exporting: ImportingPeerId,
-    /// `None` once it is gone.
+    /// `None` once the neighbour is gone.
     pub(super) stream: Option<S>,
-    /// Its number here, where the stream says whose its other end is; 0 if it has none.
+    /// Its process number in this process's namespace, if the stream knows its peer; 0 if it has none there.
     pub(super) process: Option<u32>,
-    /// What broke it; it is taken for dead as soon as nothing is in hand.
+    /// Its protocol violation. The node treats it as dead as soon as no copy of its memory is in progress.
     pub(super) broken: Option<ProtocolViolation>,
-    /// Why it is gone, while copies of its memory are under way: the operations that wait for them end with the last of them, and nothing more is begun or heard.
+    /// Why it is gone, while copies of its memory are in progress. Operations that wait for those copies end with the
+    /// last of them; no new operation begins, and no message is read.
     pub(super) lost: Option<LeaveReason>,
-    /// How many operations it takes at once; 0 until it has said HELLO.
+    /// How many operations it accepts at once; 0 until its HELLO has arrived.
     pub(super) takes: usize,
     pub(super) said_bye: bool,
     pub(super) heard_bye: bool,
-    /// It has said where tagged messages go.
+    /// Whether its INBOX message has arrived.
     pub(super) gave_inbox: bool,
-    /// Frames that were said to it.
+    /// Frames that were sent to it.
     pub(super) said: u64,
-    /// Names that it was told to let go and has not.
+    /// Names in RETIRE messages to it that it has not retired.
     pub(super) asked: usize,
-    /// Operations that it has not answered.
+    /// Operations without a reply from it.
     pub(super) sent: SlotTable<ExportPin>,
-    /// Its operations that were not answered.
+    /// Its operations without a reply from here.
     pub(super) arrivals: SlotTable<ArrivalRecord>,
     pub(super) imports: NeighbourImports,
 }
@@ -80,32 +83,32 @@ impl<S: OobStream> NeighbourEntry<S> {
         NeighbourId(self.source)
     }
 
-    /// Whether copies of its memory are under way.
+    /// Whether copies of its memory are in progress.
     pub(super) fn is_copied(&self) -> bool {
         self.arrivals.iter().any(|(_, arrival)| arrival.batch.is_some())
     }
 
-    /// Whether anything may still be said to it, and heard of it.
+    /// Whether messages may still be sent to it and read from it.
     pub(super) const fn is_there(&self) -> bool {
         self.stream.is_some() && self.broken.is_none() && self.lost.is_none()
     }
 
-    /// Says something, unless BYE was said. One that does not read breaks: by the limits of what may be unanswered, a stream whose
-    /// other end reads has room for everything.
+    /// Sends a message, unless BYE was sent. A stream without room marks the neighbour as broken: the limits on
+    /// unanswered operations leave room for every message, so its process does not read.
     pub(super) fn send_message(&mut self, message: &IpcMessage, fd: Option<OwnedFd>) {
         let Some(stream) = self.stream.as_mut().filter(|_| !self.said_bye && self.broken.is_none()) else {
             return;
         };
         self.said += 1;
         match stream.send(OobFrame { bytes: message.to_bytes(), fd: fd.map(PassedFd::from_own_process) }) {
-            // What it said before is heard first, and then that it is gone.
+            // Its earlier messages are read first; the end of its stream then reports that it is gone.
             Ok(()) | Err(OobError::Closed) => {}
             Err(error) => self.broken = Some(ProtocolViolation::Stream(error)),
         }
     }
 }
 
-/// All of them, by the places of their names as sources.
+/// All neighbours, indexed by the slots of their source ids.
 #[derive(Debug)]
 pub(super) struct NeighbourTable<S>(Vec<Option<NeighbourEntry<S>>>);
 
@@ -138,12 +141,12 @@ impl<S: OobStream> NeighbourTable<S> {
         self.0.get_mut(of.0.slot() as usize)?.take_if(|peer| peer.source == of.0)
     }
 
-    /// Places that were ever used.
+    /// Slots that were ever used.
     pub(super) fn slot_count(&self) -> usize {
         self.0.len()
     }
 
-    /// Who has that place.
+    /// Returns the neighbour in that slot.
     pub(super) fn neighbour_at(&self, place: usize) -> Option<NeighbourId> {
         self.0.get(place)?.as_ref().map(NeighbourEntry::neighbour_id)
     }

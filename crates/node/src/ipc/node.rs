@@ -1,4 +1,5 @@
-//! A process's part in sharing memory with others of its node.
+//! A process's part in sharing memory with other processes of its host: the node, its configuration and its counts.
+//! The owner of the node drives it by calling [`IpcNode::progress`]; the node itself never blocks.
 
 use std::collections::VecDeque;
 
@@ -20,24 +21,24 @@ use super::{
     WORK_PER_CALL,
 };
 
-/// What a node may do.
+/// Configures a node.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeConfig {
-    /// A random name of this process, another one after each start.
+    /// A random name of this process. It differs after each start.
     pub process: [u8; 16],
-    /// What may be exported, and for how long. Whether exports weigh nothing the kind of memory says, whatever stands here.
+    /// How much may be exported, and for how long. The kind of memory overrides `weightless`: see [`IpcNode::new`].
     pub exporting: Exporting,
-    /// How handles go; the kind of memory says which of the two it can.
+    /// How handles are passed; must be one of the ways that the kind of memory supports.
     pub passing: HandlePassing,
-    /// Where memory of others is mapped, of a kind that has one mapping for all users, and for whom it is lent. A kind that tells devices apart
-    /// says itself for which of them that is.
+    /// Where memory of neighbours is mapped if the kind has one mapping for all users, and for which user a loan is
+    /// mapped. A kind that distinguishes devices determines the device of each mapping itself.
     pub place: MappingPlace,
-    /// For how long neighbours may take to leave when this process does.
+    /// How long neighbours may take to leave when this process leaves.
     pub leaving: Duration,
 }
 
 impl NodeConfig {
-    /// The defaults, for that process: what is kept is at most so much.
+    /// Returns the defaults for a process of that name, with `budget` as the limit on kept exports.
     #[must_use]
     pub const fn new(process: [u8; 16], budget: ExportAmount) -> Self {
         let exporting = Exporting { budget, passing: 64, idle: Some(Exporting::IDLE), weightless: false };
@@ -47,36 +48,36 @@ impl NodeConfig {
     }
 }
 
-/// What a node has done. What the rules count besides: [`IpcNode::exporter`], [`IpcNode::importer`].
+/// Counts the operations of a node. The protocol keeps further counts: [`IpcNode::exporter`], [`IpcNode::importer`].
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct NodeCounts {
-    /// Messages that named memory.
+    /// Messages that referred to memory of this process.
     pub sent: u64,
-    /// Messages that were copied here.
+    /// Messages whose bytes were copied here.
     pub received: u64,
-    /// Messages that were not.
+    /// Messages whose bytes were not copied.
     pub not_received: u64,
-    /// Handles that the driver gave, and took back.
+    /// Handles that the driver exported.
     pub exports: u64,
-    /// See above.
+    /// Handles that the driver took back.
     pub unexports: u64,
-    /// Handles that the driver did not give or take back.
+    /// Failures of the driver to export a handle or to take one back.
     pub export_failures: u64,
-    /// Mappings that the driver made, and ended.
+    /// Mappings that the driver made.
     pub maps: u64,
-    /// See above.
+    /// Mappings that the driver closed.
     pub unmaps: u64,
-    /// Mappings that the driver did not make.
+    /// Mappings that the driver failed to make.
     pub map_failures: u64,
-    /// Mappings that the driver did not end at the first try.
+    /// Mappings that the driver failed to close at the first try.
     pub unmap_failures: u64,
-    /// Of them those that it never ended; their memory is lost until this process ends.
+    /// Those among `unmap_failures` that the driver never closed; their memory is lost until this process ends.
     pub leaks: u64,
-    /// Neighbours that said what cannot be.
+    /// Neighbours that violated the protocol.
     pub broken: u64,
 }
 
-/// A process's part in sharing memory. Has one owner, who calls [`IpcNode::progress`] again and again.
+/// A process's part in sharing memory. It has one owner, which calls [`IpcNode::progress`] repeatedly.
 #[derive(Debug)]
 pub struct IpcNode<M, S> {
     pub(super) config: NodeConfig,
@@ -85,22 +86,22 @@ pub struct IpcNode<M, S> {
     pub(super) importer: MemoryImporter,
     pub(super) exports: ExportTable,
     pub(super) peers: NeighbourTable<S>,
-    /// What is being received.
+    /// Arrivals that are being received.
     pub(super) copying: VecDeque<ArrivalId>,
     pub(super) notices: VecDeque<NodeEvent>,
     pub(super) mapping_work: MappingWork,
     pub(super) counts: NodeCounts,
-    /// Once the node is closed: when neighbours that have not left are given up.
+    /// Set once the node is closed: the time at which it gives up neighbours that have not left.
     pub(super) until: Option<Instant>,
 }
 
 impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
-    /// One that shares that kind of memory, with nobody yet.
+    /// Creates a node that shares memory of that kind and has no neighbours yet.
     #[must_use]
     pub fn new(memory: M, mut config: NodeConfig) -> Self {
-        // What nobody maps keeps no memory from being freed.
+        // Without mappings, an export does not keep freed memory allocated.
         config.exporting.weightless = !memory.caps().maps;
-        // What is lent is for the device that copies for the host, where there are several.
+        // A loan is mapped for the device that copies for the host, if the kind distinguishes devices.
         if let Some(MappingUser::Device(device)) = memory.mapping_user(None) {
             config.place = MappingPlace { device, way: MappingKind::Device };
         }
@@ -119,7 +120,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         }
     }
 
-    /// A further process, over a stream that nothing was said on. It can be sent to once it is [`NodeEvent::Met`].
+    /// Adds a neighbour, over a stream on which nothing was sent yet. Messages can be sent to it after
+    /// [`NodeEvent::Met`].
     ///
     /// # Errors
     /// [`NodeJoinError`].
@@ -143,88 +145,91 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         Ok(neighbour)
     }
 
-    /// Does what there is to do, a bounded part of it: hears neighbours, copies, calls the driver, tells neighbours. Whether anything
-    /// happened; if not, whoever waits may rest.
+    /// Does a bounded part of the pending work: reads messages of neighbours, copies, calls the driver, sends
+    /// messages. Returns whether anything happened; if not, the caller may rest.
     pub fn progress(&mut self, now: Instant) -> bool {
         self.receive_messages(now) | self.copy_arrivals() | self.run_housekeeping(now)
     }
 
-    /// The part of it that neither hears nor copies.
+    /// The part of [`IpcNode::progress`] that neither reads messages nor copies.
     pub fn run_housekeeping(&mut self, now: Instant) -> bool {
         self.call_driver(now) | self.send_retirements() | self.close_departed(now)
     }
 
-    /// What has happened, in order.
+    /// Returns the next event, in the order in which they happened.
     pub fn next_event(&mut self) -> Option<NodeEvent> {
         self.notices.pop_front()
     }
 
-    /// When [`IpcNode::progress`] has something to do by time alone.
+    /// When [`IpcNode::progress`] must be called even if no message arrives.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         [self.exporter.next_deadline(), self.until].into_iter().flatten().min()
     }
 
-    /// The kind of memory.
+    /// Returns the kind of memory.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// What this process has exported, and to whom: counts, usage, budgets, holders.
+    /// Returns the exporter, with the exports of this process, their holders, counts, usage and budgets.
     pub const fn exporter(&self) -> &MemoryExporter {
         &self.exporter
     }
 
-    /// What this process has mapped of others.
+    /// Returns the importer: the memory of neighbours that this process has mapped.
     pub const fn importer(&self) -> &MemoryImporter {
         &self.importer
     }
 
-    /// What has been done.
+    /// Returns the counts.
     #[must_use]
     pub const fn counts(&self) -> NodeCounts {
         self.counts
     }
 
-    /// From now on at least so much is kept; see [`MemoryExporter::grow_budget`].
+    /// Raises the budget of kept exports to at least that; see [`MemoryExporter::grow_budget`].
     pub fn grow_budget(&mut self, budget: ExportAmount) {
         self.exporter.grow_budget(budget);
     }
 
-    /// From now on at most so much is kept; see [`MemoryExporter::shrink_budget`].
+    /// Lowers the budget of kept exports to at most that; see [`MemoryExporter::shrink_budget`].
     pub fn shrink_budget(&mut self, budget: ExportAmount) {
         self.exporter.shrink_budget(budget);
     }
 
-    /// Asks memory back until at most so many bytes are kept; see [`MemoryExporter::trim_exports`].
+    /// Requests exports back from neighbours until at most that many bytes are kept; see
+    /// [`MemoryExporter::trim_exports`].
     pub fn trim_exports(&mut self, bytes: u64) {
         self.exporter.trim_exports(bytes);
     }
 
-    /// Asks back all that a neighbour has; see [`MemoryExporter::drain_peer`].
+    /// Requests back all exports that a neighbour holds; see [`MemoryExporter::drain_peer`].
     pub fn drain_neighbour(&mut self, neighbour: NeighbourId) {
         if let Some(peer) = self.peers.get(neighbour) {
             self.exporter.drain_peer(peer.exporting);
         }
     }
 
-    /// Asks back the allocation around an address; `false` if it is not exported. It is back when [`IpcNode::is_exported`] says no.
+    /// Requests back the allocation around an address; returns `false` if it is not exported. The release is complete
+    /// once [`IpcNode::is_exported`] returns `false`.
     pub fn release_export(&mut self, addr: usize) -> bool {
         self.exporter.release_allocation(addr as u64)
     }
 
-    /// Whether any of those bytes is exported, or not let go by all.
+    /// Whether any of those bytes is exported, or still held by a neighbour.
     #[must_use]
     pub fn is_exported(&self, addr: usize, len: usize) -> bool {
         ByteSpan::new(addr as u64, len as u64).is_some_and(|bytes| self.exporter.has_export_of(bytes))
     }
 
-    /// A hook's flag was found set: something was freed.
+    /// Reports that memory was freed: a hook's flag was found set.
     pub fn report_free(&mut self) {
         self.exporter.on_memory_freed();
     }
 
-    /// A neighbour said what cannot be, and is taken for dead soon.
+    /// Marks a neighbour that violated the protocol; it is treated as dead by the next housekeeping. The first
+    /// violation is kept.
     pub(super) fn break_with(&mut self, neighbour: NeighbourId, broken: ProtocolViolation) {
         if let Some(peer) = self.peers.get_mut(neighbour).filter(|peer| peer.broken.is_none()) {
             peer.broken = Some(broken);
@@ -233,7 +238,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
 }
 
 impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
-    /// Calls the driver for what is over; whether there was anything.
+    /// Makes the driver calls that the exporter and the importer request; returns whether there were any.
     pub(super) fn call_driver(&mut self, now: Instant) -> bool {
         let mut worked = self.end_openings() | self.end_closings() | self.end_unexports();
         for _ in 0..WORK_PER_CALL {
@@ -255,7 +260,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         worked
     }
 
-    /// Tells neighbours what they are to let go, and what was let go of theirs; whether there was anything.
+    /// Sends RETIRE for exports that neighbours are to unmap, and RETIRED for their exports that were unmapped here;
+    /// returns whether anything was sent.
     pub(super) fn send_retirements(&mut self) -> bool {
         let mut told = false;
         for place in 0..self.peers.slot_count() {
@@ -271,13 +277,13 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         told
     }
 
-    /// Asks a neighbour for what it is to let go, as far as it may be asked at once.
+    /// Sends RETIRE to a neighbour, up to the limit of unacknowledged names; returns whether anything was sent.
     pub(super) fn send_retire_requests(&mut self, neighbour: NeighbourId) -> bool {
         let mut asked = false;
         let Some(peer) = self.peers.get_mut(neighbour).filter(|peer| NeighbourEntry::is_there(peer)) else {
             return false;
         };
-        // One question more has as many names as a message takes.
+        // A further RETIRE may contain up to `NAMES_MAX` names.
         while peer.asked + NAMES_MAX <= NAMES_ASKED_MAX
             && let Some(names) = self.exporter.take_due_names(peer.exporting)
         {

@@ -1,4 +1,5 @@
-//! A message about memory of this process: what it names is exported if it is not yet, and its neighbour told if it is not.
+//! Sends messages that refer to memory of this process. The node exports the memory if it is not exported yet, and
+//! announces it if the neighbour does not know it. Called by the owner; never copies bytes.
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::IpcMemory;
@@ -13,7 +14,7 @@ use trunkline_proto::wire::ipc::{ExportName, ExportReference, IpcMessage};
 
 use super::{IpcNode, NeighbourId, SendError};
 
-/// A message that has begun and not ended.
+/// A message that was sent and has not completed.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct OperationId {
     pub(super) to: NeighbourId,
@@ -21,55 +22,57 @@ pub struct OperationId {
 }
 
 impl OperationId {
-    /// Whom it goes to.
+    /// Returns the receiver.
     #[must_use]
     pub const fn neighbour(self) -> NeighbourId {
         self.to
     }
 
-    /// As the node's stream says it.
+    /// Its number in the messages of the node's stream.
     const fn to_bits(self) -> u64 {
         self.id.to_bits()
     }
 }
 
-/// What is sent.
+/// A message to be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SendRequest {
     /// Address of the first byte, in an allocation of the node's kind of memory.
     pub addr: usize,
     /// Bytes; at least one.
     pub len: usize,
-    /// Whether an export that is made for it goes with it, whatever the budget.
+    /// Whether a new export for it ends with its last message, whatever the budget.
     pub passing: bool,
 }
 
-/// What becomes of it.
+/// How a send has started.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub enum IpcSendStart {
-    /// It is on its way. Its memory stays as it is until [`NodeEvent::Sent`](super::NodeEvent::Sent).
+    /// The message was sent. Its memory must not change until [`NodeEvent::Sent`](super::NodeEvent::Sent).
     Begun(OperationId),
-    /// Nothing was done: the neighbour has as many unanswered messages as it takes, or has not said who it is. Ask again.
+    /// Nothing was sent: the neighbour has as many unanswered messages as it accepts, or its HELLO has not arrived.
+    /// Call again.
     Busy,
-    /// It goes another way; this was counted.
+    /// The memory cannot be shared; use another method. The fallback was counted.
     Elsewhere(FallbackReason),
 }
 
-/// The same for a message that goes another way than the node's stream.
+/// Returned by [`IpcNode::make_reference`]: how a message that the caller carries has started.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub enum ReferenceStart {
-    /// That is to be said to the neighbour. The memory stays as it is until [`IpcNode::finish_operation`](super::IpcNode::finish_operation).
+    /// Send this reference to the neighbour. The memory must not change until
+    /// [`IpcNode::finish_operation`](super::IpcNode::finish_operation).
     Refer(OperationId, ExportReference),
-    /// As above.
+    /// See [`IpcSendStart::Busy`].
     Busy,
-    /// As above.
+    /// See [`IpcSendStart::Elsewhere`].
     Elsewhere(FallbackReason),
 }
 
 impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
-    /// Sends bytes of this process's memory by their name: the neighbour copies them itself.
+    /// Sends bytes of this process's memory by reference: the neighbour copies them itself.
     ///
     /// # Errors
     /// [`SendError`].
@@ -91,8 +94,10 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         })
     }
 
-    /// The same for a message that goes another way than the node's stream: its receiver is told of the memory if need be, but not of the
-    /// message. Who reads the reference there says [`IpcNode::accept_reference`], and who hears how it ended [`IpcNode::finish_operation`].
+    /// Makes the reference for a message that does not use the node's stream. The node announces the memory to the
+    /// receiver if needed, but does not send the message. The process that reads the reference calls
+    /// [`IpcNode::accept_reference`]; the sender calls [`IpcNode::finish_operation`] when it learns how the message
+    /// ended.
     ///
     /// # Errors
     /// [`SendError`].
@@ -121,7 +126,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         Ok(match shared {
             ShareDecision::Sent(sent) => self.start_send(to, sent),
             ShareDecision::Fallback(why) => ReferenceStart::Elsewhere(why),
-            // One owner makes one export at a time, and a driver that was asked is believed.
+            // One owner makes one export at a time, and the driver's reply about the allocation is accepted as it is.
             ShareDecision::Export(_) | ShareDecision::Coming => ReferenceStart::Busy,
         })
     }
@@ -144,7 +149,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         }
     }
 
-    /// What the driver says is there.
+    /// Returns the allocation that the driver reports at an address.
     pub(super) fn find_allocation(&self, addr: usize) -> Result<DriverAllocation, SendError> {
         let found = self.memory.allocation_of(addr)?;
         let span = ByteSpan::new(found.base as u64, found.len as u64);
@@ -152,7 +157,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         Ok(DriverAllocation { span, id: DriverAllocationId(found.id.0), device: found.device })
     }
 
-    /// Has the driver export an allocation for a message.
+    /// Makes the driver export an allocation for a message.
     fn export_allocation(&mut self, export: PendingExport, now: Instant) -> ShareDecision {
         let name = export.export_name();
         let allocation = export.allocation();
@@ -164,7 +169,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         };
         let made = match self.memory.export(&of, self.config.passing) {
             Ok(made) => self.exports.add_export(name, allocation, made).map_err(|made| {
-                // No peer knows of it, so the driver's answer changes nothing. No kind whose driver may wait has handles that are too long for a message.
+                // No peer knows the export, so a failure of the driver has no effect. Kinds whose driver may wait
+                // have no handles that are too long for a message.
                 let _ = self.memory.unexport(*made);
             }),
             Err(_) => Err(()),
@@ -176,15 +182,15 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
             self.counts.export_failures += 1;
             self.exporter.on_export_failed(export).map(ShareDecision::Fallback)
         };
-        // The token is of this exporter.
+        // This exporter made the token, so it cannot refuse it.
         told.unwrap_or(ShareDecision::Fallback(FallbackReason::NotExported))
     }
 
-    /// A message may go, behind what its neighbour must know before.
+    /// Starts a message, behind the announcement that its neighbour needs.
     fn start_send(&mut self, to: NeighbourId, sent: SharedReference) -> ReferenceStart {
         let SharedReference { pin, reference, announce } = sent;
         if announce {
-            // What it takes the place of is asked back first.
+            // Exports that the new one replaces are requested back first.
             self.send_retire_requests(to);
             self.announce_export(to, pin.export_name());
         }
@@ -192,7 +198,7 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         let Some(peer) = self.peers.get_mut(to) else { return ReferenceStart::Busy };
         match peer.sent.insert(pin) {
             Ok(id) => ReferenceStart::Refer(OperationId { to, id }, reference),
-            // There is room, as was asked above.
+            // The caller has checked `takes`, so there is room.
             Err(_) => ReferenceStart::Busy,
         }
     }

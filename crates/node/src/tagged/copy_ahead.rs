@@ -1,12 +1,12 @@
-//! A copy between a buffer and an inbox that may go on after it was begun: its owner begins it once there is a place among those under way, and polls for
-//! its end. Never waits.
+//! An asynchronous copy between a buffer and an inbox. Its owner begins it as soon as the kind accepts it, and polls
+//! for its end. Never waits.
 
 use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory};
 
 use super::request::TaggedFailure;
 use crate::ipc::MessageBuffer;
 
-/// One copy.
+/// One copy and its state.
 #[derive(Debug)]
 pub(super) struct CopyAhead {
     stands: CopyStands,
@@ -15,21 +15,22 @@ pub(super) struct CopyAhead {
 
 #[derive(Debug)]
 enum CopyStands {
-    /// There was no place among those under way.
+    /// The kind had no room for it among its copies in progress.
     Waiting,
     UnderWay(CopyBatch),
-    /// A part of it is under way, and the rest found a device that is not ready: all of it is begun again behind that part.
+    /// A part of it is in progress; the kind was busy for the rest. The whole copy begins again when that part has
+    /// ended.
     PartUnderWay(CopyBatch),
     Ended,
 }
 
 impl CopyAhead {
-    /// One that has not begun.
+    /// Creates a copy that has not begun.
     pub(super) const fn new() -> Self {
         Self { stands: CopyStands::Waiting, failed: None }
     }
 
-    /// Nothing is to be copied any more.
+    /// Ends the copy before it has begun: there is nothing to copy.
     pub(super) fn skip_copy(&mut self) {
         self.stands = CopyStands::Ended;
     }
@@ -39,7 +40,7 @@ impl CopyAhead {
         matches!(self.stands, CopyStands::Waiting)
     }
 
-    /// The batch of its copies under way.
+    /// Returns the batch of its copies in progress.
     pub(super) fn into_batch(self) -> Option<CopyBatch> {
         match self.stands {
             CopyStands::UnderWay(batch) | CopyStands::PartUnderWay(batch) => Some(batch),
@@ -47,7 +48,7 @@ impl CopyAhead {
         }
     }
 
-    /// Begins it if it has not begun, and polls for its end; whether it has ended.
+    /// Begins the copy if it has not begun, and polls for its end; returns whether it has ended.
     pub(super) fn advance_copy<M: IpcMemory>(
         &mut self,
         memory: &M,
@@ -63,7 +64,7 @@ impl CopyAhead {
         }
         if matches!(self.stands, CopyStands::Waiting) {
             let mut batch = None;
-            // A message that failed before has nothing more to copy.
+            // The rest of a failed message need not be copied.
             let begun = if self.failed.is_some() { Ok(()) } else { begin(&mut batch) };
             if begun == Err(CopyError::Busy) {
                 self.stands = batch.map_or(CopyStands::Waiting, CopyStands::PartUnderWay);
@@ -84,7 +85,7 @@ impl CopyAhead {
     }
 }
 
-/// Whether copies from and to a buffer go on after they were begun.
+/// Whether copies from and to a buffer are asynchronous.
 #[inline]
 pub(super) fn is_copied_ahead<M: IpcMemory>(memory: &M, buffer: &MessageBuffer) -> bool {
     buffer.own_address().is_some() && memory.batch_bytes().is_some()

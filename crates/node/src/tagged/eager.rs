@@ -1,6 +1,7 @@
-//! Short messages of memory whose copies go on after they were begun. One that is sent is copied into the peer's ring and published behind its copy; until then
-//! nothing else is sent to that peer, so that messages stay in order. One that came is copied out of the ring; messages behind it are read meanwhile,
-//! and its cells are given back behind the copy.
+//! Short messages of memory whose copies are asynchronous. A message to be sent is copied into the peer's ring and
+//! published after its copy. Until then no other message is sent to that peer, so that messages stay in order. A
+//! received message is copied out of the ring. Messages behind it are read meanwhile, and its cells are released
+//! after the copy.
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::MemoryRange;
@@ -18,7 +19,7 @@ use super::request::{
 use super::send::{SendRefused, TaggedSendStart};
 use crate::ipc::{MessageBuffer, StageOffset};
 
-/// A message that is copied into a peer's ring.
+/// A message that is being copied into a peer's ring.
 #[derive(Debug)]
 pub(super) struct EagerSend {
     request: SlotId,
@@ -26,7 +27,7 @@ pub(super) struct EagerSend {
     copy: CopyAhead,
 }
 
-/// A message that is copied into the memory of its receive.
+/// A message that is being copied to the buffer of its receive.
 #[derive(Debug)]
 pub(super) struct EagerReceive {
     request: SlotId,
@@ -40,12 +41,13 @@ pub(super) struct EagerReceive {
 pub(super) enum EagerSource {
     /// In the ring, with their frame at that position.
     Ring(u64),
-    /// The message came before its receive.
+    /// In a kept buffer: the message arrived before its receive.
     Kept(MemoryRange),
 }
 
 impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
-    /// Begins to copy a short message into the ring of a peer, which has room for it and no other such copy.
+    /// Begins to copy a short message into the ring of a peer. The ring must have room for it, and no other such copy
+    /// may be in progress.
     #[inline(never)]
     pub(super) fn send_eager_ahead(
         &mut self,
@@ -76,7 +78,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Publishes the message that is copied into a peer's ring, if its copy has ended; whether it has.
+    /// Publishes the message that is being copied into a peer's ring, if its copy has ended; returns whether it has.
     fn end_eager_send(&mut self, to: TaggedPeerId) -> bool {
         let Some(peer) = self.peers.get_mut(to.0 as usize) else { return false };
         let (Some(eager), Some(outbox)) = (&mut peer.eager_send, &mut peer.outbox) else { return false };
@@ -114,14 +116,14 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         true
     }
 
-    /// A peer is gone: the batch under way of the message that is copied into its ring.
+    /// Drops the message that is being copied into the ring of a peer that is gone; returns its batch in progress.
     pub(super) fn drop_eager_send(&mut self, to: TaggedPeerId) -> Option<CopyBatch> {
         let eager = self.peers.get_mut(to.0 as usize)?.eager_send.take()?;
         self.eager_copies -= 1;
         eager.copy.into_batch()
     }
 
-    /// Begins to copy a short message into the memory of its receive, whose state it becomes.
+    /// Begins to copy a short message to the buffer of its receive, and changes the receive to that state.
     #[inline(never)]
     pub(super) fn take_eager_ahead(&mut self, id: SlotId, matched: MatchedMessage, source: EagerSource) {
         if let Some(MessageRequest::Receive(StartedReceive { way, .. })) = self.requests.get_mut(id) {
@@ -133,7 +135,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         self.end_eager_receives(matched.peer);
     }
 
-    /// Ends the receives of short messages of a peer whose copies have ended; whether there was any.
+    /// Completes the receives of a peer's short messages whose copies have ended; returns whether there were any.
     fn end_eager_receives(&mut self, from: TaggedPeerId) -> bool {
         let Some(peer) = self.peers.get_mut(from.0 as usize) else { return false };
         let mut at = 0;
@@ -164,7 +166,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
             };
             if !copy.advance_copy(memory, begin) {
                 if copy.is_waiting() {
-                    // There is no place for the others either.
+                    // The kind has no room for later copies either.
                     break;
                 }
                 at += 1;
@@ -189,7 +191,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         before != peer.eager_receives.len()
     }
 
-    /// Polls for the ends of all copies of short messages; whether any has ended.
+    /// Polls all copies of short messages; returns whether any has ended.
     pub(super) fn end_eager_copies(&mut self) -> bool {
         let mut ended = false;
         for number in 0..self.peers.len() {

@@ -1,4 +1,5 @@
-//! A process's part in exchanging messages.
+//! A process's part in exchanging tagged messages: peers, requests and progress. Called by its one owner; never
+//! waits.
 
 use std::collections::VecDeque;
 
@@ -27,106 +28,107 @@ use crate::ipc::{
     ProtocolViolation, ReceiveOutcome,
 };
 
-/// How often the streams are read when nothing says that they have something: so a death is heard.
+/// The period of stream reads that no inbox requests: they detect the death of a peer.
 const LISTEN: Duration = Duration::from_millis(1);
 
-/// What an endpoint may do.
+/// Configures an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct TaggedConfig {
-    /// How its memory is shared.
+    /// The configuration of its node.
     pub sharing: Sharing,
-    /// How large the inbox is that it makes for each peer.
+    /// The sizes of the inbox that it makes for each peer.
     pub inbox: InboxSizes,
-    /// Who copies long messages.
+    /// The choice of the copy method for long messages.
     pub copy: MethodChoice,
 }
 
-/// What an endpoint has done, besides what its node counts.
+/// Counts the messages of an endpoint. Its node has further counts.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TaggedCounts {
-    /// Messages that went whole through a ring.
+    /// Messages that were sent as a whole through a ring.
     pub eager: u64,
-    /// Messages that this process copied in one go: as many as the two below.
+    /// Messages that this process copied directly: the sum of the two counts below.
     pub mapped: u64,
-    /// Those that it copied as their receiver.
+    /// Messages that it copied as their receiver.
     pub by_receiver: u64,
-    /// Those that it copied as their sender.
+    /// Messages that it copied as their sender.
     pub by_sender: u64,
     /// Messages that this process sent in pieces.
     pub staged: u64,
-    /// Of them those that should have been copied in one go: memory was not exported, mapped or copied, here or by the receiver.
+    /// Those among `staged` that were meant to be copied directly: memory was not exported, mapped or copied, here or
+    /// by the receiver.
     pub fallbacks: u64,
-    /// Messages that came before their receives.
+    /// Messages that arrived before their receives.
     pub early: u64,
 }
 
-/// Something has happened.
+/// Something that happened in an endpoint.
 #[derive(Debug)]
 pub enum TaggedEvent {
-    /// A peer can be sent to from now on.
+    /// From now on messages can be sent to this peer.
     Met {
-        /// Which.
+        /// The peer.
         peer: TaggedPeerId,
         /// The random name of its process.
         process: [u8; 16],
     },
-    /// A peer is gone. What it sent whole can still be received; everything else with it has failed.
+    /// A peer is gone. Messages that it sent completely can still be received; all its other messages have failed.
     Left {
-        /// Which.
+        /// The peer.
         peer: TaggedPeerId,
-        /// Why.
+        /// The reason.
         why: LeaveReason,
     },
 }
 
-/// A peer cannot join.
+/// Why a peer cannot join.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoEndpoint {
-    /// The memory that its messages would come to.
+    /// The memory for its inbox cannot be allocated.
     #[error("no memory for an inbox: {0}")]
     Inbox(#[from] CallFailure),
-    /// The system has no memory for its tables.
+    /// The system has no memory for the tables.
     #[error("cannot allocate memory: {0}")]
     Memory(#[from] OutOfMemory),
-    /// The node does not take it.
+    /// The node rejects it.
     #[error(transparent)]
     Join(#[from] NodeJoinError),
 }
 
-/// A process's part in exchanging messages. Has one owner, who calls [`TaggedEndpoint::progress`] again and again.
+/// A process's part in exchanging messages. It has one owner, which calls [`TaggedEndpoint::progress`] repeatedly.
 #[derive(Debug)]
 pub struct TaggedEndpoint<M, S> {
     pub(super) node: IpcNode<M, S>,
     inbox: InboxSizes,
     pub(super) peers: Vec<TaggedPeer>,
-    /// Processes that have said who they are and not yet where they read.
+    /// Processes whose HELLO has arrived, but not their inbox.
     greeted: Vec<(NeighbourId, [u8; 16])>,
     pub(super) requests: SlotTable<MessageRequest>,
     pub(super) matcher: TagMatcher<SlotId, UnexpectedMessage>,
-    /// What is copied in one go, and for which request.
+    /// Direct copies in progress, with their requests.
     pub(super) copies: Vec<(ArrivalId, SlotId)>,
     pub(super) spare: Vec<Vec<u8>>,
     events: VecDeque<TaggedEvent>,
     pub(super) counts: TaggedCounts,
     pub(super) now: Instant,
-    /// What others see of it, if they are to.
+    /// The status page, if it is published.
     pub(super) shown: Option<EndpointPage>,
     pub(super) hook: FreeHook,
-    /// Frees of GPU memory that a preloaded library counts.
+    /// A preloaded library's count of GPU memory frees.
     pub(super) free_count: Option<FreeCount>,
     pub(super) choice: MethodChoice,
-    /// Whether others map memory of this kind.
+    /// Whether neighbours can map memory of this kind.
     pub(super) maps: bool,
     /// Whether all memory is of this kind.
     pub(super) everything: bool,
-    /// Messages whose time is taken.
+    /// Messages that are being timed.
     pub(super) timed: usize,
-    /// Pieces that are copied out of inboxes.
+    /// Pieces that are being copied out of inboxes.
     pub(super) unstaging: usize,
-    /// Short messages that are copied into rings, and out of them or from where they are kept.
+    /// Short messages that are being copied into rings, or to their receives.
     pub(super) eager_copies: usize,
-    /// Peers that are gone, and are told as gone behind those copies.
+    /// Peers that are gone; their event is deferred until the copies out of their inboxes have ended.
     pub(super) deferred: Vec<(NeighbourId, LeaveReason)>,
     pub(super) abandoned: Vec<AbandonedCopies>,
     listen: Instant,
@@ -134,7 +136,7 @@ pub struct TaggedEndpoint<M, S> {
 }
 
 impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
-    /// One that shares that kind of memory, with nobody yet.
+    /// Creates an endpoint that shares memory of that kind and has no peers yet.
     #[must_use]
     pub fn new(memory: M, config: TaggedConfig, now: Instant) -> Self {
         let maps = memory.caps().maps;
@@ -167,12 +169,13 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// A further process, over a stream that nothing was said on. It can be sent to once it is [`TaggedEvent::Met`].
+    /// Adds a peer, over a stream on which nothing was sent yet. Messages can be sent to it after
+    /// [`TaggedEvent::Met`].
     ///
     /// # Errors
     /// [`NoEndpoint`].
     pub fn join_peer(&mut self, stream: S) -> Result<TaggedPeerId, NoEndpoint> {
-        // Memory first: the stream is given back with the error.
+        // Allocate before the node takes the stream: on failure the stream returns with the error.
         try_grow(&mut self.peers, 1)?;
         self.matcher.grow_sources(self.peers.len() + 1)?;
         let shared = SharedMemory::new("trunkline.inbox", self.inbox.file_bytes() as usize)?;
@@ -199,7 +202,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         Ok(id)
     }
 
-    /// Does what there is to do, a bounded part of it; whether anything happened. If not, whoever waits may rest.
+    /// Does a bounded part of the pending work; returns whether anything happened. If not, the caller may rest.
     #[inline]
     pub fn progress(&mut self, now: Instant) -> bool {
         self.now = now;
@@ -230,7 +233,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         moved
     }
 
-    /// Looks at what comes seldom: the streams, and what the node does by itself.
+    /// Polls the slow sources: the streams, and the housekeeping of the node.
     #[inline(never)]
     fn poll_streams(&mut self, now: Instant) -> bool {
         let mut moved = false;
@@ -262,12 +265,12 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         moved
     }
 
-    /// What has happened, in order.
+    /// Returns the next event, in the order in which they happened.
     pub fn next_event(&mut self) -> Option<TaggedEvent> {
         self.events.pop_front()
     }
 
-    /// How a message ended, if it has; its request is over then.
+    /// Returns the result of a request, if it has ended, and frees the request.
     #[inline]
     pub fn test(&mut self, request: TaggedRequestId) -> Option<Result<MessageStatus, TaggedFailure>> {
         match self.requests.get(request.0) {
@@ -287,49 +290,49 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         self.peers.get(peer.0 as usize).is_none_or(|peer| peer.gone)
     }
 
-    /// What a peer is called in [`TaggedEndpoint::node`].
+    /// Returns the id of a peer in [`TaggedEndpoint::node`].
     #[must_use]
     pub fn neighbour_of(&self, peer: TaggedPeerId) -> Option<NeighbourId> {
         self.peers.get(peer.0 as usize).map(|peer| peer.neighbour)
     }
 
-    /// Which peer a neighbour of the node is.
+    /// Returns the peer of a neighbour of the node.
     #[must_use]
     pub fn find_peer(&self, neighbour: NeighbourId) -> Option<TaggedPeerId> {
         let at = self.peers.iter().position(|peer| peer.neighbour == neighbour)?;
         Some(TaggedPeerId(at as u32))
     }
 
-    /// The memory, and what is shared of it.
+    /// Returns the node, which shares the memory.
     pub const fn node(&self) -> &IpcNode<M, S> {
         &self.node
     }
 
-    /// The same, to change what may be kept.
+    /// Returns the node, to change its limits.
     pub const fn node_mut(&mut self) -> &mut IpcNode<M, S> {
         &mut self.node
     }
 
-    /// What has been done.
+    /// Returns the counts.
     #[must_use]
     pub const fn counts(&self) -> TaggedCounts {
         self.counts
     }
 
-    /// A peer is not wanted: it counts as gone from now on.
+    /// Rejects a peer: it counts as gone from now on.
     pub fn refuse_peer(&mut self, peer: TaggedPeerId) {
         if let Some(peer) = self.peers.get(peer.0 as usize) {
             self.node.report_violation(peer.neighbour, ProtocolViolation::Stranger);
         }
     }
 
-    /// Shares nothing any more and tells so, once what was sent is done with. Goes on in [`TaggedEndpoint::progress`] until
-    /// [`TaggedEndpoint::is_closed`].
+    /// Stops sharing and notifies the peers, after the messages that were sent. Continues in
+    /// [`TaggedEndpoint::progress`] until [`TaggedEndpoint::is_closed`].
     pub fn close(&mut self, now: Instant) {
         self.node.close(now);
     }
 
-    /// Whether nothing is left.
+    /// Whether the node is closed: no neighbours, exports or mappings are left.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.node.is_closed()
@@ -347,7 +350,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                     }
                 }
                 NodeEvent::Received { arrival, receipt } => self.finish_copy(arrival, receipt),
-                // Whoever speaks to this endpoint sends no messages by the node's stream.
+                // Peers of an endpoint never send messages by the node's stream.
                 NodeEvent::Arrived { arrival, .. } => _ = self.node.refuse_arrival(arrival),
                 NodeEvent::Sent { .. } => {}
                 NodeEvent::Left { neighbour, why } => self.lose_peer(neighbour, why),
@@ -361,7 +364,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         Some(TaggedPeerId(at as u32))
     }
 
-    /// A peer has said where it reads.
+    /// Maps the inbox that a peer has made for this process.
     fn open_outbox(&mut self, id: TaggedPeerId, inbox: InboxSizes, file: &std::os::fd::OwnedFd) {
         let Some(peer) = self.peers.get_mut(id.0 as usize) else { return };
         let neighbour = peer.neighbour;
@@ -378,7 +381,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// What was copied in one go has ended.
+    /// Handles the end of a direct copy.
     fn finish_copy(&mut self, arrival: ArrivalId, receipt: ReceiveOutcome) {
         let Some(at) = self.copies.iter().position(|(of, _)| *of == arrival) else { return };
         let (_, request) = self.copies.swap_remove(at);
@@ -389,7 +392,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// A peer is gone: what it sent whole is taken in, and everything else with it fails.
+    /// Ends a peer that is gone: messages that it sent completely are read, and all its other messages fail.
     pub(super) fn lose_peer(&mut self, neighbour: NeighbourId, why: LeaveReason) {
         let Some(id) = self.peer_of(neighbour) else { return };
         let is_copied = self.peers.get(id.0 as usize).is_some_and(|peer| !peer.unstaging.is_empty());
@@ -407,7 +410,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         self.abandon_copies(id);
         let with = |request: &MessageRequest| match request {
             MessageRequest::Send(StartedSend { peer, .. }) => *peer == id,
-            // All of its message is here.
+            // Its whole message has arrived.
             MessageRequest::Receive(StartedReceive { way: ReceiveStep::Eager(_), .. }) => false,
             MessageRequest::Receive(receive) => receive.way.matched_peer() == Some(id),
             MessageRequest::Ended(_) => false,
@@ -428,7 +431,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Says an answer, now or as soon as there is room.
+    /// Sends a reply, now or as soon as there is room.
     #[inline]
     pub(super) fn send_answer(&mut self, to: TaggedPeerId, answer: TaggedAnswer) {
         let Some(peer) = self.peers.get_mut(to.0 as usize) else { return };
@@ -458,7 +461,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         moved
     }
 
-    /// A peer did what cannot be.
+    /// Marks a peer that violated the protocol.
     pub(super) fn report_violation(&mut self, peer: TaggedPeerId) {
         if let Some(peer) = self.peers.get_mut(peer.0 as usize) {
             peer.outbox = None;

@@ -1,5 +1,5 @@
-//! What an endpoint shows of itself to other processes: a page of its numbers, its neighbours and its exports, written now and then by
-//! whoever makes progress. Nothing here is done for a message.
+//! The status page of an endpoint, for other processes: its numbers, neighbours and exports. Progress calls rewrite
+//! it periodically; no message causes a write.
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::gpu::FreeCount;
@@ -13,26 +13,27 @@ use super::{TaggedCounts, TaggedEndpoint, TaggedPeerId};
 use crate::NodePage;
 use crate::ipc::FreeHook;
 
-/// Time between two writings.
+/// Time between two writes.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// A page, and what is written on it that the endpoint does not know.
+/// A page, and the labels on it that the endpoint does not know.
 #[derive(Debug)]
 pub(super) struct EndpointPage {
     page: NodePage,
-    /// By the numbers of peers: their ranks, and the numbers of their processes.
+    /// Per peer number: the rank, and the process number.
     labels: Vec<(Option<u32>, u32)>,
     due: Instant,
 }
 
 impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
-    /// From now on this is shown on that page, which is written at once and then every tenth of a second in which progress is made.
+    /// Publishes the endpoint on that page: writes it at once, and then in progress calls, at most every tenth of a
+    /// second.
     pub fn publish_page(&mut self, page: NodePage) {
         self.shown = Some(EndpointPage { page, labels: Vec::new(), due: self.now });
         self.write_page();
     }
 
-    /// Who a peer is: its rank in the job, and the number of its process as that sees itself.
+    /// Labels a peer with its rank in the job and its process number in its own namespace.
     pub fn label_peer(&mut self, peer: TaggedPeerId, rank: u32, pid: u32) {
         let Some(shown) = &mut self.shown else { return };
         let at = peer.0 as usize;
@@ -43,25 +44,26 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         shown.due = self.now;
     }
 
-    /// The flag for a hook of whatever frees memory of this endpoint's kind: found set, every export is looked at.
+    /// Returns the flag for a hook that sees frees of memory of this endpoint's kind. When the flag is set, the node
+    /// checks every export.
     #[must_use]
     pub fn free_hook(&self) -> FreeHook {
         self.hook.clone()
     }
 
-    /// Follows the frees that a preloaded library counts, as if a hook had told of each.
+    /// Follows the frees that a preloaded library counts, as if a hook had reported each.
     pub fn follow_frees(&mut self, count: FreeCount) {
         self.free_count = Some(count);
     }
 
-    /// Looks at the hook and at the count of frees; whether memory was freed since it was asked last.
+    /// Reads the hook's flag and the count of frees; returns whether memory was freed since the last call.
     fn take_frees(&mut self) -> bool {
         let hooked = self.hook.take_flag();
         let counted = self.free_count.as_mut().is_some_and(FreeCount::take_rise);
         hooked || counted
     }
 
-    /// Looks for freed memory, and writes the page if it is time. Returns whether memory was freed.
+    /// Checks for freed memory, and writes the page if it is due. Returns whether memory was freed.
     pub(super) fn poll_frees_and_page(&mut self) -> bool {
         let freed = self.take_frees();
         if freed {
@@ -73,7 +75,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         freed
     }
 
-    /// Writes the page. Looks at as many exports as there are, and at the holders of as many as it shows.
+    /// Writes the page. Visits all exports, and the holders of as many as the page has room for.
     fn write_page(&mut self) {
         let Some(shown) = &mut self.shown else { return };
         shown.due = self.now + EVERY;
@@ -122,7 +124,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         shown.page.finish_write(self.now, &numbers, &neighbours[..there], written);
     }
 
-    /// All numbers but those that a walk through the exports gives.
+    /// Returns all numbers except those that the walk through the exports counts.
     fn page_numbers(&self) -> [u64; Number::LEN] {
         let mut numbers = [0; Number::LEN];
         let mut put = |which: Number, value: u64| numbers[which as usize] = value;
@@ -181,7 +183,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     }
 }
 
-/// An export, but for who holds it.
+/// Returns the record of an export, without its holders.
 fn page_export_of(of: &ExportListing) -> PageExport {
     PageExport {
         stands: match of.state {

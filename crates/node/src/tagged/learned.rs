@@ -1,5 +1,6 @@
-//! What this process has learned about long messages to a peer: who copies them the fastest. Asked by `send` when a message goes, and told when
-//! it has ended; made with the first long message to a peer, and nothing is allocated after that.
+//! Learns which copy method is the fastest for long messages to a peer. `send` takes the method from here when a
+//! message starts, and reports the outcome. Allocated with the first long message to a peer; later calls never
+//! allocate.
 
 use std::collections::VecDeque;
 
@@ -16,38 +17,41 @@ use trunkline_proto::wire::tagged::EAGER_MAX;
 use super::endpoint::TaggedEndpoint;
 use super::peer::TaggedPeerId;
 
-/// Of one peer.
+/// The learned methods of one peer.
 #[derive(Debug)]
 pub(super) struct LearnedMethods {
-    /// Of messages that go while none other does, where the end of each is waited for; and of those that go among others, where ranks that copy at
-    /// the same time are faster. What is the fastest for the ones is not for the others.
+    /// The choosers for messages that start while no other timed message is in progress, so that the caller waits for
+    /// each, and for those that start among others. Among others, ranks that copy in parallel are faster. So the
+    /// fastest methods differ.
     choosers: [MethodChooser<CopyMethod, 3>; 2],
-    /// Messages of each class that went by turns.
+    /// Messages of each size class that were sent with the alternating method.
     numbers: [u64; CLASSES],
-    /// Messages in a row that needed no new export.
+    /// Consecutive messages that needed no new export.
     settled: u32,
-    /// Those whose last piece is in the stage, and up to where the stage is to be consumed for them: they have not come before that.
+    /// Messages whose last piece is in the stage, each with the stage position that the reader must have consumed
+    /// before it counts as complete.
     staged: VecDeque<(SlotId, u64)>,
 }
 
-/// How a message goes.
+/// The copy method of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MethodPlan {
     pub(super) way: SendMethod,
-    /// What was chosen.
+    /// The configured choice.
     choice: MethodChoice,
-    /// The method, what else was allowed, and whether others are under way; if it was learned.
+    /// If the method was learned: the method, the allowed methods, and the index of the chooser (1 if other messages
+    /// are in progress).
     pub(super) learned: Option<(CopyMethod, [bool; 3], usize)>,
 }
 
-/// How it ended, as far as its method goes.
+/// The outcome of a message for its copy method.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum MethodOutcome {
-    /// Its bytes are there.
+    /// Its bytes have arrived.
     Came,
-    /// It had to go on by another method.
+    /// It fell back to another method.
     FellBack,
-    /// That says nothing of the method.
+    /// The outcome contains no information about the method.
     Other,
 }
 
@@ -58,25 +62,25 @@ impl LearnedMethods {
         Self { choosers, numbers: [0; CLASSES], settled: 0, staged }
     }
 
-    /// Operations whose times are taken.
+    /// Returns the number of messages that are being timed.
     pub(super) fn timed_count(&self) -> usize {
         let [alone, among] = &self.choosers;
         alone.timed_count() + among.timed_count()
     }
 
-    /// A message has gone by turns.
+    /// Counts a message that was sent with the alternating method.
     pub(super) const fn count_alternating(&mut self, class: usize) {
         self.numbers[class] = self.numbers[class].wrapping_add(1);
     }
 
-    /// A message has gone that needed a new export or announcement, or not.
+    /// Records whether a message needed a new export or announcement.
     pub(super) const fn record_setup(&mut self, new: bool) {
         self.settled = if new { 0 } else { self.settled.saturating_add(1) };
     }
 }
 
 impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
-    /// How a long message to a peer goes, if that is chosen.
+    /// Chooses the copy method of a long message to a peer.
     pub(super) fn plan_send(
         &mut self,
         to: TaggedPeerId,
@@ -108,7 +112,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// A message has gone as it was planned.
+    /// Records that a message was sent as planned.
     pub(super) fn record_sent(
         &mut self,
         to: TaggedPeerId,
@@ -127,7 +131,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         if let SendMethod::Refer { .. } = plan.way {
             learned.record_setup(new);
         }
-        // What is private has no turn.
+        // A message of private memory is never sent as a reference, so it has no turn.
         if by_turns && matches!(plan.way, SendMethod::Refer { .. }) {
             learned.count_alternating(size_class(len));
         }
@@ -138,7 +142,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// A message to a peer has ended.
+    /// Records that a message to a peer has ended.
     pub(super) fn record_outcome(&mut self, to: TaggedPeerId, request: SlotId, fate: MethodOutcome) {
         if self.timed == 0 {
             return;
@@ -156,7 +160,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         self.timed -= usize::from(was_timed);
     }
 
-    /// All of a message is in the stage, up to that position.
+    /// Records that a whole message is in the stage, up to that position.
     pub(super) fn learn_of_stage(&mut self, to: TaggedPeerId, request: SlotId, position: u64) {
         let learned = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.learned.as_mut());
         let Some(learned) = learned.filter(|learned| learned.timed_count() > 0) else { return };
@@ -167,7 +171,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Looks at what has come of the messages whose last piece is in a stage.
+    /// Checks which of the messages that are wholly staged have been consumed.
     pub(super) fn poll_stages(&mut self) {
         for number in 0..self.peers.len() {
             let to = TaggedPeerId(number as u32);
@@ -187,31 +191,31 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// A peer is gone, and what was learned of it.
+    /// Drops the learned methods of a peer that is gone.
     pub(super) fn forget_learned(&mut self, to: TaggedPeerId) {
         let learned = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.learned.take());
         self.timed -= learned.map_or(0, |learned| learned.timed_count());
     }
 
-    /// Who copies long messages now.
+    /// Returns the choice of copy method for long messages.
     #[must_use]
     pub const fn copy_choice(&self) -> MethodChoice {
         self.choice
     }
 
-    /// Who copies long messages from now on.
+    /// Sets the choice of copy method for further long messages.
     pub const fn set_copy_choice(&mut self, choice: MethodChoice) {
         self.choice = choice;
     }
 
-    /// Whether times of messages are taken, so that calls of [`TaggedEndpoint::progress`] should know what time it is.
+    /// Whether messages are being timed, so that calls of [`TaggedEndpoint::progress`] should pass the current time.
     #[inline]
     #[must_use]
     pub const fn is_timing(&self) -> bool {
         self.timed > 0
     }
 
-    /// What time it is, for whoever made no progress for a while and is about to send.
+    /// Sets the current time, for a caller that made no progress call for a while and is about to send.
     #[inline]
     pub const fn set_time(&mut self, now: Instant) {
         self.now = now;

@@ -1,5 +1,5 @@
-//! Memory that is lent to a peer for longer than a message, by an endpoint: what [`crate::ipc`] does, by the names that peers have here. What is said
-//! of it, and to whom, is its owner's.
+//! Loans of memory to peers, for longer than a message: the functions of [`crate::ipc`] under the endpoint's peer
+//! ids. The caller sends the references and the ends of loans to the peers.
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::{CopyError, IpcMemory};
@@ -10,7 +10,7 @@ use super::peer::TaggedPeerId;
 use super::send::SendRefused;
 use crate::ipc::{ArrivalId, BorrowStatus, LoanRange, MessageBuffer, OperationId, ReferenceStart, SendError};
 
-/// What this process lends, or is lent.
+/// A loan, at the lender or at the borrower.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct MemoryLoan(LoanSide);
 
@@ -20,20 +20,20 @@ enum LoanSide {
     Taken(ArrivalId),
 }
 
-/// What becomes of what is to be lent.
+/// The result of lending a buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub enum LendOutcome {
-    /// Tell the peer that.
+    /// Send the reference to the peer.
     Lent(MemoryLoan, ExportReference),
-    /// Nothing was done: ask again, after [`TaggedEndpoint::progress`].
+    /// Nothing was lent: call again, after [`TaggedEndpoint::progress`].
     Busy,
-    /// It cannot be lent; this was counted.
+    /// The buffer cannot be lent; the fallback was counted.
     Not,
 }
 
 impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
-    /// Lends a buffer to a peer, who may map it until [`TaggedEndpoint::end_loan`].
+    /// Lends a buffer to a peer, which may map it until [`TaggedEndpoint::end_loan`].
     ///
     /// # Errors
     /// [`SendRefused`].
@@ -62,12 +62,12 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// A peer says that it lends that. `None`: it is gone, or broken.
+    /// Accepts the reference of a peer's loan. `None`: the peer is gone, or has violated the protocol.
     pub fn borrow(&mut self, from: TaggedPeerId, reference: &ExportReference) -> Option<MemoryLoan> {
         self.admit_reference(from, reference).map(|arrival| MemoryLoan(LoanSide::Taken(arrival)))
     }
 
-    /// Maps what a peer lends, if it is not mapped.
+    /// Maps a peer's loan, if it is not mapped.
     pub fn map_loan(&mut self, loan: MemoryLoan) -> BorrowStatus {
         let LoanSide::Taken(arrival) = loan.0 else { return BorrowStatus::Not };
         let found = self.node.borrow(arrival);
@@ -77,21 +77,22 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         found
     }
 
-    /// What was lent is lent no more; `mapped`: whether the other end could map it. At the end that maps: what is lent is used no more, and unmapped
-    /// when its owner has taken it back.
+    /// Ends a loan; `mapped`: whether the borrower could map it. At the borrower, the memory is not used any more,
+    /// and is unmapped when its owner requests it back.
     pub fn end_loan(&mut self, loan: MemoryLoan, mapped: bool) {
         match loan.0 {
             LoanSide::Given(operation) => self.node.end_loan(operation, mapped, self.now),
-            // It is gone if its owner is.
+            // If the owner is gone, the arrival has already ended.
             LoanSide::Taken(arrival) => _ = self.node.refuse_arrival(arrival),
         }
     }
 
-    /// Begins to copy bytes of a buffer, from its byte number `done` on, to that spot of a peer's loan, which is mapped; they are the bytes number
-    /// `done` and on of the spot, too. One copy of a loan is under way at a time: [`TaggedEndpoint::has_copied`] polls for its end.
+    /// Begins to copy `len` bytes of a buffer, from its byte `done` on, to the same byte numbers of a range of a
+    /// peer's loan, which must be mapped. One copy per loan can be in progress: [`TaggedEndpoint::has_copied`] polls
+    /// for its end.
     ///
     /// # Errors
-    /// [`CopyError`]: nothing is under way. [`CopyError::Busy`]: try again, after [`TaggedEndpoint::progress`].
+    /// [`CopyError`]: no copy is in progress. [`CopyError::Busy`]: try again, after [`TaggedEndpoint::progress`].
     #[inline]
     pub fn begin_put(
         &mut self,
@@ -107,7 +108,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// The same the other way round.
+    /// Begins to copy `len` bytes of a range of a peer's loan into a buffer; otherwise as
+    /// [`TaggedEndpoint::begin_put`].
     ///
     /// # Errors
     /// [`CopyError`].
@@ -126,10 +128,11 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Whether the copy of a loan that was begun last has ended: its bytes are there. Never waits.
+    /// Whether the last copy of a loan has completed. Never waits.
     ///
     /// # Errors
-    /// [`CopyError`]: the copy has failed; the target bytes have no meaning. After [`CopyError::Busy`] it is to be begun again.
+    /// [`CopyError`]: the copy has failed, and the target bytes are undefined. After [`CopyError::Busy`] the caller
+    /// must begin it again.
     #[inline]
     pub fn has_copied(&mut self, loan: MemoryLoan) -> Result<bool, CopyError> {
         match loan.0 {

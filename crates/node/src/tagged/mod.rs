@@ -1,11 +1,13 @@
-//! Tagged messages between processes of a node, of any memory: short ones through a ring, long ones by one copy where either memory can be
-//! mapped, and by a stage that both processes copy through where not.
+//! Tagged messages between processes of a host, of any memory. Short messages are sent through a ring. Long messages
+//! are copied once if either memory can be mapped, and through a stage in shared memory otherwise.
 //!
-//! For the Rust API, which waits and gives names to ranks. An [`TaggedEndpoint`] is a process's part in it. It owns a [`Node`](crate::ipc::IpcNode), which
-//! shares the memory; does everything in the calls of its one owner; starts no thread, reads no clock, and never waits. Which receive a
-//! message is for, and how its bytes go, is decided in [`trunkline_proto::tagged`]; the frames are docs/wire.md's.
+//! Called by the Rust API, which waits and maps ranks to peers. A [`TaggedEndpoint`] is a process's part in it. It
+//! owns an [`IpcNode`](crate::ipc::IpcNode), which shares the memory. It does everything in the calls of its one
+//! owner, starts no thread, reads no clock, and never waits. [`trunkline_proto::tagged`] matches messages to receives
+//! and chooses the copy method; docs/wire.md specifies the frames.
 //!
-//! A driver that does not export, map or copy costs one message a staged copy, and is counted ([`TaggedCounts::fallbacks`]); it never fails it.
+//! If a driver fails to export, map or copy, the message is copied through the stage and counted
+//! ([`TaggedCounts::fallbacks`]); it never fails for that.
 
 mod copy_ahead;
 mod eager;
@@ -28,36 +30,38 @@ pub use receive::ReceiveRefused;
 pub use request::{MessageStatus, TaggedFailure, TaggedRequestId};
 pub use send::{SendRefused, TaggedSendStart};
 
-/// Messages of a process that have begun and whose end was not asked for, at most.
+/// Requests of a process whose result was not taken yet, at most.
 pub const REQUESTS_MAX: usize = 1 << 14;
 
-/// Receives that wait for their messages, at most.
+/// Posted receives without a message, at most.
 pub const RECEIVES_MAX: usize = 1 << 13;
 
-/// Messages of one peer that came before their receives, at most. Then no more of that peer are read.
+/// Unexpected messages of one peer, at most. At this number the endpoint stops reading the messages of that peer.
 pub const KEPT_MAX: usize = 1 << 12;
 
-/// Answers to one peer that there is no room for, at most; a peer that leaves more unread is broken. One that reads them has no more: one for each of its
-/// messages, and one for each of ours that it offered memory for.
+/// Replies to one peer that are queued for lack of room, at most; a peer that leaves more of them unread violates the
+/// protocol. A peer that reads them cannot reach the limit: each of its messages has one reply, and so has each offer
+/// of memory for our messages.
 const UNSAID_MAX: usize = 2 * REQUESTS_MAX;
 
-/// Frames of one ring that one call of [`TaggedEndpoint::progress`] reads.
+/// Frames of one ring per call of [`TaggedEndpoint::progress`].
 const FRAMES_PER_CALL: usize = 64;
 
-/// Bytes of a piece of a message that goes through the stage.
+/// Length in bytes of a piece of a message that is sent through the stage.
 const PIECE: u32 = 16 << 10;
 
-/// The same where copies go on after they were begun, so that a device's link is used well. A stage should have room for four.
+/// Length of a piece if copies are asynchronous: long enough to use a device's link well. A stage should have room
+/// for four.
 pub const DEVICE_PIECE: u32 = 512 << 10;
 
-/// Of those, the copies to the stage of a peer that are under way, and the copies out of its inbox.
+/// Pieces whose copies are in progress, at most: per peer, into its stage, and out of its inbox here.
 const PIECES_AHEAD: usize = 2;
 
 /// Pieces that one call of [`TaggedEndpoint::progress`] stages for one peer.
 const PIECES_PER_CALL: usize = 8;
 
-/// Calls of [`TaggedEndpoint::progress`] between two looks at whether the streams have something.
+/// Calls of [`TaggedEndpoint::progress`] per poll of the control streams.
 const CALLS_PER_LOOK: u32 = 16;
 
-/// Buffers of early messages that are kept for the next ones.
+/// Buffers of unexpected messages that are kept for reuse.
 const SPARE_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! Another process that messages go to and come from: the inboxes of both.
+//! Another process that exchanges messages with this one, and the inboxes of both. Owned by the endpoint.
 
 use std::collections::VecDeque;
 
@@ -16,57 +16,57 @@ use super::ring::{InvalidConsumedCount, RingLayout, RingReader, RingWriter};
 use super::staging::StagedPiece;
 use crate::ipc::{NeighbourId, StageOffset};
 
-/// Another process of the node. It has that number until the endpoint ends.
+/// Another process of the host. The number is its own until the endpoint ends.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct TaggedPeerId(pub(super) u32);
 
 impl TaggedPeerId {
-    /// Its number: peers are counted from 0 in the order in which they joined.
+    /// Returns its number: peers are counted from 0 in the order in which they joined.
     #[must_use]
     pub const fn peer_number(self) -> u32 {
         self.0
     }
 }
 
-/// What is known of it.
+/// The state of a peer.
 #[derive(Debug)]
 pub(super) struct TaggedPeer {
     pub(super) neighbour: NeighbourId,
     pub(super) inbox: InboundChannel,
-    /// `None` until it has said where it reads, and once it is gone.
+    /// `None` until its INBOX message has arrived, and once it is gone.
     pub(super) outbox: Option<OutboundChannel>,
-    /// Nothing comes from it any more but what is in the inbox.
+    /// Whether it is gone: only messages that are already in the inbox can still be read.
     pub(super) gone: bool,
-    /// Answers that there was no room for, the earliest first.
+    /// Replies that wait for room in its ring, the earliest first.
     pub(super) unsaid: VecDeque<TaggedAnswer>,
-    /// Sends that go in pieces, one after another.
+    /// Sends in pieces, in order.
     pub(super) pieces: VecDeque<SlotId>,
-    /// Copies of pieces into its stage, and out of its inbox here, that are under way; the earliest first.
+    /// Copies of pieces in progress, into its stage and out of its inbox here; the earliest first.
     pub(super) staging: VecDeque<StagedPiece>,
     pub(super) unstaging: VecDeque<StagedPiece>,
-    /// A short message whose copy into its ring is under way: nothing else is sent to it before that has ended.
+    /// A short message that is being copied into its ring; no other message is sent to it before that has ended.
     pub(super) eager_send: Option<EagerSend>,
-    /// Short messages of it whose copies into their receives' memory are under way, or wait for that; in the order in which they came.
+    /// Short messages of it that are being copied to their receives, or wait for their copy; in the order of arrival.
     pub(super) eager_receives: VecDeque<EagerReceive>,
-    /// Its inbox here, and where it reads, as they are pinned for those copies.
+    /// The pins of its inbox here and of the inbox of this process there, for those copies.
     pub(super) pins: [InboxPin; 2],
-    /// What was learned of long messages to it; `None` until there is one.
+    /// The learned copy methods of long messages to it; `None` before the first one.
     pub(super) learned: Option<Box<LearnedMethods>>,
 }
 
-/// Where it writes.
+/// The inbox that the peer writes into.
 #[derive(Debug)]
 pub(super) struct InboundChannel {
-    /// Held for its memory.
+    /// Keeps the memory mapped.
     memory: MemoryRange,
     pub(super) messages: RingReader,
     pub(super) answers: RingReader,
     pub(super) inbox: InboxSizes,
-    /// Frames of the stream that it had said when the stream was read last.
+    /// The peer's count of frames on the stream when the stream was last read.
     heard: u64,
 }
 
-/// Where this process writes.
+/// The inbox of the peer that this process writes into.
 #[derive(Debug)]
 pub(super) struct OutboundChannel {
     memory: MemoryRange,
@@ -74,7 +74,7 @@ pub(super) struct OutboundChannel {
     answers: RingWriter,
     stage: StageWriter,
     inbox: InboxSizes,
-    /// Frames of the stream that it was told of.
+    /// The last frame count that was written to the inbox.
     said: u64,
 }
 
@@ -92,14 +92,14 @@ impl InboundChannel {
         Self { memory, messages, answers, inbox, heard: 0 }
     }
 
-    /// Whether the stream has frames that were not heard.
+    /// Whether the stream has new frames.
     #[inline]
     pub(super) fn take_frames_flag(&mut self) -> bool {
         let said = self.memory.load(SAID_AT).unwrap_or(0);
         std::mem::replace(&mut self.heard, said) != said
     }
 
-    /// The bytes of a piece, if they are all in the stage.
+    /// Returns the bytes of a piece, if all of them are inside the stage.
     #[inline]
     pub(super) fn staged_piece(&self, position: u64, len: u32) -> Option<StageOffset<'_>> {
         let place = StageWriter::locate_piece(
@@ -109,7 +109,7 @@ impl InboundChannel {
         Some(StageOffset { memory: &self.memory, at: self.inbox.stage_at() + place })
     }
 
-    /// A piece was taken out.
+    /// Releases a piece whose bytes were copied.
     #[inline]
     pub(super) fn release_piece(&self, position: u64, len: u32) {
         let behind = StageWriter::end_position(trunkline_proto::tagged::StagePiece { position, len });
@@ -123,7 +123,7 @@ impl OutboundChannel {
         Self { memory, messages, answers, stage: StageWriter::new(inbox.stage_bytes()), inbox, said: 0 }
     }
 
-    /// Says an answer; whether there was room.
+    /// Writes a reply; returns whether there was room.
     #[inline]
     pub(super) fn push_answer(&mut self, answer: &TaggedAnswer) -> Result<bool, InvalidConsumedCount> {
         let room = self.answers.has_room(1)?;
@@ -133,7 +133,7 @@ impl OutboundChannel {
         Ok(room)
     }
 
-    /// Room in the stage for so many bytes or less, and for the answer that says so.
+    /// Reserves up to `want` bytes of the stage, if there is also room for the PIECE reply that announces them.
     #[inline]
     pub(super) fn reserve_stage(
         &mut self,
@@ -153,17 +153,17 @@ impl OutboundChannel {
         Ok(piece.map(|piece| (piece, at(piece.position))))
     }
 
-    /// Where a piece that was taken is.
+    /// Returns the offset of a reserved piece.
     pub(super) fn piece_offset(&self, piece: trunkline_proto::tagged::StagePiece) -> u64 {
         self.inbox.stage_at() + StageWriter::offset_of(self.inbox.stage_bytes(), piece.position)
     }
 
-    /// Whether there is room for an answer.
+    /// Whether there is room for a reply.
     pub(super) fn has_room(&mut self) -> Result<bool, InvalidConsumedCount> {
         self.answers.has_room(1)
     }
 
-    /// Whether the reader has consumed the stage up to there.
+    /// Whether the reader has consumed the stage up to that position.
     #[inline]
     pub(super) fn is_consumed(&mut self, position: u64) -> Result<bool, InvalidConsumedCount> {
         if !self.stage.is_behind(position) {
@@ -173,7 +173,7 @@ impl OutboundChannel {
         Ok(self.stage.is_behind(position))
     }
 
-    /// Up to where the stage was filled.
+    /// Returns the position up to which the stage was filled.
     #[inline]
     pub(super) const fn staged_position(&self) -> u64 {
         self.stage.head_position()
@@ -184,13 +184,13 @@ impl OutboundChannel {
         &self.memory
     }
 
-    /// Cells of an eager message that can go at all.
+    /// Cells of the longest possible eager message.
     #[inline]
     pub(super) const fn eager_cells(&self) -> u64 {
         self.inbox.message_cells() / 2
     }
 
-    /// The stream has so many frames for it.
+    /// Publishes the number of frames on the stream, so that the peer reads them.
     #[inline]
     pub(super) fn publish_frame_count(&mut self, said: u64) {
         if self.said != said {

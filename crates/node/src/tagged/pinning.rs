@@ -1,5 +1,6 @@
-//! The pins of an inbox, for copies of a device to it and out of it. A driver may wait for a kernel that runs to make one. So it is requested of the kind's thread and
-//! polled for, and copies between a device and the inbox are busy until it is settled; messages of the host go on.
+//! The pins of an inbox, for device copies to it and out of it. To make one, a driver may wait for a running kernel,
+//! so the kind's thread makes it and the endpoint polls for it. Copies between a device and the inbox are busy until
+//! then; messages of host memory continue.
 
 use trunkline_mem::MemoryRange;
 use trunkline_mem::ipc::{IpcMemory, MappingTicket, StagePin};
@@ -9,26 +10,27 @@ use crate::ipc::MessageBuffer;
 /// The pin of an inbox.
 #[derive(Debug)]
 pub(super) enum InboxPin {
-    /// There is no room for a request.
+    /// The request is not posted yet.
     Waits(MemoryRange),
-    /// The kind's thread is asked.
+    /// The request was posted to the kind's thread.
     Posted(MappingTicket),
-    /// It is made. `None`: it is not to be had, or over.
+    /// The request has ended. `None`: the kind makes no pin, it failed, or the pin has ended.
     Settled(Option<StagePin>),
 }
 
 impl InboxPin {
-    /// Has memory pinned: at once where the kind does not wait for that.
+    /// Requests a pin of memory; it is made at once if the kind's driver does not wait for that.
     pub(super) fn request_pin<M: IpcMemory>(of: &M, memory: MemoryRange) -> Self {
         let mut pin = Self::Waits(memory);
         pin.poll_pin(of);
         pin
     }
 
-    /// Takes the answer of the kind's thread, or requests the pin if there was no room; returns whether it was settled now. Never waits.
+    /// Reads the result of the kind's thread, or posts the request if it waits; returns whether the pin was settled
+    /// by this call. Never waits.
     #[inline]
     pub(super) fn poll_pin<M: IpcMemory>(&mut self, of: &M) -> bool {
-        // This is the common case, on the path of each message.
+        // Settled is the common case, on the path of each message.
         !matches!(self, Self::Settled(_)) && self.settle_pin(of)
     }
 
@@ -45,7 +47,7 @@ impl InboxPin {
                 None => return false,
             },
             (Self::Waits(memory), None) => Self::Settled(of.pin_stage(memory)),
-            // This is a child of a fork, in which the thread is not.
+            // A child of fork does not have the thread.
             (Self::Posted(_), None) => Self::Settled(None),
         };
         matches!(self, Self::Settled(_))
@@ -56,7 +58,8 @@ impl InboxPin {
         matches!(self, Self::Settled(_)) || buffer.own_address().is_none()
     }
 
-    /// Ends it; returns the pin if there is one. A request that was not answered is left without a caller, and its result ends at once.
+    /// Ends the pin, and returns it if there is one. A request in progress is abandoned; its result is released when
+    /// it arrives.
     pub(super) fn end_pin<M: IpcMemory>(&mut self, of: &M) -> Option<StagePin> {
         match (std::mem::replace(self, Self::Settled(None)), of.pin_queue()) {
             (Self::Settled(pin), _) => pin,

@@ -1,4 +1,5 @@
-//! Messages that come, and the receives that they are for.
+//! Receives messages: matches them to posted receives, or keeps them as unexpected. Called by the endpoint's owner
+//! and its progress calls.
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::MemoryRange;
@@ -22,35 +23,35 @@ use crate::ipc::{
     ArrivalId, MessageBuffer, NeighbourId, ReceiveOutcome, ReferenceStart, SendRequest, StageOffset,
 };
 
-/// A message that came before its receive.
+/// A message that arrived before its receive.
 #[derive(Debug)]
 pub(super) enum UnexpectedMessage {
-    /// All of it.
+    /// All bytes of it.
     Eager(Vec<u8>),
-    /// Its sender has it.
+    /// The sender has the bytes.
     Ready { request: SlotId, len: u64, pieces: bool },
-    /// It is in memory that may be mapped.
+    /// The bytes are in the sender's memory, which may be mapped.
     Refer { request: SlotId, arrival: ArrivalId, len: u64, rows: StridedRows, offer: bool },
 }
 
-/// A receive cannot be posted; nothing was changed.
+/// A receive cannot be posted; the call changed nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveRefused {
-    /// There is no such peer, or it is gone and nothing that it sent is left.
+    /// The peer is unknown, or is gone and none of its messages is left.
     #[error("the peer is gone")]
     Gone,
-    /// The memory is not there.
+    /// The memory is not allocated.
     #[error("the bytes to receive into are not all in one piece of memory")]
     Outside,
-    /// There are as many receives, or requests, as there may be.
+    /// The limit of receives, or of requests, is reached.
     #[error("too many messages at once")]
     TooMany,
 }
 
 impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
-    /// Receives the earliest message that fits, of that peer or of any, whose tag agrees with `tag` in the bits of `mask`. The memory is the
-    /// message's until [`TaggedEndpoint::test`] says how it ended.
+    /// Receives the earliest matching message, of that peer or of any, whose tag agrees with `tag` in the bits of
+    /// `mask`. The buffer must not be used until [`TaggedEndpoint::test`] returns the result.
     ///
     /// # Errors
     /// [`ReceiveRefused`].
@@ -74,7 +75,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         {
             return self.take_early(TaggedPeerId(source), tag, message, into);
         }
-        // What it sent whole before it went is taken in.
+        // Messages that a peer sent completely before it was gone are already in the matcher.
         let gone = |peer: TaggedPeerId| self.peers.get(peer.0 as usize).is_none_or(|peer| peer.gone);
         if from.is_some_and(gone) {
             return Err(ReceiveRefused::Gone);
@@ -99,9 +100,9 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         Ok(TaggedRequestId(request))
     }
 
-    /// Takes a short message that has come already, without a request.
+    /// Receives a short message that has already arrived, without a request.
     ///
-    /// `None`: none has come that fits, or a long one, which [`TaggedEndpoint::probe`] tells.
+    /// `None`: no message matches, or a long one does, which [`TaggedEndpoint::probe`] reports.
     pub fn take_bytes(
         &mut self,
         from: Option<TaggedPeerId>,
@@ -127,7 +128,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         Some(end)
     }
 
-    /// The message that a receive would get now, if one has come: who sent it, its tag, and its bytes.
+    /// Returns the sender, tag and length of the message that a receive would match now, if one has arrived.
     #[must_use]
     pub fn probe(&mut self, from: Option<TaggedPeerId>, tag: u64, mask: u64) -> Option<MessageStatus> {
         let pattern = TagPattern { source: from.map(|peer| peer.0), tag, mask };
@@ -140,7 +141,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         Some(MessageStatus { peer: TaggedPeerId(source), tag, len })
     }
 
-    /// Reads messages that no receive is posted for, until one fits.
+    /// Reads messages without a posted receive, until one matches.
     fn read_until_match(&mut self, pattern: &TagPattern) {
         let sources = pattern.source.map_or(0..self.peers.len() as u32, |source| source..source + 1);
         for source in sources {
@@ -150,7 +151,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Takes a receive back that no message has come for; whether it was. [`TaggedEndpoint::test`] then says [`TaggedFailure::Cancelled`].
+    /// Cancels a receive that no message has matched; returns whether it was cancelled. [`TaggedEndpoint::test`] then
+    /// returns [`TaggedFailure::Cancelled`].
     pub fn cancel_receive(&mut self, request: TaggedRequestId) -> bool {
         let Some(MessageRequest::Receive(StartedReceive { way: ReceiveStep::Posted(Some(posted)), .. })) =
             self.requests.get(request.0)
@@ -164,7 +166,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         cancelled
     }
 
-    /// A receive finds a message that came before it.
+    /// Completes or continues a receive with a message that arrived before it.
     fn take_early(
         &mut self,
         peer: TaggedPeerId,
@@ -182,7 +184,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                 let part = bytes.get(..matched.want as usize).unwrap_or_default();
                 if !part.is_empty() && is_copied_ahead(self.node.memory(), &into) {
                     let kept = MemoryRange::try_heap(part.len()).inspect(|kept| {
-                        // It has as many bytes.
+                        // `kept` and `part` have the same length.
                         let _ = kept.write(0, part);
                     });
                     self.recycle_buffer(bytes);
@@ -223,7 +225,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Reads some of a peer's messages, as long as there are receives that they could be for; whether there was any.
+    /// Reads a bounded number of a peer's messages, as long as receives are posted that they could match; returns
+    /// whether there were any.
     #[inline]
     pub(super) fn read_messages(&mut self, from: TaggedPeerId) -> bool {
         let mut moved = false;
@@ -236,7 +239,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         moved
     }
 
-    /// Reads the next message of a peer, if there is one and room for it.
+    /// Reads the next message of a peer, if there is one and it can be stored.
     #[inline]
     pub(super) fn read_message(&mut self, from: TaggedPeerId) -> bool {
         let Some(peer) = self.peers.get(from.0 as usize) else { return false };
@@ -259,7 +262,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         true
     }
 
-    /// Whether the message could be taken in.
+    /// Handles one message; returns `false` if it cannot be stored now.
     #[inline]
     fn take_message(&mut self, from: TaggedPeerId, message: TaggedMessage) -> bool {
         let (TaggedMessage::Eager { tag, .. }
@@ -274,7 +277,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// A message comes whose receive is posted.
+    /// Starts the posted receive that a message has matched.
     #[inline]
     fn begin_receive(&mut self, id: SlotId, peer: TaggedPeerId, message: TaggedMessage) {
         let Some(MessageRequest::Receive(receiving)) = self.requests.get_mut(id) else { return };
@@ -323,7 +326,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Takes note of a reference; `None`: its sender is gone, or broken.
+    /// Accepts a reference of a peer; `None`: the peer is gone, or has violated the protocol.
     pub(super) fn admit_reference(
         &mut self,
         peer: TaggedPeerId,
@@ -340,7 +343,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// What a message names was said on the stream before.
+    /// Reads the announcement of a name from the stream, if it was not read yet. The sender announces a name before
+    /// it sends the message.
     #[inline]
     pub(super) fn read_announcement(&mut self, neighbour: NeighbourId, name: ExportName) {
         if !self.node.knows_name(neighbour, name) {
@@ -348,7 +352,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// A message comes that no receive fits yet; whether there is room for it.
+    /// Keeps a message that matches no receive yet; returns whether there was room for it.
     fn keep_unexpected(&mut self, from: TaggedPeerId, message: TaggedMessage) -> bool {
         if !self.matcher.has_room(from.0) {
             return false;
@@ -362,7 +366,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                     let into = bytes.get_mut(offset as usize..(offset + part) as usize).unwrap_or_default();
                     from.memory.read(from.at, into)
                 };
-                // All of it is inside.
+                // The frame is inside the ring, as its length was checked.
                 let _ = peer.inbox.messages.visit_payload(len.into(), take);
                 (tag, UnexpectedMessage::Eager(bytes))
             }
@@ -380,12 +384,12 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
             }
         };
         self.counts.early += 1;
-        // There is room.
+        // `has_room` was checked above.
         let _ = self.matcher.keep_unexpected(from.0, tag, kept);
         true
     }
 
-    /// The sender has it: says how it is to come.
+    /// Handles READY: replies how the sender is to transfer the message.
     fn begin_ready(&mut self, id: SlotId, matched: MatchedMessage, buffer: MessageBuffer, pieces: bool) {
         let MatchedMessage { peer, request, want, .. } = matched;
         if self.peers.get(peer.0 as usize).is_none_or(|peer| peer.gone) {
@@ -406,7 +410,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         self.clear(id, matched, buffer, unshared);
     }
 
-    /// It comes in pieces; `unshared`: as memory of this process was not exported.
+    /// Requests the message in pieces; `unshared`: because memory of this process was not exported.
     fn clear(&mut self, id: SlotId, matched: MatchedMessage, buffer: MessageBuffer, unshared: bool) {
         let MatchedMessage { peer, request, want, .. } = matched;
         self.set_receiving(id, StartedReceive { buffer, way: ReceiveStep::Pieces(matched, 0) });
@@ -419,13 +423,14 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         choose_receive_method(reach, way)
     }
 
-    /// Has the sender copy it into memory of this process. `None`: nobody could say where its bytes end; `Some(false)`: it was not exported.
+    /// Offers memory of this process, so that the sender copies into it. `None`: the end of the bytes cannot be
+    /// expressed; `Some(false)`: the memory was not exported.
     fn offer_memory(&mut self, id: SlotId, matched: MatchedMessage, buffer: &MessageBuffer) -> Option<bool> {
         let MatchedMessage { peer, request, want, .. } = matched;
         let neighbour = self.peers.get(peer.0 as usize)?.neighbour;
         let rows = buffer.rows();
         let addr = self.address_of(buffer)?;
-        // The last row is whole, or it is not said where they end.
+        // A reference ends with a whole row; otherwise it would not define where the bytes end.
         let span = rows.spanned_bytes(want).filter(|span| rows.packed_bytes(*span).is_some())?;
         let message = SendRequest { addr, len: span as usize, passing: false };
         let Ok(ReferenceStart::Refer(operation, reference)) =
@@ -441,7 +446,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         Some(true)
     }
 
-    /// It is in memory of the sender: begins to copy it, or has the sender do that.
+    /// Handles a reference to the sender's memory: begins to copy from it, or offers the own memory to the sender.
     fn begin_refer(
         &mut self,
         id: SlotId,
@@ -477,7 +482,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// It was copied from the sender's memory, or not.
+    /// Handles the end of the copy from the sender's memory.
     pub(super) fn finish_fetching(&mut self, id: SlotId, receipt: &ReceiveOutcome) {
         let Some(MessageRequest::Receive(StartedReceive { way: ReceiveStep::Copying(matched), .. })) =
             self.requests.get(id)
@@ -505,14 +510,14 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Reads some of a peer's answers; whether there was any.
+    /// Reads a bounded number of a peer's replies; returns whether there were any.
     #[inline]
     pub(super) fn read_answers(&mut self, from: TaggedPeerId) -> bool {
         let mut moved = false;
         for _ in 0..FRAMES_PER_CALL {
             let Some(peer) = self.peers.get_mut(from.0 as usize) else { break };
             let Some(words) = peer.inbox.answers.next() else { break };
-            // The next word may announce one piece more.
+            // The next reply may announce one piece more than may be in progress.
             if self.unstaging > 0 && self.is_unstaging(from) {
                 break;
             }
@@ -547,7 +552,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Bytes are in the stage.
+    /// Handles PIECE: bytes are in the stage.
     fn on_piece(&mut self, from: TaggedPeerId, id: SlotId, position: u64, len: u32) {
         let Some(peer) = self.peers.get(from.0 as usize) else { return };
         let Some(staged) = peer.inbox.staged_piece(position, len) else {
@@ -583,7 +588,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         ended.into_iter().for_each(|end| self.end_request(id, end));
     }
 
-    /// The sender has copied it, or cannot send it.
+    /// Handles DONE for a receive: the sender has copied the message, or cannot send it.
     fn on_placed(&mut self, from: TaggedPeerId, id: SlotId, outcome: CopyOutcome) {
         let Some(MessageRequest::Receive(StartedReceive { way, .. })) = self.requests.get(id) else { return };
         let (matched, operation) = match way {

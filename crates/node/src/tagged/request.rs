@@ -1,4 +1,4 @@
-//! A message that was begun here, as its owner knows it and as it stands.
+//! Requests of an endpoint: their ids, states and results.
 
 use trunkline_mem::ipc::CopyError;
 use trunkline_proto::slots::SlotId;
@@ -7,41 +7,41 @@ use trunkline_proto::tagged::ReceiveId;
 use super::TaggedPeerId;
 use crate::ipc::{MessageBuffer, OperationId};
 
-/// A message that was begun and whose end was not asked for.
+/// A send or receive whose result was not taken yet.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct TaggedRequestId(pub(super) SlotId);
 
-/// A message that went well.
+/// The result of a successful message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MessageStatus {
-    /// The other end.
+    /// The other end of the message.
     pub peer: TaggedPeerId,
-    /// Its tag.
+    /// The tag.
     pub tag: u64,
-    /// Its bytes.
+    /// The length in bytes.
     pub len: u64,
 }
 
-/// A message that did not.
+/// The result of a failed message.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TaggedFailure {
-    /// It is longer than the memory that it came to. What fitted is there.
+    /// It is longer than the buffer of its receive. The part that fits was received.
     #[error("a message of {len} bytes, with tag {tag:#x}, came to a receive of {room}")]
     Truncated {
-        /// Who sent it.
+        /// The sender.
         peer: TaggedPeerId,
-        /// Its tag.
+        /// The tag.
         tag: u64,
-        /// Its bytes.
+        /// The length of the message in bytes.
         len: u64,
-        /// Those that were received.
+        /// Bytes that were received.
         room: u64,
     },
     /// The other process is gone.
     #[error("the other process is gone")]
     Gone,
-    /// Memory of this process that it used is not there any more.
+    /// Memory of this process that the message used is not allocated any more.
     #[error("the message's own memory could not be read or written: {0}")]
     Copy(#[from] CopyError),
     /// The sender could not read its memory.
@@ -52,7 +52,7 @@ pub enum TaggedFailure {
     Cancelled,
 }
 
-/// How a message stands.
+/// The state of a request.
 #[derive(Debug)]
 pub(super) enum MessageRequest {
     Send(StartedSend),
@@ -60,7 +60,7 @@ pub(super) enum MessageRequest {
     Ended(Result<MessageStatus, TaggedFailure>),
 }
 
-/// A message to a peer that has not all of it.
+/// A send that the receiver has not got completely.
 #[derive(Debug)]
 pub(super) struct StartedSend {
     pub(super) peer: TaggedPeerId,
@@ -69,80 +69,82 @@ pub(super) struct StartedSend {
     pub(super) way: SendStep,
 }
 
-/// How far it got.
+/// The state of a send.
 #[derive(Debug)]
 pub(super) enum SendStep {
-    /// It is short, and is copied into the peer's ring.
+    /// It is short, and is being copied into the peer's ring.
     Eager,
-    /// The peer was told of it; and, if `pieces`, that it is to go in pieces.
+    /// The peer was sent READY, with or without the request to receive in pieces.
     Ready {
-        /// The wish.
+        /// Whether the sender prefers pieces.
         pieces: bool,
-        /// It would have been referred to its memory, which was not exported.
+        /// Whether a reference was preferred, but the memory was not exported.
         unshared: bool,
     },
-    /// The peer was told where it is; and, if `offer`, that it may rather say where its own memory is.
+    /// The peer was sent a reference to the memory. With `offer`, it may reply with a reference to its own memory
+    /// instead.
     Referred {
-        /// The reference.
+        /// The operation of the reference.
         operation: OperationId,
-        /// The wish.
+        /// Whether the sender prefers to copy.
         offer: bool,
     },
-    /// It is being copied to where the peer wants it.
+    /// This process is copying it to the memory that the peer offered.
     Placing {
         /// The peer's receive.
         receive: SlotId,
-        /// Bytes that it wants.
+        /// Bytes that the peer requested.
         want: u64,
     },
-    /// It goes in pieces.
+    /// It is sent in pieces.
     Pieces {
         /// The peer's receive.
         receive: SlotId,
-        /// Bytes that it wants.
+        /// Bytes that the peer requested.
         want: u64,
-        /// Bytes that are in the stage or behind it.
+        /// Bytes that are in the stage or already consumed.
         done: u64,
     },
 }
 
-/// A receive that has not got its message.
+/// A receive that has not completed.
 #[derive(Debug)]
 pub(super) struct StartedReceive {
     pub(super) buffer: MessageBuffer,
     pub(super) way: ReceiveStep,
 }
 
-/// How far it got.
+/// The state of a receive.
 #[derive(Debug)]
 pub(super) enum ReceiveStep {
-    /// No message fitted yet.
+    /// No message has matched yet.
     Posted(Option<ReceiveId>),
-    /// It is copied from the sender's memory.
+    /// This process is copying it from the sender's memory.
     Copying(MatchedMessage),
-    /// The sender copies it.
+    /// The sender was offered the buffer, and copies.
     Offered(MatchedMessage, OperationId),
-    /// It comes in pieces; so many bytes are there.
+    /// It arrives in pieces; the number is the bytes received so far, or being copied.
     Pieces(MatchedMessage, u64),
-    /// It is short and has come, and is copied from where it came to. It ends by itself, whatever becomes of its sender.
+    /// It is short, has arrived, and is being copied from the ring or from a kept buffer. It completes even if the
+    /// sender is gone.
     Eager(MatchedMessage),
 }
 
-/// The message that a receive is for.
+/// The message that a receive has matched.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MatchedMessage {
     pub(super) peer: TaggedPeerId,
     pub(super) tag: u64,
-    /// Its bytes.
+    /// The length of the message in bytes.
     pub(super) len: u64,
-    /// Those of them that are wanted.
+    /// Bytes that the receive has room for.
     pub(super) want: u64,
     /// The sender's request.
     pub(super) request: SlotId,
 }
 
 impl MatchedMessage {
-    /// How it ends, once what was wanted is there.
+    /// Returns the result, once the requested bytes have arrived.
     pub(super) const fn final_result(&self) -> Result<MessageStatus, TaggedFailure> {
         let &Self { peer, tag, len, want, .. } = self;
         if want < len {
@@ -154,7 +156,7 @@ impl MatchedMessage {
 }
 
 impl ReceiveStep {
-    /// Whose message it is, if one has come.
+    /// Returns the sender of the matched message, if there is one.
     pub(super) const fn matched_peer(&self) -> Option<TaggedPeerId> {
         match self {
             Self::Posted(_) => None,
@@ -163,5 +165,5 @@ impl ReceiveStep {
     }
 }
 
-/// A compiler moves so much by itself; more it has moved by a call.
+/// The compiler moves values up to this size inline; larger ones by a call of memcpy.
 const _: () = assert!(size_of::<MessageRequest>() <= 128);

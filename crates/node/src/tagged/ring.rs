@@ -1,19 +1,19 @@
-//! The two ends of a ring of cells in memory that two processes have: docs/wire.md, "Tagged messages inside a node". Neither end trusts a word
-//! that the other can write.
+//! The two ends of a ring of cells in memory that two processes share: docs/wire.md, "Tagged messages inside a node".
+//! Neither end trusts a word that the other can write.
 
 use trunkline_mem::MemoryRange;
 use trunkline_proto::wire::tagged::{CELL_BYTES, EAGER_AT, WORDS};
 
 use crate::ipc::StageOffset;
 
-/// Where a ring is in an inbox.
+/// The location of a ring in an inbox.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingLayout {
-    /// Its first cell.
+    /// The offset of its first cell.
     pub(super) at: u64,
-    /// Cells; a power of two.
+    /// The number of cells; a power of two.
     pub(super) cells: u64,
-    /// The word that says how many were consumed.
+    /// The offset of the word with the consumed count.
     pub(super) consumed_at: u64,
 }
 
@@ -23,7 +23,8 @@ impl RingLayout {
         self.at + (position & (self.cells - 1)) * CELL_BYTES
     }
 
-    /// The bytes of an eager message whose frame stands at `position`: where they begin, and how many of them come before the ring's end.
+    /// Locates the bytes of an eager message whose frame is at `position`: their offset, and how many of them precede
+    /// the ring's end.
     #[inline]
     const fn payload_range(&self, position: u64, len: u64) -> (u64, u64) {
         let begin = self.cell_offset(position) + EAGER_AT;
@@ -32,7 +33,7 @@ impl RingLayout {
     }
 }
 
-/// The reader said that it consumed what was never there.
+/// The reader's consumed count is impossible: lower than before, or above the writer's head.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct InvalidConsumedCount;
 
@@ -52,7 +53,7 @@ impl RingWriter {
         Self { memory, place, head: 0, freed: 0, clean: 0 }
     }
 
-    /// Whether a frame of so many cells can be written, and a free one is left behind it.
+    /// Whether a frame of that many cells can be written, with a free cell left behind it.
     #[inline]
     pub(super) fn has_room(&mut self, cells: u64) -> Result<bool, InvalidConsumedCount> {
         let free = |one: &Self| one.place.cells - (one.head - one.freed);
@@ -67,22 +68,22 @@ impl RingWriter {
         Ok(free(self) > cells)
     }
 
-    /// Writes a frame of one cell. There is room.
+    /// Writes a frame of one cell. The caller has checked the room.
     #[inline]
     pub(super) fn push(&mut self, words: &[u64; WORDS]) {
         let at = self.place.cell_offset(self.head);
         for (word, offset) in words.iter().zip((at..).step_by(8)).skip(1) {
-            // All cells are inside.
+            // All cells are inside the memory.
             let _ = self.memory.store(offset, *word);
         }
         self.publish_frame(words[0], 1);
     }
 
-    /// Writes an eager frame, whose first two words and bytes are given: `fill` copies `len` bytes of the message, from an offset of it on, to an
-    /// offset of the memory. There is room.
+    /// Writes an eager frame with these first two words. `fill` copies `len` bytes of the message, from an offset of
+    /// it on, to an offset of the memory. The caller has checked the room.
     ///
     /// # Errors
-    /// As `fill`; nothing was written then.
+    /// The error of `fill`; then nothing was published.
     #[inline]
     pub(super) fn push_eager<E>(
         &mut self,
@@ -96,11 +97,12 @@ impl RingWriter {
         Ok(())
     }
 
-    /// Has `fill` copy the bytes of the next frame, as [`RingWriter::push_eager`] does. Nothing else is written before [`RingWriter::publish_eager`] publishes the
-    /// frame, or [`RingWriter::mark_unpublished`] gives it up.
+    /// Calls `fill` to copy the bytes of the next frame, as [`RingWriter::push_eager`] does. Until
+    /// [`RingWriter::publish_eager`] publishes the frame, or [`RingWriter::mark_unpublished`] drops it, nothing else
+    /// may be written.
     ///
     /// # Errors
-    /// As `fill`.
+    /// The error of `fill`.
     #[inline]
     pub(super) fn fill_eager<E>(
         &self,
@@ -124,7 +126,8 @@ impl RingWriter {
         self.publish_frame(words[0], cells);
     }
 
-    /// The bytes of the next frame are not published: cells behind its first one may contain some of them, where zeros were.
+    /// Drops the next frame without publishing it. The first words of cells behind its first one may contain some of
+    /// its bytes, and are not zero any more.
     pub(super) fn mark_unpublished(&mut self) {
         self.clean = self.clean.min(self.head + 1);
     }
@@ -137,7 +140,7 @@ impl RingWriter {
         }
         let _ = self.memory.store(self.place.cell_offset(self.head), first);
         self.head = next;
-        // The next frame does not wait for its line then.
+        // Clearing one cell ahead saves the next frame a wait for that cache line.
         if self.place.cells - (next - self.freed) > 1 {
             let _ = self.memory.store(self.place.cell_offset(next + 1), 0);
             self.clean = next + 2;
@@ -152,7 +155,7 @@ pub(super) struct RingReader {
     place: RingLayout,
     next: u64,
     published: u64,
-    /// Cells from here on are still read, though frames behind them may be done with.
+    /// Cells from here on are still being read, although later frames may be consumed.
     kept: Option<u64>,
 }
 
@@ -161,7 +164,7 @@ impl RingReader {
         Self { memory, place, next: 0, published: 0, kept: None }
     }
 
-    /// The first cell of the next frame, if there is one.
+    /// Returns the first cell of the next frame, if there is one.
     #[inline]
     pub(super) fn next(&self) -> Option<[u64; WORDS]> {
         let at = self.place.cell_offset(self.next);
@@ -171,16 +174,17 @@ impl RingReader {
         self.memory.load_row(at).ok()
     }
 
-    /// Where the next frame stands.
+    /// Returns the position of the next frame.
     #[inline]
     pub(super) const fn next_position(&self) -> u64 {
         self.next
     }
 
-    /// Hands the bytes of the eager message that stands next to `take`, in one part or two: an offset in the message, where they are, and how many.
+    /// Passes the bytes of the next eager message to `take`, in one part or two: the offset in the message, the
+    /// place, and the length.
     ///
     /// # Errors
-    /// As `take`.
+    /// The error of `take`.
     #[inline]
     pub(super) fn visit_payload<E>(
         &self,
@@ -190,10 +194,11 @@ impl RingReader {
         self.bytes_at(self.next, len, take)
     }
 
-    /// The same of the eager message whose frame stands at `position`, which is kept ([`RingReader::keep_from`]).
+    /// Passes the bytes of the eager message at `position` to `take`, as [`RingReader::visit_payload`]. The cells
+    /// must be kept ([`RingReader::keep_from`]).
     ///
     /// # Errors
-    /// As `take`.
+    /// The error of `take`.
     #[inline]
     pub(super) fn bytes_at<E>(
         &self,
@@ -211,14 +216,14 @@ impl RingReader {
         Ok(())
     }
 
-    /// A frame of so many cells is done with. The writer is told now and then.
+    /// Consumes a frame of that many cells. The count is published to the writer once per eighth of the ring.
     #[inline]
     pub(super) fn consume_frame(&mut self, cells: u64) {
         self.next += cells;
         self.publish_consumed();
     }
 
-    /// Keeps cells from the frame at that position on, also those that are consumed. `None`: keeps none.
+    /// Keeps the cells from the frame at that position on, even consumed ones. `None`: keeps none.
     pub(super) fn keep_from(&mut self, position: Option<u64>) {
         self.kept = position;
         self.publish_consumed();
@@ -233,7 +238,7 @@ impl RingReader {
         }
     }
 
-    /// Cells of a frame that can be.
+    /// The number of cells of the ring, which no valid frame reaches.
     #[inline]
     pub(super) const fn cell_count(&self) -> u64 {
         self.place.cells
@@ -276,7 +281,7 @@ mod tests {
         Some(bytes)
     }
 
-    /// Bytes that look like first words of frames everywhere.
+    /// Bytes that resemble the first words of frames everywhere.
     fn lookalike(len: usize) -> Vec<u8> {
         [1, 0, 0, 0, 1, 0, 0, 0].into_iter().cycle().take(len).collect()
     }

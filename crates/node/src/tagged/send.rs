@@ -1,4 +1,4 @@
-//! Messages that go: begun by their owner, carried on by the receiver's answers.
+//! Sends messages. The owner begins a send; the receiver's replies continue it.
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::IpcMemory;
@@ -16,32 +16,32 @@ use super::ring::InvalidConsumedCount;
 use super::{PIECE, PIECES_PER_CALL};
 use crate::ipc::{MessageBuffer, ReceiveOutcome, ReferenceStart, SendError, SendRequest, StageOffset};
 
-/// What became of a message.
+/// How a send has started.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub enum TaggedSendStart {
-    /// It is out; its memory may be written.
+    /// The message was sent; its memory may be written.
     Done,
-    /// Its memory stays as it is until [`TaggedEndpoint::test`] says how it ended.
+    /// The memory must not change until [`TaggedEndpoint::test`] returns the result.
     Request(TaggedRequestId),
-    /// Nothing was done, as there is no room: ask again, after [`TaggedEndpoint::progress`].
+    /// Nothing was sent, for lack of room: call again, after [`TaggedEndpoint::progress`].
     Busy,
 }
 
-/// A message cannot be sent; nothing was changed.
+/// A message cannot be sent; the call changed nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendRefused {
-    /// There is no such peer, or it is gone.
+    /// The peer is unknown, or gone.
     #[error("the peer is gone")]
     Gone,
-    /// The bytes are not there.
+    /// The bytes are not all allocated, or not in one allocation.
     #[error("the bytes to be sent are not all in one piece of memory")]
     Outside,
 }
 
 impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
-    /// Where a buffer is that others could reach.
+    /// The address of a buffer, if neighbours could access it.
     pub(super) fn address_of(&self, buffer: &MessageBuffer) -> Option<usize> {
         if self.everything { buffer.host_address() } else { buffer.own_address() }
     }
@@ -92,7 +92,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         self.send_long(to, tag, buffer, self.choice)
     }
 
-    /// Sends a message that its receiver is to copy, if it is a long one of memory that is mapped: whatever is chosen, and nothing is learned of it.
+    /// Sends a message that its receiver copies, if it is a long message of mappable memory. The configured choice
+    /// does not apply, and nothing is learned from the message.
     ///
     /// # Errors
     /// [`SendRefused`].
@@ -108,8 +109,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         self.send_long(to, tag, buffer, MethodChoice::Fixed(CopyMethod::Pull))
     }
 
-    /// Whether peers could read a buffer: it is of memory that they map, and has a handle, which is made now if there is none. `None`: ask again, after
-    /// [`TaggedEndpoint::progress`]. The peer, to whom what is made is announced, is any of them.
+    /// Whether peers could read a buffer: its memory is mappable and exported; the call exports it if needed. `None`:
+    /// call again, after [`TaggedEndpoint::progress`]. `peer` may be any peer; a new export is announced to it.
     ///
     /// # Errors
     /// [`SendRefused`].
@@ -131,7 +132,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
             self.now,
         ) {
             Ok(ReferenceStart::Refer(operation, _)) => {
-                // Nobody is told of the operation, so it is over.
+                // The operation was never sent, so it ends here.
                 self.node.finish_operation(operation, CopyOutcome::Ended, self.now);
                 Ok(Some(true))
             }
@@ -142,10 +143,11 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Sends a short message of bytes that are here now.
+    /// Sends a short message from a slice. The bytes are copied before the call returns.
     ///
     /// # Errors
-    /// [`SendRefused`]; `Outside` if they are more than [`EAGER_MAX`](trunkline_proto::wire::tagged::EAGER_MAX).
+    /// [`SendRefused`]; `Outside` if there are more bytes than
+    /// [`EAGER_MAX`](trunkline_proto::wire::tagged::EAGER_MAX).
     #[inline]
     pub fn send_bytes(
         &mut self,
@@ -253,7 +255,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         Ok(TaggedSendStart::Request(TaggedRequestId(request)))
     }
 
-    /// The receiver wants it in pieces.
+    /// Handles CLEAR: the receiver requests the message in pieces.
     pub(super) fn on_clear(
         &mut self,
         from: TaggedPeerId,
@@ -284,7 +286,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// The receiver wants it copied into its memory.
+    /// Handles OFFER: the receiver requests a copy into its memory.
     pub(super) fn on_offer(
         &mut self,
         from: TaggedPeerId,
@@ -301,7 +303,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         let operation = match way {
             SendStep::Ready { pieces: false, .. } => None,
             SendStep::Referred { operation, offer: true } => Some(*operation),
-            // It wished for something else.
+            // This message did not allow an offer.
             SendStep::Ready { .. } | SendStep::Referred { offer: false, .. } => {
                 return self.report_violation(from);
             }
@@ -312,7 +314,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         if *peer != from || want > buffer.len() {
             return self.report_violation(from);
         }
-        // Who offers has not touched what it was referred to.
+        // A receiver that sends an offer has not used the reference.
         operation
             .into_iter()
             .for_each(|operation| _ = self.node.finish_operation(operation, CopyOutcome::Ended, self.now));
@@ -332,7 +334,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// What was to be copied in one go goes in pieces.
+    /// Falls back from a direct copy to pieces.
     fn send_in_pieces(&mut self, request: SlotId, receive: SlotId, want: u64) {
         let Some(MessageRequest::Send(sending)) = self.requests.get_mut(request) else { return };
         let to = sending.peer;
@@ -345,7 +347,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         self.record_outcome(to, request, MethodOutcome::FellBack);
     }
 
-    /// It was copied into the receiver's memory, or not.
+    /// Handles the end of the copy into the receiver's memory.
     pub(super) fn finish_placing(&mut self, request: SlotId, receipt: &ReceiveOutcome) {
         let Some(MessageRequest::Send(StartedSend {
             peer,
@@ -379,7 +381,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// The receiver has it.
+    /// Handles DONE: the receiver has the message, or has ended it.
     pub(super) fn on_sent(&mut self, from: TaggedPeerId, request: SlotId, outcome: CopyOutcome) {
         let Some(MessageRequest::Send(StartedSend { peer, tag, way, buffer })) = self.requests.get(request)
         else {
@@ -403,7 +405,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         );
     }
 
-    /// Stages some of what goes in pieces; whether there was anything.
+    /// Stages some pieces of the first sends in the queue; returns whether there was progress.
     #[inline]
     pub(super) fn send_pieces(&mut self, to: TaggedPeerId) -> bool {
         let Some(first) = self.peers.get(to.0 as usize).and_then(|peer| peer.pieces.front()) else {
@@ -449,7 +451,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         let len = u64::from(piece.len);
         let stage = StageOffset { memory: outbox.memory(), at };
         if let Err(error) = sending.buffer.copy_to_stage(self.node.memory(), *done, stage, len) {
-            // The receiver waits for bytes that there are no more: it is told that there never were any.
+            // The bytes cannot be read any more. The receiver waits for them, so its receive is ended with an error.
             let answer = TaggedAnswer::Done { request: *receive, outcome: CopyOutcome::Ended };
             self.send_answer(to, answer);
             self.record_outcome(to, request, MethodOutcome::Other);
@@ -460,7 +462,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         *done += len;
         let over = done == want;
         let end = MessageStatus { peer: to, tag: sending.tag, len: sending.buffer.len() };
-        // There is room, as was asked above.
+        // `reserve_stage` has checked that there is room.
         let _ = outbox.push_answer(&answer);
         let position = outbox.staged_position();
         if over {
@@ -474,12 +476,12 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     }
 }
 
-/// What became of a piece.
+/// The result of one step of a send in pieces.
 pub(super) enum PieceProgress {
     /// There is no room.
     Full,
-    /// It is staged.
+    /// A piece was staged.
     Moved,
-    /// It was the last one.
+    /// The last piece was staged, or the send has ended.
     Over,
 }

@@ -1,5 +1,6 @@
-//! Pieces of messages whose copies go on after they were begun: into the stage of a peer, and out of the own inbox. Two each way are under way. A piece is
-//! told, or its place given back, behind its copy and in the order of places; and no message ends while a copy from or to its memory is under way.
+//! Pieces of messages whose copies are asynchronous, into the stage of a peer and out of the own inbox. At most two
+//! each way are in progress. A piece is announced, or its room released, after its copy and in the order of
+//! positions. No message ends while a copy from or to its memory is in progress.
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::{CopyBatch, CopyError, IpcMemory, StagePin};
@@ -20,18 +21,19 @@ use super::send::PieceProgress;
 use super::{DEVICE_PIECE, PIECES_AHEAD};
 use crate::ipc::StageOffset;
 
-/// A piece, and how far its copy is.
+/// A piece, and the state of its copy.
 #[derive(Debug)]
 pub(super) struct StagedPiece {
-    /// The own message that it is of.
+    /// The request of this process that it belongs to.
     request: SlotId,
-    /// Where in its buffer.
+    /// Its offset in the buffer.
     from: u64,
     piece: StagePiece,
     copy: CopyAhead,
 }
 
-/// Copies of messages to a peer that is gone: asked for until they have ended; their staging memory stays pinned.
+/// Copies to a peer that is gone. They are polled until they have ended; until then their staging memory stays
+/// pinned.
 #[derive(Debug)]
 pub(super) struct AbandonedCopies {
     batches: Vec<CopyBatch>,
@@ -45,7 +47,7 @@ impl StagedPiece {
 }
 
 impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
-    /// Begins to copy the next piece of a message to a peer, and tells it of those whose copies have ended.
+    /// Begins to copy the next piece of a message to a peer, and announces the pieces whose copies have ended.
     pub(super) fn stage_ahead(&mut self, to: TaggedPeerId, request: SlotId) -> PieceProgress {
         if let Some(step) = self.announce_staged(to) {
             return step;
@@ -77,7 +79,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Tells a peer of the earliest piece, if its copy has ended; `None`: it has not, or there is none.
+    /// Announces the earliest piece to a peer, if its copy has ended; `None`: it has not, or there is no piece.
     fn announce_staged(&mut self, to: TaggedPeerId) -> Option<PieceProgress> {
         let peer = self.peers.get_mut(to.0 as usize)?;
         let outbox = peer.outbox.as_mut()?;
@@ -97,7 +99,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         if first_has_ended != Some(true) {
             return None;
         }
-        // Other words may have taken the room since the piece was begun.
+        // Other replies may have filled the ring since the piece was begun.
         match outbox.has_room() {
             Ok(true) => {}
             Ok(false) => return Some(PieceProgress::Full),
@@ -116,13 +118,13 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                 next.copy.failed = Some(failed);
                 return Some(PieceProgress::Moved);
             }
-            // The receiver waits for bytes that there are no more: it is told that there never were any.
+            // The bytes cannot be read any more. The receiver waits for them, so its receive is ended with an error.
             self.send_answer(to, TaggedAnswer::Done { request: receive, outcome: CopyOutcome::Ended });
             self.record_outcome(to, request, MethodOutcome::Other);
             self.end_request(request, Err(failed));
             return Some(PieceProgress::Over);
         }
-        // There is room, as was asked above.
+        // `has_room` was checked above.
         let _ =
             outbox.push_answer(&TaggedAnswer::Piece { receive, position: piece.position, len: piece.len });
         if done < want || !peer.staging.is_empty() {
@@ -137,7 +139,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         Some(PieceProgress::Over)
     }
 
-    /// Bytes are in the stage: begins to copy them out of it.
+    /// Begins to copy a piece out of the stage.
     pub(super) fn unstage_ahead(&mut self, from: TaggedPeerId, id: SlotId, piece: StagePiece) {
         let Some(peer) = self.peers.get_mut(from.0 as usize) else { return };
         let mut staged = StagedPiece::new(id, 0, piece);
@@ -156,7 +158,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
                     _ => return self.report_violation(from),
                 }
             }
-            // It has ended; its place in the stage is given back in turn.
+            // The receive has ended; the piece's room in the stage is released in order.
             _ => staged.copy.skip_copy(),
         }
         peer.unstaging.push_back(staged);
@@ -164,14 +166,14 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         self.end_unstaging(from);
     }
 
-    /// Whether a peer's answers are left in their ring for now.
+    /// Whether a peer's replies are left in their ring for now.
     #[inline]
     pub(super) fn is_unstaging(&self, from: TaggedPeerId) -> bool {
         let under_way = self.peers.get(from.0 as usize).map_or(0, |peer| peer.unstaging.len());
         under_way >= PIECES_AHEAD
     }
 
-    /// Asks for the ends of all copies out of inboxes; whether there was any.
+    /// Polls all copies out of inboxes; returns whether any has ended.
     pub(super) fn end_all_unstaging(&mut self) -> bool {
         let before = self.unstaging;
         for number in 0..self.peers.len() {
@@ -229,7 +231,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         self.lose_deferred_peer(from);
     }
 
-    /// A message whose pieces are being copied ends with the last of them in that way; `false`: none is.
+    /// Makes a receive whose pieces are being copied fail after the last of those copies; returns `false` if there is
+    /// none.
     pub(super) fn fail_behind_copies(
         &mut self,
         from: TaggedPeerId,
@@ -241,7 +244,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         last.map(|piece| piece.copy.failed = Some(failed)).is_some()
     }
 
-    /// A peer that is gone is told as gone, if that waited for copies out of its inbox and they have ended.
+    /// Ends a peer that is gone, if its end was deferred for copies out of its inbox and they have ended.
     fn lose_deferred_peer(&mut self, peer: TaggedPeerId) {
         if self.deferred.is_empty() {
             return;
@@ -254,7 +257,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// A peer is gone, and copies to where it read may be under way. Its inbox stays pinned while messages are copied out of it.
+    /// Abandons the copies to a peer that is gone. Its inbox here stays pinned while messages are copied out of it.
     pub(super) fn abandon_copies(&mut self, peer: TaggedPeerId) {
         let eager = self.drop_eager_send(peer);
         let Some(peer) = self.peers.get_mut(peer.0 as usize) else { return };
@@ -269,7 +272,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Asks for the ends of abandoned copies.
+    /// Polls abandoned copies, and drops those that have ended.
     pub(super) fn end_abandoned(&mut self) {
         let memory = self.node.memory();
         self.abandoned.retain_mut(|of| {
