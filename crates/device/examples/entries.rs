@@ -1,14 +1,15 @@
-//! Posts entries of device queues and executes them, over and over, for `cargo xtask budget` to count instructions and system calls. Words: a file (not
-//! used), what is posted, how many bytes or queues, and how often.
+//! Posts entries of device queues and executes them repeatedly, for `cargo xtask budget` to count instructions and system calls. Arguments:
+//! a file (not used), the kind of entry, the number of bytes or queues, and the number of repetitions.
 //!
-//! - `device_write`, `_write_inline`, `_read`, `_add`, `_swap_if`, `_add_masked`, `_set`, `_max`, `_wait`, `_nop`: that entry, sixteen at a time, on memory of
-//!   this process. What executes them is [`engines_part`], so that it can be counted alone.
-//! - `device_put_shm`: a WRITE and a signal behind it, to another rank over shared memory, with what that rank does for it.
-//! - `device_alone`: a WRITE that one thread posts, executes and waits for, by its ticket. `device_alone_counted`: by a counter that the WRITE
-//!   raises. `device_alone_added`: by one that an ADD behind it raises. `device_alone_companion`: by one that the companion queue raises, which WAITs
-//!   for the WRITE.
-//! - `device_idle`: a pass over so many queues that nobody rang.
-//! - `device_look_counter`, `device_look_tickets`: a look at what so many queues have done, by the one counter that all of them raise, or by a ticket of each.
+//! - `device_write`, `_write_inline`, `_read`, `_add`, `_swap_if`, `_add_masked`, `_set`, `_max`, `_wait`, `_nop`: that entry, sixteen at a
+//!   time, on memory of this process. [`engines_part`] executes them, so that it can be counted alone.
+//! - `device_put_shm`: a WRITE and a signal behind it, to another rank over shared memory, including the work of that rank.
+//! - `device_alone`: a WRITE that one thread posts, executes and waits for, by its ticket. `device_alone_counted`: by a counter that the
+//!   WRITE raises. `device_alone_added`: by one that an ADD behind it raises. `device_alone_companion`: by one that the companion queue
+//!   raises, which WAITs for the WRITE.
+//! - `device_idle`: a pass over queues whose doorbells were not rung.
+//! - `device_look_counter`, `device_look_tickets`: a poll of the progress of many queues, by the one counter that all of them raise, or by
+//!   a ticket of each.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -39,10 +40,10 @@ const BYTES: u64 = 1 << 20;
 const SLOT: u64 = BYTES / 2;
 /// Doorbells of a page.
 const BELLS: u32 = 1024;
-/// Passes for sixteen entries, at most.
+/// Most passes for sixteen entries.
 const PASSES: u32 = 1_000_000;
 
-/// Reaches nobody: both ranks are in this process.
+/// A network without other members: both ranks are in this process.
 #[derive(Debug)]
 struct Nobody;
 
@@ -80,7 +81,7 @@ impl MemberNetwork for Nobody {
     }
 }
 
-/// Executes what was posted. Of a row that says so nothing else is counted.
+/// Executes the posted entries. In rows that ask for it only this function is counted.
 #[inline(never)]
 fn engines_part<N: MemberNetwork>(executor: &mut QueueExecutor<N>, mut others: impl FnMut()) -> Option<()> {
     for _ in 0..PASSES {
@@ -110,7 +111,7 @@ fn near() -> Option<(QueueExecutor<Nobody>, [MemoryRange; 2], LocalAddress, Peer
     Some((executor, memory, here, there))
 }
 
-/// The entry of an order. None that an earlier one has made pointless: each changes the word.
+/// Returns the entry for an argument. Each entry changes the word, so that none becomes a no-op after an earlier one.
 fn entry(order: &str, bytes: u64, here: LocalAddress, there: PeerAddress) -> Option<QueueEntry> {
     let change = |change| EntryWork::Atomic { at: there, change, poisoned: true };
     Some(QueueEntry::new(match order {
@@ -146,7 +147,7 @@ fn operation(order: &str, bytes: u64, times: u64) -> Option<()> {
     Some(())
 }
 
-/// WAITs for what has completed before they are posted.
+/// WAITs for entries that have completed before the WAITs are posted.
 fn wait(times: u64) -> Option<()> {
     let (mut executor, ..) = near()?;
     let [main, companion] = [(); 2].map(|()| executor.make_queue(64, 0));
@@ -232,7 +233,7 @@ fn idle(queues: u64, times: u64) -> Option<()> {
     (0..times).all(|_| !black_box(executor.run_pass()).moved).then_some(())
 }
 
-/// What a waiter does at least, once all has completed.
+/// The least work of a waiter, once all entries have completed.
 fn look(order: &str, count: u64, times: u64) -> Option<()> {
     let (mut executor, memory, here, _) = near()?;
     let queues: Vec<_> = (0..count).map(|_| executor.make_queue(16, 0)).collect::<Result<_, _>>().ok()?;

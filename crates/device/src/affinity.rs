@@ -1,25 +1,26 @@
-//! On which processors an executor's thread runs: those near the GPU whose doorbells it looks at, as sysfs tells them. Called once by the thread itself; nothing is bound where sysfs
-//! knows no such processors, or none of them is allowed to this thread.
+//! Binds an executor's thread to processors near the GPU whose doorbells it polls, as listed by sysfs. The thread calls it once at its
+//! start. It leaves the thread unbound if sysfs lists no processors, or none that the thread may use.
 
 use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Where the kernel describes devices.
+/// The root of sysfs.
 pub(super) const SYSFS: &str = "/sys";
 
-/// Binds the calling thread to the processors near a PCI device, as many of them as are allowed to it. Whether it is bound.
+/// Binds the calling thread to those processors near a PCI device that it may use. Returns whether it is bound.
 pub(super) fn run_near(sysfs: &Path, pci_address: &str) -> bool {
     let path = sysfs.join("bus/pci/devices").join(pci_address).join("local_cpulist");
     let Ok(list) = std::fs::read_to_string(path) else { return false };
     let Ok(allowed) = sched_getaffinity(None) else { return false };
     let mut near = CpuSet::new();
+    // Processors that the user has excluded, for example by `taskset`, stay excluded.
     let is_allowed = |cpu: &usize| *cpu < CpuSet::MAX_CPU && allowed.is_set(*cpu);
     processors_of(&list).filter(is_allowed).for_each(|cpu| near.set(cpu));
     near.count() > 0 && sched_setaffinity(None, &near).is_ok()
 }
 
-/// Processors of a list like `0-3,8`. Items that cannot be read are left out.
+/// Returns the processors in a list like `0-3,8`. Unreadable items are skipped.
 fn processors_of(list: &str) -> impl Iterator<Item = usize> {
     list.trim().split(',').flat_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -32,7 +33,7 @@ fn processors_of(list: &str) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
 
-    /// The processors of a thread that may use the first `most` ones, and binds itself near a device with this list.
+    /// Returns the processors of a thread that may use the first `most` ones, and binds itself near a device with this list.
     fn bind(list: &str, most: usize) -> (bool, Vec<usize>) {
         let sysfs = tempfile::tempdir().unwrap();
         let device = sysfs.path().join("bus/pci/devices/0000:3b:00.0");
@@ -59,7 +60,7 @@ mod tests {
         let first = all[0];
         let last = all[all.len() - 1];
         assert_eq!(bind(&format!("{last}\n"), all.len()), (true, vec![last]));
-        // Others that it names are not allowed, or not there.
+        // The other listed processors are not allowed, or do not exist.
         assert_eq!(bind(&format!("{first},1000-1023\n"), all.len()), (true, vec![first]));
     }
 
@@ -69,7 +70,7 @@ mod tests {
         for list in ["", "1023\n", "what\n", "9-3\n"] {
             assert_eq!(bind(list, all.len()), (false, all.clone()), "{list:?}");
         }
-        // Processors that the user has forbidden stay forbidden, though the kernel would grant them.
+        // Processors that the user has excluded stay excluded, although the kernel would accept them.
         if let [first, .., last] = all[..] {
             assert_eq!(bind(&last.to_string(), 1), (false, vec![first]));
         }

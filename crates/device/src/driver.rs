@@ -1,5 +1,6 @@
-//! Who makes an executor's passes. [`ExecutorMode::Inline`]: whoever rings or waits, in his own thread. [`ExecutorMode::Thread`]: a thread that spins for a while when
-//! there is nothing, and then sleeps until somebody rings; idle queues then cost nothing but a look now and then at what others ask of this process.
+//! Drives an executor's passes. Owned by a front end. With [`ExecutorMode::Inline`] the threads that ring or wait make the passes. With
+//! [`ExecutorMode::Thread`] a thread of its own spins for a while without work, then sleeps until a doorbell is rung. An idle executor then
+//! only polls from time to time for requests of other processes.
 
 use std::io;
 use std::path::Path;
@@ -23,45 +24,47 @@ use trunkline_engine::ExecutorLock;
 use trunkline_engine::rma::MemberRank;
 use trunkline_engine::{BackoffStep, RestMethod, WaitBackoff, WaitPolicy};
 
-/// Fruitless passes before the thread lets others go first: who posts may need its processor.
+/// Fruitless passes before the thread yields its processor: a producer on the same core may need it.
 const SPINS: u32 = 32;
-/// Fruitless passes in which it does that, at least, before it sleeps; each of them may take as long as another thread has its processor.
+/// Fewest passes with a yield before the thread sleeps. One yield may last for a whole time slice of another thread, so a limit in time
+/// alone could end after very few.
 const YIELDS: u32 = 64;
-/// And how long.
+/// Shortest time without work before it sleeps.
 const AWAKE: Duration = Duration::from_micros(100);
-/// The first sleep; each next one is twice as long.
+/// The first sleep; each following one is twice as long.
 const SLEEP_FIRST: Duration = Duration::from_micros(50);
-/// The longest sleep: others may ask this process for something, whose threads sleep, too.
+/// The longest sleep. Other processes may need passes of this one while all its threads sleep, and they cannot wake it.
 const SLEEP_MAX: Duration = Duration::from_millis(2);
-/// How long it stays awake, and how long it naps, where nobody can wake it.
+/// Time without work before a thread that no producer can wake begins to nap, and the length of a nap.
 const DEVICE_AWAKE: Duration = Duration::from_millis(20);
 const NAP: Duration = Duration::from_micros(50);
-/// How long it stays awake while operations are under way and none of them moves: naps are short beside what those have taken by then.
+/// Time before the thread naps while operations are in progress but none advances. Operations that took this long are delayed little by a
+/// nap.
 const BUSY_AWAKE: Duration = Duration::from_millis(20);
-/// Passes between two looks at what others ask, while queues are busy.
+/// Passes between two polls for requests of other members, while queues are busy: these polls are more expensive than doorbells.
 const SERVE_EVERY: u32 = 16;
-/// Passes of a thread that rings or waits, at most: it has its own to do.
+/// Most passes in one call of a thread that rings or waits: the thread has its own work.
 const TURNS_MAX: u32 = 64;
 
-/// Who makes the passes.
+/// Which threads make the passes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ExecutorMode {
-    /// M0: who rings or waits.
+    /// M0: the threads that ring or wait.
     Inline,
-    /// M1: a thread.
+    /// M1: a thread of the executor, which producers wake.
     Thread,
-    /// M2: a thread that no producer can wake, as they are threads of a device ([`DeviceQueues::for_device`]) or of other processes ([`DeviceQueues::for_processes`]). It looks at the doorbells again and again, and naps
-    /// for a moment where nothing has come for long.
+    /// M2: a thread that no producer can wake, because they are threads of a device ([`DeviceQueues::for_device`]) or of other processes
+    /// ([`DeviceQueues::for_processes`]). It polls the doorbells continuously, and naps between polls after a while without work.
     Device,
 }
 
-/// Queues cannot be had.
+/// Queues cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum QueuesError {
-    /// Not such ones.
+    /// The executor refused them.
     #[error(transparent)]
     Queue(#[from] QueueError),
-    /// The system has no thread left.
+    /// The system cannot create a thread.
     #[error("no thread to execute entries: {0}")]
     Thread(#[source] io::Error),
 }
@@ -69,21 +72,21 @@ pub enum QueuesError {
 struct SharedExecutor<N> {
     turns: ExecutorLock<QueueExecutor<N>>,
     mode: ExecutorMode,
-    /// The thread says so before it falls asleep.
+    /// Set by the thread before it sleeps.
     asleep: AtomicBool,
     stop: AtomicBool,
     thread: OnceLock<Thread>,
 }
 
-/// An executor and whoever drives it. Dropping it ends the thread, and all queues as an abort does, with the status of a reservation that was abandoned: whoever posts or waits there hears of it.
-/// Entries that are under way then may still be done, or not.
+/// An executor and the thread that drives it, if any. Dropping it ends the thread and aborts all queues with the status of an abandoned
+/// reservation, so posts and waits there fail. Entries in progress at that time may or may not take effect.
 pub struct DeviceQueues<N: MemberNetwork + 'static> {
     shared: Arc<SharedExecutor<N>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl<N: MemberNetwork> SharedExecutor<N> {
-    /// Set-up, which is let in first.
+    /// Calls the executor, with priority over passes.
     fn with_executor<T>(&self, f: impl FnOnce(&mut QueueExecutor<N>) -> T) -> T {
         match self.mode {
             ExecutorMode::Inline => {
@@ -94,13 +97,15 @@ impl<N: MemberNetwork> SharedExecutor<N> {
     }
 
     fn wake_thread(&self) {
+        // The load avoids a read-modify-write per doorbell while the thread is awake. The swap lets only one of several producers unpark
+        // it.
         let sleeps = self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst);
         if sleeps && let Some(thread) = self.thread.get() {
             thread.unpark();
         }
     }
 
-    /// The thread's loop.
+    /// Runs the thread's loop.
     fn run_thread(&self) {
         let mut fruitless = 0_u32;
         let mut passes = 0_u32;
@@ -112,22 +117,27 @@ impl<N: MemberNetwork> SharedExecutor<N> {
         };
         let mut sleeps =
             WaitBackoff::new(WaitPolicy { spins: 0, yields: 0, first, most, rest: RestMethod::Park });
+        // Relaxed is enough: a late pass is harmless, and `sleep_until_rung` reads the flag again with `SeqCst` before the thread parks.
         while !self.stop.load(Ordering::Relaxed) {
+            // Not a blocking lock: the thread must see `stop` also while another thread holds the executor.
             let Some(mut executor) = self.turns.try_lock() else {
                 std::thread::yield_now();
                 continue;
             };
             let pass = executor.run_pass();
             passes = passes.wrapping_add(1);
-            // Who waits for a signal waits for what others ask of this process.
+            // A waiter may depend on requests of other members, such as a signal that they raise here. So this pass serves them too.
             let waits = self.turns.is_wanted(Ordering::Relaxed) && self.turns.take_wanted();
+            // An idle thread serves other members in every pass, as no entry is delayed by that.
             let idles = fruitless >= SPINS;
             let serves = waits || std::mem::take(&mut slept) || idles || passes.is_multiple_of(SERVE_EVERY);
             let served = serves && executor.serve_members();
+            // The lock is released before the thread yields or sleeps, so that producers and set-up can use the executor.
             drop(executor);
             if pass.moved || served || waits {
                 (fruitless, idle_since) = (0, None);
                 sleeps.reset_backoff();
+                // The waiter may need this processor to react.
                 if waits && !pass.moved && !served {
                     std::thread::yield_now();
                 }
@@ -144,6 +154,7 @@ impl<N: MemberNetwork> SharedExecutor<N> {
                 std::thread::yield_now();
                 continue;
             }
+            // Operations in progress complete without a doorbell, so the thread must not sleep longer than a nap.
             let longest = if pass.busy {
                 NAP
             } else {
@@ -155,11 +166,13 @@ impl<N: MemberNetwork> SharedExecutor<N> {
         }
     }
 
-    /// Sleeps until somebody rings or waits, or so long.
+    /// Sleeps until a producer rings or waits, at most for `longest`.
     fn sleep_until_rung(&self, longest: Duration) {
+        // The flag is stored before the bits are read. A producer sets its bit before it reads the flag. With `SeqCst` on all four, one of
+        // the two sees the other, so no doorbell is lost.
         self.asleep.store(true, Ordering::SeqCst);
         let stays = self.stop.load(Ordering::SeqCst) || self.turns.is_wanted(Ordering::SeqCst);
-        // Who has the executor right now may have changed it.
+        // If the lock is held, its holder may have taken bits or changed queues, so the thread does not sleep.
         let rung = self.turns.try_lock().is_none_or(|executor| executor.is_rung());
         if !stays && !rung {
             std::thread::park_timeout(longest);
@@ -168,7 +181,7 @@ impl<N: MemberNetwork> SharedExecutor<N> {
     }
 }
 
-/// One of the passes that who rings or waits makes. Whether another is likely to find something.
+/// Makes one pass on behalf of a producer or waiter. Returns whether another pass is likely to find work.
 fn run_caller_pass<N: MemberNetwork>(executor: &mut QueueExecutor<N>, serves: bool) -> bool {
     let pass = executor.run_pass();
     let goes_on = pass.moved && pass.busy;
@@ -179,7 +192,7 @@ impl<N: MemberNetwork> DoorbellObserver for SharedExecutor<N> {
     #[inline]
     fn on_doorbell(&self) {
         match self.mode {
-            // Another thread that is at it goes on for this one.
+            // If another thread holds the executor, it makes this pass too.
             ExecutorMode::Inline => {
                 self.turns.drive_passes(TURNS_MAX, |executor| run_caller_pass(executor, false))
             }
@@ -194,6 +207,7 @@ impl<N: MemberNetwork> DoorbellObserver for SharedExecutor<N> {
                 self.turns.drive_if_free(TURNS_MAX, |executor| run_caller_pass(executor, true))
             }
             ExecutorMode::Thread | ExecutorMode::Device => {
+                // The flag is only read once it is set: polls of several waiters would otherwise contend for its cache line.
                 if !self.turns.is_wanted(Ordering::Relaxed) {
                     self.turns.request_pass();
                     self.wake_thread();
@@ -205,7 +219,7 @@ impl<N: MemberNetwork> DoorbellObserver for SharedExecutor<N> {
 }
 
 impl<N: MemberNetwork + 'static> DeviceQueues<N> {
-    /// At most `queues` queues over a network, companions included.
+    /// Starts an executor for at most `queues` queues, companions included.
     ///
     /// # Errors
     /// [`QueuesError`].
@@ -218,7 +232,8 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
         }
     }
 
-    /// Queues whose producers are threads of a device, executed by a thread ([`ExecutorMode::Device`]): made by [`QueueExecutor::make_lane`], in pinned memory.
+    /// Starts an executor whose producers are threads of a device, driven by a thread ([`ExecutorMode::Device`]). Its queues are created by
+    /// [`QueueExecutor::make_lane`], in pinned memory.
     ///
     /// # Errors
     /// [`QueuesError`].
@@ -227,8 +242,9 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
         Self::start_thread(executor, ExecutorMode::Device, device.pci_address().ok())
     }
 
-    /// Queues whose producers are threads of other processes of the host, executed by a thread ([`ExecutorMode::Device`]): at most so many, none deeper than `deepest`, in a memory file
-    /// ([`QueueExecutor::memory_file`]). Each queue is made here and named to its producer by its number, who opens it by [`Guest`](super::GuestQueues).
+    /// Starts an executor whose producers are other processes of the host, driven by a thread ([`ExecutorMode::Device`]). It has at most
+    /// `queues` queues, none deeper than `deepest`, in a memory file ([`QueueExecutor::memory_file`]). Each queue is created here. Its
+    /// producer receives its number, and opens it by [`GuestQueues`](super::GuestQueues).
     ///
     /// # Errors
     /// [`QueuesError`].
@@ -240,7 +256,7 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
         )
     }
 
-    /// Starts the thread, if the mode has one: near the device of this PCI address, if there is one.
+    /// Starts the thread, if the mode has one, on processors near the device with this PCI address, if given.
     fn start_thread(
         executor: QueueExecutor<N>,
         mode: ExecutorMode,
@@ -271,12 +287,12 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
         Ok(Self { shared, thread })
     }
 
-    /// Calls the executor, between two passes.
+    /// Calls the executor between two passes.
     pub fn with_executor<T>(&self, f: impl FnOnce(&mut QueueExecutor<N>) -> T) -> T {
         self.shared.with_executor(f)
     }
 
-    /// A new queue, for any number of threads.
+    /// Creates a queue for any number of threads.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -284,7 +300,7 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
         self.make_queue_from(depth, 0)
     }
 
-    /// The same, whose first index is `first`.
+    /// As [`make_queue`](Self::make_queue), with the first index `first`.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -293,13 +309,14 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
         self.producer_view(&queue)
     }
 
-    /// [`QueueExecutor::end_queue`].
+    /// Calls [`QueueExecutor::end_queue`].
     pub fn end_queue(&self, number: u32) {
         self.with_executor(|executor| executor.end_queue(number));
         self.drop_retired();
     }
 
-    /// [`QueueExecutor::make_lane`]; the memory is pinned, and freed if there is no lane, while the executor is another's.
+    /// Calls [`QueueExecutor::make_lane`]. The memory is pinned, and freed on failure, without the executor's lock: a driver call may wait
+    /// for a kernel that waits for entries.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -311,8 +328,8 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
         made
     }
 
-    /// Waits until all that was submitted to these queues is complete, at most so long; ends them, and waits until nothing that they have begun is under way,
-    /// at most `last` longer. Whether nothing is. To be called when no thread posts to them any more.
+    /// Waits at most `limit` until all submitted entries of these queues have completed, and ends the queues. Then waits at most `last`
+    /// until none of their operations is in progress, and returns whether that is so. No thread may post to the queues any more.
     pub fn finish_queues(&self, numbers: &[u32], limit: Duration, last: Duration) -> bool {
         self.wait_until(limit, |executor| numbers.iter().all(|&number| executor.is_through(number)));
         self.with_executor(|executor| numbers.iter().for_each(|&number| executor.end_queue(number)));
@@ -320,14 +337,14 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
         let mut ends =
             self.wait_until(last, |executor| !numbers.iter().any(|&number| executor.is_ending(number)));
         self.drop_retired();
-        // Counters that queues have raised, and error words that they have set, are no entry's.
+        // Raised counters and error words are operations that belong to no entry, so the queues' progress does not cover them.
         let begun = self.with_executor(|executor| executor.begun_ops());
         let last = until.saturating_duration_since(Instant::now());
         ends &= self.wait_until(last, |executor| !executor.is_any_begun(&begun));
         ends
     }
 
-    /// Has the executor go on until something is so, at most so long. Whether it is.
+    /// Makes passes until `is_so` returns `true`, at most for `limit`. Returns whether it did.
     pub fn wait_until(&self, limit: Duration, mut is_so: impl FnMut(&mut QueueExecutor<N>) -> bool) -> bool {
         let until = Instant::now() + limit;
         let mut waiting = WaitBackoff::new(WaitPolicy::CALL);
@@ -337,6 +354,7 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
                     return (true, true);
                 }
                 let moved = executor.run_pass().moved | executor.serve_members();
+                // Checked again after the pass, so that success needs no further wait.
                 (is_so(executor), moved)
             });
             if done || Instant::now() >= until {
@@ -349,19 +367,19 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
         }
     }
 
-    /// Frees the memory of queues that are gone, while the executor is another's: a driver may wait for a kernel first, which may wait for entries.
+    /// Frees the memory of removed queues without the executor's lock: a driver may first wait for a kernel, which may wait for entries.
     fn drop_retired(&self) {
         let retired = self.with_executor(QueueExecutor::take_retired);
         drop(retired);
     }
 
-    /// The queue of a number, such as a companion.
+    /// Returns the queue with this number, such as a companion.
     #[must_use]
     pub fn find_queue(&self, number: u32) -> Option<DeviceQueue<QueueWords>> {
         self.queue_finder()(number)
     }
 
-    /// Finds queues by their numbers, for lanes that have companions.
+    /// Returns a function that finds queues by number, for lanes with companions.
     pub fn queue_finder(
         &self,
     ) -> impl Fn(u32) -> Option<DeviceQueue<QueueWords>> + Clone + Send + Sync + use<N> {
@@ -370,6 +388,7 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
         move |number| {
             let directory = directory.lock().unwrap_or_else(PoisonError::into_inner);
             let queue = directory.get(&number)?.clone();
+            // The executor locks the table in its passes. `producer_view` locks the executor, so holding the table here could deadlock.
             drop(directory);
             producer_view(&shared, &queue).ok()
         }
@@ -383,25 +402,25 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
         producer_view(&self.shared, queue)
     }
 
-    /// Memory with signals and counters, so that who waits there has the executor go on.
+    /// Returns memory with signals and counters whose waits drive or wake the executor.
     #[must_use]
     pub fn observed_words(&self, memory: &MemoryRange) -> QueueWords {
         QueueWords::from_memory(memory.clone())
             .with_observer(Arc::clone(&self.shared) as Arc<dyn DoorbellObserver>)
     }
 
-    /// [`QueueExecutor::add_region`].
+    /// Calls [`QueueExecutor::add_region`].
     #[must_use]
     pub fn add_region(&self, region: EntryRegion) -> Option<EntryKey> {
         self.with_executor(|executor| executor.add_region(region))
     }
 
-    /// [`QueueExecutor::remove_region`].
+    /// Calls [`QueueExecutor::remove_region`].
     pub fn remove_region(&self, key: EntryKey) -> Option<EntryRegion> {
         self.with_executor(|executor| executor.remove_region(key))
     }
 
-    /// [`QueueExecutor::add_remote_region`].
+    /// Calls [`QueueExecutor::add_remote_region`].
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -409,7 +428,7 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
         self.with_executor(|executor| executor.add_remote_region(member, far))
     }
 
-    /// [`QueueExecutor::watch_signals`].
+    /// Calls [`QueueExecutor::watch_signals`].
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -423,7 +442,7 @@ impl<N: MemberNetwork + 'static> DeviceQueues<N> {
     }
 }
 
-/// The producers' view of a queue: who rings there has the executor go on.
+/// Returns the producers' handle of a queue, whose doorbells drive or wake the executor.
 fn producer_view<N: MemberNetwork + 'static>(
     shared: &Arc<SharedExecutor<N>>,
     queue: &DeviceQueue<QueueWords>,
@@ -437,13 +456,14 @@ fn producer_view<N: MemberNetwork + 'static>(
 impl<N: MemberNetwork + 'static> Drop for DeviceQueues<N> {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
+        // `wake_thread` unparks only a thread that is marked asleep. If the thread is about to park, the unpark makes that return at once.
         self.shared.asleep.store(true, Ordering::SeqCst);
         self.shared.wake_thread();
         if let Some(thread) = self.thread.take() {
-            // A thread that has panicked has told so.
+            // A panic of the thread was already printed by the panic hook.
             let _ = thread.join();
         }
-        // Who has a queue of it has the executor, too, which would keep what it has of the network.
+        // Remaining handles of a queue keep the executor alive. So its resources of the network are released here, not on its drop.
         self.shared.turns.lock().shut_down();
     }
 }

@@ -1,5 +1,5 @@
-//! Entries as operations of a network: in as many pieces as that takes, now or when there is room, and how each entry ended. The executor
-//! gives them in the order in which they may begin; nothing here orders anything further.
+//! Entries as operations of a network: splits an entry into pieces, begins them when there is room, and reports the outcome of the entry.
+//! Called by the executor's drain, in the order in which entries may begin; it never orders anything itself.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,42 +23,42 @@ use trunkline_engine::rma::{self, HeapAddress, MemberRank, PutSource};
 mod plan;
 mod signal_words;
 
-/// Status of an entry whose operation no network here carries: NOTIFY, and a WRITE with an immediate.
+/// Status of entries whose operation no network here supports: NOTIFY, and a WRITE with an immediate.
 pub const UNSUPPORTED: EntryStatus = EntryStatus::Other(256);
 
-/// How long a poison word may be on its way over a link before the control stream says it as well.
+/// Time for a link to deliver an error word before the control stream delivers it too.
 const POISON_TIME: Duration = Duration::from_millis(20);
 
-/// Something under way.
+/// An operation in progress, or a free place for one.
 #[derive(Clone, Debug)]
 struct EntryOp {
-    /// Which use of its place.
+    /// Counts the uses of this place.
     generation: u32,
-    /// It has begun and not ended.
+    /// Whether it has begun and not ended.
     is_out: bool,
-    /// Who hears of its end.
+    /// The receiver of its outcome.
     of: OpOwner,
-    /// Where its bytes lie on their way out.
+    /// The room that stages its bytes on their way out.
     room: Option<RoomTaken>,
     rest: RemainingWork,
-    /// What follows when all of that has ended well: bytes of a device go to the network, and come from it, by way of the host.
+    /// Work that begins when all of `rest` has succeeded: a device's bytes reach the network, and arrive from it, by way of host memory.
     then: RemainingWork,
-    /// Pieces that have begun and not ended.
+    /// Pieces in progress.
     under_way: u32,
-    /// Stands in [`EntryOps::waits`].
+    /// Whether it is listed in [`EntryOps::waits`].
     waits: bool,
     failed: Option<EntryFailure>,
     value: u64,
-    /// The change of an atomic that takes several steps, and what the word was found to be.
+    /// An atomic of several steps: its word, its change, and the value that the last compare and swap expected.
     steps: Option<(HeapAddress, AtomicChange, Option<u64>)>,
-    /// The error word that it sets.
+    /// The error word that it sets, or that is set if it fails.
     poison: Option<(HeapAddress, u64)>,
 }
 
-/// Who hears of the end of something.
+/// The receiver of an operation's outcome.
 #[derive(Clone, Copy, Debug)]
 enum OpOwner {
-    /// Nobody.
+    /// None.
     Nobody,
     /// An entry, by queue and index.
     Entry(u32, u64),
@@ -66,11 +66,11 @@ enum OpOwner {
     Piece(u32, u32),
 }
 
-/// Something that has begun: its place, and which use of it.
+/// An operation that has begun: its place, and the generation of that place.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BegunOp(u32, u32);
 
-/// All entries that have begun and not ended.
+/// All entries in progress.
 #[derive(Debug)]
 pub struct EntryOps<N> {
     network: N,
@@ -79,20 +79,20 @@ pub struct EntryOps<N> {
     me: MemberRank,
     flights: Vec<EntryOp>,
     free: Vec<u32>,
-    /// Those that found no room, the first one first.
+    /// Operations that found no room, oldest first.
     waits: VecDeque<u32>,
-    /// Those that set error words, and when they began.
+    /// Operations that set error words, and when they began.
     poisons: Vec<(u32, u32, Instant)>,
-    /// Who moves bytes of devices, and how many moves are under way.
+    /// Copiers with copies in progress, and their number.
     copiers: Vec<(Arc<dyn DeviceCopier>, u32)>,
     ended: Vec<NetworkCompletion>,
     copied: Vec<(u64, Result<(), u32>)>,
-    /// Entries that have ended and were not told of.
+    /// Outcomes of entries that the executor has not taken yet.
     over: Vec<(u32, u64, JobOutcome)>,
 }
 
 impl<N: MemberNetwork> EntryOps<N> {
-    /// None yet.
+    /// Creates an empty table.
     pub fn new(network: N) -> Self {
         Self {
             me: network.own_rank(),
@@ -109,10 +109,10 @@ impl<N: MemberNetwork> EntryOps<N> {
         }
     }
 
-    /// Makes room for `more` entries, so that none of them allocates.
+    /// Reserves memory for `more` entries, so that none of them allocates.
     ///
     /// # Errors
-    /// [`OutOfMemory`]; there is as much room as before.
+    /// [`OutOfMemory`]; the capacity is unchanged then.
     pub fn grow_capacity(&mut self, more: u32) -> Result<(), OutOfMemory> {
         let first = self.flights.len() as u32;
         let room = (first + more) as usize;
@@ -127,45 +127,46 @@ impl<N: MemberNetwork> EntryOps<N> {
         Ok(())
     }
 
-    /// The rank of this process.
+    /// Returns the rank of this process.
     #[must_use]
     pub const fn own_rank(&self) -> MemberRank {
         self.me
     }
 
-    /// The network, for what is no entry's.
+    /// Returns the network, for uses that belong to no entry.
     pub const fn network_mut(&mut self) -> &mut N {
         &mut self.network
     }
 
-    /// Whether nothing has begun that has not ended.
+    /// Returns whether no operation is in progress.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
         self.free.len() == self.flights.len()
     }
 
-    /// All that has begun and not ended.
+    /// Returns all operations in progress.
     #[must_use]
     pub fn begun_ops(&self) -> Vec<BegunOp> {
         let out = (0..).zip(&self.flights).filter(|(_, flight)| flight.is_out);
         out.map(|(at, flight)| BegunOp(at, flight.generation)).collect()
     }
 
-    /// Whether something of these has not ended.
+    /// Returns whether this operation is still in progress.
     #[must_use]
     pub fn is_begun(&self, BegunOp(at, generation): BegunOp) -> bool {
         let flight = self.flights.get(at as usize);
         flight.is_some_and(|flight| flight.is_out && flight.generation == generation)
     }
 
-    /// Streams of copies that something is under way on.
+    /// Returns the number of copiers with copies in progress.
     #[must_use]
     pub const fn copier_count(&self) -> usize {
         self.copiers.len()
     }
 
-    /// Goes on with what is under way. Whether anything moved.
+    /// Progresses all operations. Returns whether anything advanced.
     pub fn make_progress(&mut self) -> bool {
+        // The vector is taken out and put back, so that its capacity is reused.
         let mut ended = std::mem::take(&mut self.ended);
         let mut moved = self.network.make_progress(&mut ended);
         for one in ended.drain(..) {
@@ -173,6 +174,8 @@ impl<N: MemberNetwork> EntryOps<N> {
         }
         self.ended = ended;
         moved |= self.poll_copies();
+        // The queue's length is read once: an operation that is still without room is queued again, and must not be tried twice in one
+        // pass.
         for _ in 0..self.waits.len() {
             let Some(at) = self.waits.pop_front() else { break };
             if let Some(flight) = self.flights.get_mut(at as usize) {
@@ -186,7 +189,7 @@ impl<N: MemberNetwork> EntryOps<N> {
         moved | !self.over.is_empty()
     }
 
-    /// Takes the entries that have ended: queue, index and how.
+    /// Returns the queue, index and outcome of an entry that has ended, if there is one.
     pub fn take_ended(&mut self) -> Option<(u32, u64, JobOutcome)> {
         self.over.pop()
     }
@@ -198,7 +201,7 @@ impl<N: MemberNetwork> EntryOps<N> {
             copies.take_ended(&mut copied);
             *under_way -= (copied.len() - before).min(*under_way as usize) as u32;
         }
-        // A region that has ended gives its stream back.
+        // Idle copiers are released, so that a removed region can free its stream.
         self.copiers.retain(|(_, under_way)| *under_way > 0);
         let moved = !copied.is_empty();
         for (cookie, how) in copied.drain(..) {
@@ -209,10 +212,10 @@ impl<N: MemberNetwork> EntryOps<N> {
         moved
     }
 
-    /// Begins something; its place among what is under way.
+    /// Allocates a place for an operation.
     fn allocate_op(&mut self, of: OpOwner, rest: RemainingWork) -> Option<u32> {
         if self.free.is_empty() {
-            // There is a place for each entry; what sets error words may come on top.
+            // Each entry has a place already, but operations that set error words may need more.
             self.grow_capacity(64).ok()?;
         }
         let at = self.free.pop()?;
@@ -222,11 +225,12 @@ impl<N: MemberNetwork> EntryOps<N> {
         Some(at)
     }
 
-    /// Begins as much as there is room for.
+    /// Begins as many pieces of an operation as there is room for.
     fn advance_op(&mut self, at: u32) {
         loop {
             let (staged, piece) = self.launch_piece(at);
             let Some(flight) = self.flights.get_mut(at as usize) else { return };
+            // The generation distinguishes the completions of successive uses of the place.
             let cookie = u64::from(flight.generation) << 32 | u64::from(at);
             let carried = match &flight.rest {
                 RemainingWork::Nothing => break,
@@ -257,13 +261,14 @@ impl<N: MemberNetwork> EntryOps<N> {
                     if let Some(piece) = piece {
                         let whole = BegunOp(at, flight.generation);
                         self.advance_op(piece);
-                        // It may have failed at once, and all with it.
+                        // The piece may have failed at once, and the whole operation with it.
                         if !self.is_begun(whole) {
                             return;
                         }
                     }
                 }
                 BeginOutcome::Busy => {
+                    // An operation is listed once: two listings would try it twice per pass.
                     if !flight.waits {
                         flight.waits = true;
                         self.waits.push_back(at);
@@ -271,6 +276,7 @@ impl<N: MemberNetwork> EntryOps<N> {
                     return;
                 }
                 BeginOutcome::Failed(failure) => {
+                    // No further piece begins. The operation ends once the pieces in progress have ended, as they still use its memory.
                     flight.failed = flight.failed.or(Some(failure));
                     (flight.rest, flight.then) = (RemainingWork::Nothing, RemainingWork::Nothing);
                 }
@@ -279,7 +285,8 @@ impl<N: MemberNetwork> EntryOps<N> {
         self.finish_op(at);
     }
 
-    /// The next piece of bytes that go to the network or come from it by way of the host, if it is its turn: how many bytes it has, and the operation to begin.
+    /// Creates the operation of the next piece of bytes that pass through host memory, if that is the operation's next work. Returns its
+    /// length and its place.
     fn launch_piece(&mut self, at: u32) -> (BeginOutcome, Option<u32>) {
         match self.flights.get(at as usize).map(|flight| &flight.rest) {
             Some(RemainingWork::Staged { .. }) => self.launch_staged(at),
@@ -288,7 +295,7 @@ impl<N: MemberNetwork> EntryOps<N> {
         }
     }
 
-    /// The next piece of a device's bytes, to be copied to a room, and then to be put, if a room is free.
+    /// Creates the next piece of a device's bytes: a copy to a free room, then a put.
     fn launch_staged(&mut self, at: u32) -> (BeginOutcome, Option<u32>) {
         const BUSY: (BeginOutcome, Option<u32>) = (BeginOutcome::Busy, None);
         let Some(flight) = self.flights.get(at as usize) else { return BUSY };
@@ -300,6 +307,7 @@ impl<N: MemberNetwork> EntryOps<N> {
         let memory = memory.clone();
         let words = words.clone();
         let Some((room, beside, most)) = self.regions.take_room(self.me, from.heap) else {
+            // A full set of rooms is only a matter of time. A region without rooms never gets one, so waiting would not end.
             let has_none = !self.regions.has_rooms(from.heap);
             return if has_none {
                 (BeginOutcome::Failed(EntryFailure::from_status(EntryStatus::Access)), None)
@@ -318,11 +326,12 @@ impl<N: MemberNetwork> EntryOps<N> {
         (BeginOutcome::Begun(len), Some(piece))
     }
 
-    /// The next piece of bytes that come to a device, to be got to the host's bytes beside it, and then to be copied.
+    /// Creates the next piece of bytes for a device: a get into the host memory beside it, then a copy.
     fn launch_landed(&mut self, at: u32) -> (BeginOutcome, Option<u32>) {
         const BUSY: (BeginOutcome, Option<u32>) = (BeginOutcome::Busy, None);
         let Some(flight) = self.flights.get(at as usize) else { return BUSY };
         let RemainingWork::Landed { from, copies, memory, words, into } = &flight.rest else { return BUSY };
+        // Bounds the places and the copies that one long get occupies.
         if flight.under_way >= DEVICE_PIECES_MAX {
             return BUSY;
         }
@@ -337,10 +346,11 @@ impl<N: MemberNetwork> EntryOps<N> {
         (BeginOutcome::Begun(len), Some(piece))
     }
 
-    /// A piece has ended, and brings a value if that is its to bring.
+    /// Handles the end of a piece, and its value if it has one.
     fn on_ended(&mut self, cookie: u64, how: Result<Option<u64>, EntryFailure>) {
         let at = cookie as u32;
         let Some(flight) = self.flights.get_mut(at as usize) else { return };
+        // The operation may have been abandoned, and its place reused, while the network still had the piece.
         if flight.generation != (cookie >> 32) as u32 || flight.under_way == 0 {
             return;
         }
@@ -366,7 +376,7 @@ impl<N: MemberNetwork> EntryOps<N> {
         }
     }
 
-    /// Tells how an entry ended, once all of its pieces have: until then its bytes may still be read.
+    /// Reports the outcome of an operation, once all of its pieces have ended: until then its source may still be read.
     fn finish_op(&mut self, at: u32) {
         let Some(flight) = self.flights.get_mut(at as usize) else { return };
         if flight.under_way > 0 {
@@ -387,6 +397,7 @@ impl<N: MemberNetwork> EntryOps<N> {
             flight.waits = false;
             self.waits.retain(|&waits| waits != at);
         }
+        // The new generation makes late completions of this use of the place harmless.
         flight.generation = flight.generation.wrapping_add(1);
         (flight.is_out, flight.under_way, flight.rest, flight.steps) =
             (false, 0, RemainingWork::Nothing, None);
@@ -397,6 +408,7 @@ impl<N: MemberNetwork> EntryOps<N> {
         {
             self.send_error_word(place, word);
         }
+        // Freed only now: until the put has ended, the network reads the room.
         room.into_iter().for_each(|room| self.regions.give_room(room));
         if let OpOwner::Piece(whole, generation) = of {
             let cookie = u64::from(generation) << 32 | u64::from(whole);
@@ -404,8 +416,8 @@ impl<N: MemberNetwork> EntryOps<N> {
         }
     }
 
-    /// Everything under way has failed, whatever still becomes of it: entries are told so, and words that were to tell of a failure are spoiled beside all
-    /// links.
+    /// Fails all operations in progress, whether or not they still take effect. Their entries get an error, and pending error words are set
+    /// by the control stream.
     pub fn abandon_all(&mut self) {
         self.waits.clear();
         for at in 0..self.flights.len() as u32 {
@@ -419,7 +431,7 @@ impl<N: MemberNetwork> EntryOps<N> {
         self.poisons.clear();
     }
 
-    /// The same, and nothing is begun any more.
+    /// As [`abandon_all`](Self::abandon_all), and releases the network: nothing can begin any more.
     pub fn detach_job(&mut self) {
         self.abandon_all();
         self.network.detach_job();
@@ -429,11 +441,12 @@ impl<N: MemberNetwork> EntryOps<N> {
         if place.member == self.me {
             return self.set_own_error_word(place.heap, place.offset, word);
         }
-        // Who is gone waits for nothing.
+        // The result is ignored: a member that is gone has no waiters.
         let _said = self.network.send_error_word(place, word);
     }
 
-    /// A link that carries nothing, as its other end is stopped or it is about to fail, does not keep a waiter waiting.
+    /// Sends error words by the control stream if their link was too slow. A link whose other end is stopped, or that is about to fail,
+    /// then delays no waiter.
     fn resend_late_error_words(&mut self) {
         let mut late = Vec::new();
         let flights = &mut self.flights;
@@ -459,7 +472,7 @@ impl<N: MemberNetwork> JobExecutor for EntryOps<N> {
         match job {
             QueueJob::Execute(entry) => return self.execute_entry(queue, index, entry),
             QueueJob::Count { at, value, poisoned } => self.raise_word(queue, *at, *value, *poisoned),
-            // Waiters here hear of the failure at once, whoever has the word.
+            // The outcome is not awaited: waiters in this process must see the failure at once, wherever the word is.
             QueueJob::Poison { at, poisoned, poison } => self.set_error_word(*at, *poisoned, *poison),
         }
         Some(JobOutcome::Done(0))
@@ -503,7 +516,7 @@ impl<N: MemberNetwork> JobExecutor for EntryOps<N> {
 }
 
 impl EntryOp {
-    /// A place that nobody has.
+    /// A free place.
     const NONE: Self = Self {
         generation: 0,
         is_out: false,
@@ -519,11 +532,12 @@ impl EntryOp {
         poison: None,
     };
 
-    /// The next step of an atomic that takes several, if one is needed: the value is what the word was found to be.
+    /// Sets the next step of an atomic that takes several, if one is needed; `value` is the current value of the word.
     fn advance_atomic(&mut self) {
         let Some((at, change, expected)) = self.steps else { return };
         let found = self.value;
         let new = change.apply_to(found);
+        // The compare and swap succeeded, or the value that was read already equals the result of the change.
         if expected == Some(found) || (expected.is_none() && new == found) {
             self.steps = None;
             self.value = if change.is_fetching() { found } else { 0 };

@@ -1,4 +1,5 @@
-//! One executor: all queues of a page of doorbells, drained onto one network. Its owner makes the passes.
+//! The executor: drains all queues of one page of doorbells onto one network. Called by `driver`, which makes the passes; it starts no
+//! thread and never sleeps.
 
 mod watched;
 
@@ -29,60 +30,62 @@ use crate::words::QueueWords;
 use trunkline_engine::rma::MemberRank;
 use watched::WatchedSignals;
 
-/// Entries of a queue that are under way together.
+/// Most entries of a queue in progress at a time.
 pub const WINDOW: u32 = 64;
 
-/// How often what comes beside links is heard: which words are spoiled, and whether members live whose signals somebody may be waiting for.
+/// Interval of the polls outside the links: control streams for error words, the liveness of members whose signals are awaited here, and
+/// the liveness of queue owners. They need system calls, so not every pass makes them.
 const WATCH_EVERY: Duration = Duration::from_millis(5);
 
-/// Queues that producers find by their numbers.
+/// Queues by number, for producers.
 pub type QueueDirectory = Arc<Mutex<BTreeMap<u32, DeviceQueue<QueueWords>>>>;
 
-/// What a pass did.
+/// The result of a pass.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ExecutorPass {
-    /// Something moved: more is likely to.
+    /// Something advanced, so another pass is likely to find work.
     pub moved: bool,
-    /// Something is under way, or waits for another queue.
+    /// Operations are in progress, or an entry waits for another queue.
     pub busy: bool,
 }
 
-/// The executor.
+/// The executor of one page of doorbells.
 #[derive(Debug)]
 pub struct QueueExecutor<N> {
     page: BellPage<QueueWords>,
     drain: QueueDrain<QueueWords>,
     jobs: EntryOps<N>,
     directory: QueueDirectory,
-    /// Those of queues, which are their doorbells', too.
+    /// Free numbers of queues, which are also those of their doorbells.
     numbers: QueueNumberPool,
-    /// Queues that have been given back, and are not gone yet.
+    /// Queues that were ended, and still have operations in progress.
     ending: Vec<u32>,
-    /// Those that are gone, whose memory the caller frees: a driver may wait for a kernel first, which may wait for this executor.
+    /// Removed queues, whose memory the caller frees: a driver may first wait for a kernel, which may wait for this executor.
     retired: Vec<DeviceQueue<QueueWords>>,
-    /// Where queues lie whose producers are no threads of this process.
+    /// The memory of queues whose producers are not threads of this process.
     room: Option<QueueStorage>,
     watched: Vec<WatchedSignals>,
-    /// Queues of other processes.
+    /// Queues whose producer is another process.
     owned: Vec<OwnedQueue>,
     looked: Instant,
-    /// Companions, by the queue that they are of.
+    /// Companions, by the number of their main queue.
     companions: BTreeMap<u32, u32>,
-    /// It has ended: nothing is made any more.
+    /// Set at shutdown: no queue is created any more.
     leaves: bool,
 }
 
-/// Where queues lie for others.
+/// Memory of queues that other processors or processes use.
 #[derive(Debug)]
 enum QueueStorage {
-    /// Pinned memory of the host, which a device sees. Where it finds the page of doorbells, and each queue, by number.
+    /// Pinned memory of the host, which a device maps. Contains the device's addresses of the page of doorbells, and of each queue by
+    /// number.
     Device { page: u64, queues: Vec<u64> },
     /// A memory file, which other processes map.
     File(QueueFile),
 }
 
 impl<N: MemberNetwork> QueueExecutor<N> {
-    /// One for at most `queues` queues, companions included; 1 to 65,536, else the nearest of these.
+    /// Creates an executor for at most `queues` queues, companions included, clamped to 1 to 65,536.
     ///
     /// # Errors
     /// [`QueueError::Shape`].
@@ -93,7 +96,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         Self::with_page(network, page, None)
     }
 
-    /// The same, for queues whose producers are threads of a device: they lie in pinned memory, with a byte for each doorbell.
+    /// As [`new`](Self::new), for queues whose producers are threads of a device. They lie in pinned memory, with a byte per doorbell.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -105,7 +108,8 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         Self::with_page(network, page, Some(room))
     }
 
-    /// The same, for queues whose producers are threads of other processes of the host: they lie in a memory file, and none is deeper than `deepest`.
+    /// As [`new`](Self::new), for queues whose producers are threads of other processes of the host. They lie in a memory file, and none is
+    /// deeper than `deepest`.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -116,7 +120,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         Self::with_page(network, page, Some(QueueStorage::File(file)))
     }
 
-    /// The memory file of [`for_processes`](Self::for_processes), for producers to map, who use it by [`Guest`](super::GuestQueues).
+    /// Returns the memory file of [`for_processes`](Self::for_processes), for producers to map and use by [`GuestQueues`](super::GuestQueues).
     #[must_use]
     pub const fn memory_file(&self) -> Option<&SharedMemory> {
         match &self.room {
@@ -125,8 +129,8 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         }
     }
 
-    /// A queue is that process's (`pidfd_open`): once it has ended and what it had submitted is executed, the queue ends with [`EntryStatus::PeerDead`], and with it the companion.
-    /// What it had reserved and not published nobody waits for.
+    /// Sets the process, given by its `pidfd_open` descriptor, that posts to a queue. Once the process has ended and its submitted entries
+    /// are executed, the queue and its companion end with [`EntryStatus::PeerDead`]. The engine does not wait for entries that it had only reserved.
     pub fn set_queue_owner(&mut self, number: u32, process: OwnedFd) {
         self.owned.push(OwnedQueue::new(number, process));
     }
@@ -160,7 +164,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         })
     }
 
-    /// Makes a queue, whose first index is `first`.
+    /// Creates a queue with the first index `first`.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -171,7 +175,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         self.add_queue(depth, first, None)
     }
 
-    /// Bytes of a queue for threads of a device.
+    /// Returns the size of a queue for threads of a device.
     ///
     /// # Errors
     /// [`QueueError::Shape`].
@@ -179,11 +183,12 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         Ok(QueueShape::new(depth, 0, 0, 0)?.for_device().queue_bytes() as usize)
     }
 
-    /// Makes a queue for threads of a device, and its companion, which it has from the beginning: a kernel that is under way keeps new memory from
-    /// being pinned. Each lies in pinned memory of [`lane_bytes`](Self::lane_bytes) that the caller has allocated. Their numbers.
+    /// Creates a queue for threads of a device together with its companion, and returns their numbers. The companion exists from the
+    /// beginning, because memory cannot be pinned while a kernel runs. Each queue lies in pinned memory of [`lane_bytes`](Self::lane_bytes)
+    /// that the caller has allocated.
     ///
     /// # Errors
-    /// [`QueueError`]; then neither is left.
+    /// [`QueueError`]; then neither queue remains.
     pub fn make_lane(
         &mut self,
         depth: u32,
@@ -211,13 +216,14 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         Ok([number, of])
     }
 
-    /// Queues that there are, companions included.
+    /// Returns the number of queues, companions included.
     #[must_use]
     pub fn queue_count(&self) -> usize {
         self.directory.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// What a kernel is given of such a queue; `own` is where the words lie that its device's threads change. `None`: there is no such queue.
+    /// Returns the view with which a kernel uses such a queue. `own` is the memory for the words that the device's threads change. Returns
+    /// `None` for an unknown number.
     #[must_use]
     pub fn queue_view(&self, number: u32, own: DeviceWords) -> Option<QueueView> {
         let Some(QueueStorage::Device { queues, page, .. }) = &self.room else { return None };
@@ -248,6 +254,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
             if let Some(QueueStorage::File(file)) = &self.room {
                 file.publish_offset(number, 0);
             }
+            // No producer has seen the number, so it can be reused at once.
             self.numbers.return_unused(taken);
         })?;
         let mut directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
@@ -255,23 +262,25 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         Ok(queue)
     }
 
-    /// Takes a queue on, with room for `more` entries under way, and for its end.
+    /// Adds a queue to the drain, and reserves memory for `more` entries in progress and for its removal.
     fn take_on(&mut self, queue: &DeviceQueue<QueueWords>, more: u32) -> Result<(), OutOfMemory> {
         let count = self.queue_count() + 1;
+        // All memory is reserved before the drain knows the queue: later passes and `end_queue` cannot fail for lack of it.
         self.numbers.reserve_room(count)?;
         try_hold(&mut self.ending, count)?;
+        // Only pinned memory is retired: all other memory is freed without a call of the driver.
         if matches!(self.room, Some(QueueStorage::Device { .. })) {
             try_hold(&mut self.retired, count)?;
         }
         self.jobs.grow_capacity(more)?;
-        // An atomic is held until the writes before it are placed, whatever the network promises.
+        // An atomic is held until the writes before it are placed, whatever order the network guarantees.
         let rules = ExecutorRules { is_ordered: false, me: self.jobs.own_rank(), window: WINDOW };
         let taken = self.drain.add_queue(queue.clone(), rules)?;
         debug_assert!(taken, "its number and its doorbell are nobody else's");
         Ok(())
     }
 
-    /// The words of a queue, where producers find them.
+    /// Creates the words of a queue where its producers find them.
     fn create_queue(
         &mut self,
         depth: u32,
@@ -297,14 +306,15 @@ impl<N: MemberNetwork> QueueExecutor<N> {
             }
         };
         let queue = DeviceQueue::create(words, shape, first, &self.page)?;
+        // The offset is published last, so a guest finds only complete queues.
         if let (Some(at), Some(QueueStorage::File(file))) = (in_file, &self.room) {
             file.publish_offset(number, at);
         }
         Ok(queue)
     }
 
-    /// Whether all that producers have submitted to a queue and its companion has completed, or will not be executed. A device has its producers' words in its
-    /// own memory: how much it has submitted its doorbell says.
+    /// Returns whether all submitted entries of a queue and its companion have completed, or will not be executed. A device keeps its
+    /// producers' words in its own memory, so for a device the doorbell gives the number of submitted entries.
     #[must_use]
     pub fn is_through(&self, number: u32) -> bool {
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
@@ -323,33 +333,33 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         })
     }
 
-    /// Whether a queue that is ended has something under way, or its companion.
+    /// Returns whether an ended queue or its companion still has operations in progress.
     #[must_use]
     pub fn is_ending(&self, number: u32) -> bool {
         let companion = self.companions.get(&number);
         self.ending.contains(&number) || companion.is_some_and(|companion| self.ending.contains(companion))
     }
 
-    /// All that has begun and not ended, of whichever queue and of none.
+    /// Returns all operations in progress, of all queues and of none.
     #[must_use]
     pub fn begun_ops(&self) -> Vec<BegunOp> {
         self.jobs.begun_ops()
     }
 
-    /// Whether any of it has not ended.
+    /// Returns whether any of `begun` is still in progress.
     #[must_use]
     pub fn is_any_begun(&self, begun: &[BegunOp]) -> bool {
         begun.iter().any(|begun| self.jobs.is_begun(*begun))
     }
 
-    /// Queues that are gone, for the caller to drop once the executor is another's again.
+    /// Returns removed queues, for the caller to drop after it has released the executor.
     #[must_use]
     pub fn take_retired(&mut self) -> Vec<DeviceQueue<QueueWords>> {
         std::mem::take(&mut self.retired)
     }
 
-    /// Ends a queue and its companion, as an abort does, with the status of a reservation that was abandoned: whoever still waits there hears of it. Once nothing of it is under way
-    /// its number and its doorbell are given to another queue, with the next epoch, so nobody is to post to it from here on.
+    /// Aborts a queue and its companion with the status of an abandoned reservation, so waits there fail. Once none of its operations is in
+    /// progress, its number and doorbell are reused with the next epoch. So no thread may post to the queue from here on.
     pub fn end_queue(&mut self, number: u32) {
         let companion = self.companions.get(&number).copied();
         let mut deepest = 0;
@@ -363,6 +373,8 @@ impl<N: MemberNetwork> QueueExecutor<N> {
             drop(directory);
             self.ending.push(number);
         }
+        // Each pass begins at most `BATCH` entries per queue. This many passes flush a full queue, so a queue without operations in
+        // progress is removed before the call returns.
         for _ in 0..deepest / BATCH + 2 {
             if self.ending.is_empty() {
                 break;
@@ -371,13 +383,13 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         }
     }
 
-    /// The companion of a queue, if one was made.
+    /// Returns the companion of a queue, if it was created.
     #[must_use]
     pub fn companion_of(&self, number: u32) -> Option<u32> {
         self.companions.get(&number).copied()
     }
 
-    /// Forgets queues of which nothing is under way any more.
+    /// Removes ended queues that have no operations in progress.
     #[cold]
     fn retire_queues(&mut self) {
         let Self { ending, retired, drain, directory, companions, owned, numbers, room, .. } = self;
@@ -397,6 +409,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
                 retired.extend(queue);
             }
             if let Some(shape) = shape {
+                // The epoch makes tickets of the removed queue stale.
                 let epoch = shape.epoch().wrapping_add(1);
                 let window = WINDOW.min(shape.depth());
                 numbers.give_back(QueueNumber { number, epoch, window });
@@ -405,40 +418,41 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         });
     }
 
-    /// Queues by their numbers.
+    /// Returns the table of queues by number.
     pub fn queue_directory(&self) -> QueueDirectory {
         Arc::clone(&self.directory)
     }
 
-    /// The page of doorbells.
+    /// Returns the page of doorbells.
     pub const fn bell_page(&self) -> &BellPage<QueueWords> {
         &self.page
     }
 
-    /// Takes a region of this process on.
+    /// Adds a region of this process.
     pub fn add_region(&mut self, region: EntryRegion) -> Option<EntryKey> {
         self.jobs.regions.add_region(region)
     }
 
-    /// Says where a region's bytes lie on their way out ([`EntryRegions::add_rooms`](super::region::EntryRegions::add_rooms)), and makes room for the operations that they begin.
+    /// Sets where a region's bytes are staged on their way out ([`EntryRegions::add_rooms`](super::region::EntryRegions::add_rooms)), and
+    /// reserves memory for the operations that use these rooms.
     ///
-    /// `None`: there is none of that key, or no memory.
+    /// Returns `None` for an unknown key, or without memory.
     pub fn add_rooms(&mut self, key: EntryKey, rooms: PostRooms) -> Option<()> {
         self.jobs.grow_capacity(POST_PLACES as u32 + DEVICE_PIECES_MAX).ok()?;
         self.jobs.regions.add_rooms(key, rooms)
     }
 
-    /// Memory that entries name: where words lie apart from a region's bytes is said there.
+    /// Returns the regions that entries may name, for example to set the memory of separate words.
     pub const fn regions_mut(&mut self) -> &mut EntryRegions {
         &mut self.jobs.regions
     }
 
-    /// Ends a region: entries that name it fail. What has begun on it is to be complete.
+    /// Removes a region: entries that name it fail. No operation on it may be in progress.
     pub fn remove_region(&mut self, key: EntryKey) -> Option<EntryRegion> {
         self.jobs.regions.remove(key)
     }
 
-    /// A member has told of a region.
+    /// Adds a region that another member has published.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -446,13 +460,16 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         self.jobs.regions.add_remote_region(member, far, None)
     }
 
-    /// Goes on with everything: what is under way, what was rung, and what nobody will do any more.
+    /// Makes one pass: completes operations, begins entries of rung queues, creates requested companions, and removes ended queues.
     pub fn run_pass(&mut self) -> ExecutorPass {
         let is_idle = self.jobs.is_idle();
         let mut moved = !is_idle && self.jobs.make_progress();
+        // Outcomes are reported before the drain, so that entries behind a fence can begin in this pass.
         self.report_outcomes();
         let pass = self.drain.run_pass(&mut self.jobs);
+        // Entries that have ended while they began complete in this pass.
         self.report_outcomes();
+        // A producer waits for the answer, so it is given in the same pass.
         while let Some(of) = self.drain.asked_companion() {
             let companion = self.make_companion(of);
             self.drain.answer_companion(of, companion);
@@ -464,7 +481,8 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         ExecutorPass { moved, busy: pass.busy > 0 || !self.jobs.is_idle() }
     }
 
-    /// Ends all queues, as aborts do: whoever posts or waits there hears of it. What the network lends is given back, and what was under way may still be done, or not.
+    /// Shuts the executor down: aborts all queues, so posts and waits there fail, and releases the resources of the network. Operations in
+    /// progress may or may not take effect.
     pub fn shut_down(&mut self) {
         let why = AbortWord { status: EntryStatus::Abandoned, reason: 0 };
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
@@ -473,8 +491,10 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         }
         let deepest = directory.values().map(|queue| queue.queue_shape().depth()).max();
         drop(directory);
+        // From here on requests for companions are refused: a queue that is created now would not be aborted.
         self.leaves = true;
-        // Signals that entries were to raise are poisoned, of those under way and of those that were not begun: so many passes end them all.
+        // Signals that entries were to raise are poisoned, for entries in progress and for those that have not begun. This many passes
+        // flush the deepest queue.
         let passes = deepest.unwrap_or(0) / BATCH + 2;
         for _ in 0..passes {
             self.jobs.abandon_all();
@@ -485,7 +505,8 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         self.jobs.detach_job();
     }
 
-    /// Goes on with the work of this process for others, which concerns no queue of its own, and poisons signals of dead members. Whether anything moved.
+    /// Progresses the requests of other members, which concern no queue here, and poisons signals of dead members. Returns whether anything
+    /// advanced.
     pub fn serve_members(&mut self) -> bool {
         let moved = self.jobs.make_progress();
         self.report_outcomes();
@@ -500,16 +521,18 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         moved
     }
 
-    /// Whether a doorbell was rung that no pass has seen. Looked at before its owner falls asleep.
+    /// Returns whether a doorbell was rung since the last pass. The driver checks it before it sleeps.
     #[must_use]
     pub fn is_rung(&self) -> bool {
+        // Group words begin behind the page's header of 64 bytes. They are read with `SeqCst`, as one side of the handshake with the
+        // sleeping thread (`driver.rs`).
         let bells = self.page.as_memory();
         let bit = |group: u32| 64 + u64::from(group) * 8;
         (0..self.page.group_count())
             .any(|group| bells.load(bit(group), std::sync::atomic::Ordering::SeqCst) != 0)
     }
 
-    /// The network.
+    /// Returns the network.
     pub const fn network_mut(&mut self) -> &mut N {
         self.jobs.network_mut()
     }
@@ -521,8 +544,8 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         }
     }
 
-    /// A companion is as deep as its queue: a WAIT and what it holds, for half as many entries. Each queue has one, and a companion none: whoever asks again is told
-    /// the same.
+    /// Creates the companion of a queue, with the same depth: each counter takes two entries there, a WAIT and an ADD. A queue has one
+    /// companion, and a companion none. A repeated request gets the same answer.
     fn make_companion(&mut self, of: u32) -> CompanionWord {
         if let Some(&made) = self.companions.get(&of) {
             return CompanionWord::Queue(made);
@@ -530,11 +553,13 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         if self.companions.values().any(|&companion| companion == of) {
             return CompanionWord::Refused;
         }
+        // The end in progress would not abort a queue that is created now.
         if self.leaves || self.ending.contains(&of) {
             return CompanionWord::Refused;
         }
         let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
         let depth = directory.get(&of).map(|queue| queue.queue_shape().depth());
+        // `make_queue` locks the table again.
         drop(directory);
         let made = depth.map(|depth| self.make_queue(depth, 0));
         match made {
@@ -547,7 +572,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         }
     }
 
-    /// Ends the queues of processes that have ended.
+    /// Ends the queues of dead processes.
     fn check_owners(&mut self) {
         let Self { owned, directory, page, companions, .. } = self;
         let directory = directory.lock().unwrap_or_else(PoisonError::into_inner);
@@ -555,7 +580,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         owned.retain_mut(|owned| {
             let Some(queue) = directory.get(&owned.number) else { return false };
             let is_over = owned.check_owner(queue, page);
-            // The word by which producers hear of it is also theirs to write.
+            // The abort word cannot show that the queue is done: a guest may write it too. So `check_owner` decides.
             let companion = companions.get(&owned.number).copied();
             more.extend(companion.filter(|_| is_over));
             !is_over

@@ -1,7 +1,9 @@
-//! Memory of devices that NICs write by themselves: their writes are flushed before the end is reported. Between the courier and the network; the executor knows nothing of it.
+//! Memory of devices that NICs write directly: their writes are flushed before their completion is reported. A layer between the proxy and
+//! the network; the executor does not know it.
 //!
-//! A NIC's writes into a device's memory may be in the device's bridge still when their completion is seen, while a signal in memory of the host is seen at once. A read of the same
-//! bytes by the same NIC cannot pass them (PCIe), and pushes them there. So behind a put into such memory one of its bytes is got, and behind a get into it one of its bytes is put.
+//! When the completion of a NIC's write into a device's memory is seen, the write may still be in the device's bridge, while a signal in
+//! host memory is visible at once. A read of the same bytes by the same NIC cannot pass the write (PCIe ordering), and pushes it to the
+//! memory. So a put into such memory is followed by a get of one of its bytes, and a get into it by a put of one of its bytes.
 
 use std::collections::VecDeque;
 
@@ -12,60 +14,60 @@ use trunkline_proto::table_capacity::{try_hold, try_hold_queue};
 use crate::network::{BeginOutcome, EntryFailure, MemberNetwork, NetworkCompletion};
 use trunkline_engine::rma::{HeapAddress, HeapRange, MemberRank, PutSource};
 
-/// Numbers of operations that are flushed have this bit; those of the courier and the executor, which count places below it, do not.
+/// The bit in the numbers of flushed operations. The numbers of the proxy and the executor count places below it, and never have it.
 const FLUSHED: u64 = 1 << 29;
 
 /// How a rank's part of a window is flushed.
 #[derive(Clone, Copy, Debug)]
 pub struct FlushedPeer {
-    /// The heap of its bytes.
+    /// The heap of the part's bytes.
     pub heap: u8,
-    /// Whether its NICs' writes there need it.
+    /// Whether writes of that rank's NICs to the part need a flush.
     pub needs_flush: bool,
-    /// A byte there that means nothing, for this rank to put to.
+    /// A byte of that rank that is never read, as the target of a flushing put.
     pub unread: HeapAddress,
 }
 
 /// How the parts of a window are flushed.
 #[derive(Clone, Debug)]
 pub struct FlushedPart {
-    /// The heap of this rank's bytes, if writes of its own NICs there need it.
+    /// The heap of this rank's bytes, if writes of its own NICs need a flush.
     pub own: Option<u8>,
-    /// A byte of this rank that means nothing, to get to.
+    /// A byte of this rank that is never read, as the target of a flushing get.
     pub unread: HeapRange,
-    /// By rank.
+    /// The parts, by rank.
     pub peers: Vec<FlushedPeer>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum FlushStage {
     Free,
-    /// Bytes are on their way.
+    /// Its bytes are being transferred.
     Moving,
-    /// The flush has found no room yet.
+    /// Its flush has found no room yet.
     Waiting,
-    /// It is on its way.
+    /// Its flush is in progress.
     Flushing,
 }
 
-/// How an operation's bytes are flushed.
+/// The transfer that flushes an operation's bytes.
 #[derive(Clone, Copy, Debug)]
 enum FlushTransfer {
     Get { from: HeapAddress, into: HeapRange },
     Put { from: HeapRange, to: HeapAddress },
 }
 
-/// An operation whose bytes are to be flushed.
+/// An operation whose bytes must be flushed.
 #[derive(Clone, Copy, Debug)]
 struct FlushedOp {
     generation: u32,
     stage: FlushStage,
-    /// The courier's number of the operation.
+    /// The number of the operation at the caller.
     cookie: u64,
     flush: FlushTransfer,
 }
 
-/// A network whose writes to memory of devices are where they belong when their end is told.
+/// A network whose writes to memory of devices are visible there when their completion is reported.
 #[derive(Debug)]
 pub struct FlushedNetwork<N> {
     network: N,
@@ -78,7 +80,7 @@ pub struct FlushedNetwork<N> {
 }
 
 impl<N: MemberNetwork> FlushedNetwork<N> {
-    /// Around a network, with nothing that needs flushes yet.
+    /// Wraps a network, without windows at first.
     pub fn new(network: N) -> Self {
         let parts = Vec::new();
         let ops = Vec::new();
@@ -87,36 +89,37 @@ impl<N: MemberNetwork> FlushedNetwork<N> {
         Self { network, parts, ops, free, waiting, over: Vec::new(), mine: Vec::new() }
     }
 
-    /// Takes a window on of which a part needs flushes, before any rank uses it.
+    /// Adds a window with a part that needs flushes, before any rank uses it.
     pub fn open_window(&mut self, part: FlushedPart) {
         self.parts.push(part);
     }
 
-    /// Ends the window of these unread bytes: nothing is under way there.
+    /// Removes the window with these unread bytes. No operation may be in progress there.
     pub fn close_window(&mut self, heap: u8) {
         self.parts.retain(|part| part.unread.heap != heap);
     }
 
-    /// How a put of so many bytes is flushed, if it has to be.
+    /// Returns the flush of a put of `len` bytes, if it needs one.
     fn flush_of_put(&self, to: HeapAddress, len: u64) -> Option<FlushTransfer> {
         let find = |part: &FlushedPart| {
             let peer = part.peers.get(to.member as usize)?;
             (peer.needs_flush && peer.heap == to.heap).then_some(part.unread)
         };
+        // An empty put writes nothing, and has no last byte to read.
         let into = self.parts.iter().find_map(find).filter(|_| len > 0)?;
         Some(FlushTransfer::Get { from: HeapAddress { offset: to.offset + len - 1, ..to }, into })
     }
 
-    /// The same of a get.
+    /// Returns the flush of a get of `len` bytes, if it needs one.
     fn flush_of_get(&self, from: MemberRank, into: HeapRange, len: u64) -> Option<FlushTransfer> {
         let part = self.parts.iter().find(|part| part.own == Some(into.heap)).filter(|_| len > 0)?;
         let to = part.peers.get(from as usize)?.unread;
         Some(FlushTransfer::Put { from: HeapRange { offset: into.offset + len - 1, len: 1, ..into }, to })
     }
 
-    /// The number by which the network knows an operation whose bytes are to be flushed.
+    /// Allocates an operation that must be flushed, and returns its place.
     ///
-    /// `None`: there is no memory for one more now.
+    /// Returns `None` without memory for one more.
     fn allocate_op(&mut self, cookie: u64, flush: FlushTransfer) -> Option<u32> {
         let at = match self.free.pop() {
             Some(at) => at,
@@ -132,7 +135,7 @@ impl<N: MemberNetwork> FlushedNetwork<N> {
         Some(at)
     }
 
-    /// Makes room for one more operation, wherever it may stand until it has ended.
+    /// Reserves memory for one more operation in every list that may contain it until it has ended.
     fn reserve_one(&mut self) -> Result<(), OutOfMemory> {
         let room = self.ops.len() + 1;
         try_grow(&mut self.ops, 1)?;
@@ -185,7 +188,8 @@ impl<N: MemberNetwork> FlushedNetwork<N> {
         }
     }
 
-    /// Notes how the beginning of an operation that is to be flushed has ended: of a part of its bytes the last one is another.
+    /// Records the result of the beginning of an operation. If only a part of its bytes has begun, the last byte, and so the flush, is
+    /// another one.
     fn note_begin(
         &mut self,
         at: u32,
@@ -246,6 +250,7 @@ impl<N: MemberNetwork> MemberNetwork for FlushedNetwork<N> {
 
     #[inline]
     fn make_progress(&mut self, ended: &mut Vec<NetworkCompletion>) -> bool {
+        // The table never shrinks: it is empty only if no operation has ever needed a flush, and then a pass costs nothing more.
         if self.ops.is_empty() {
             return self.network.make_progress(ended);
         }
@@ -255,6 +260,7 @@ impl<N: MemberNetwork> MemberNetwork for FlushedNetwork<N> {
             if one.cookie & FLUSHED == 0 {
                 at += 1;
             } else {
+                // Completions are identified by number, so their order is free.
                 self.mine.push(ended.swap_remove(at));
             }
         }

@@ -1,5 +1,5 @@
-//! Queues whose producers are other processes of the host: page and queues lie in one memory file (docs/wire.md, "Queues in a memory file"), which a producer maps and
-//! uses as a [`GuestQueues`]. Either side hears of the other's death.
+//! Queues whose producers are other processes of the host. Page and queues lie in one memory file (docs/wire.md, "Queues in a memory
+//! file"), which a producer maps and uses through [`GuestQueues`]. Each side detects the death of the other.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -18,49 +18,51 @@ use crate::words::QueueWords;
 
 /// Queues begin at multiples of this.
 const ALIGN: u64 = 4096;
-/// How long entries that a dead process has submitted are executed before its queue ends all the same: some may wait for what it would have done.
+/// Time to execute the submitted entries of a dead process before its queue is ended: some entries may wait for work of that process that
+/// will never be done.
 const GRACE: Duration = Duration::from_millis(20);
-/// Looks of a wait before it asks whether the other process lives, and how often it does then.
+/// Polls of a wait before it checks whether the other process lives, and the interval of these checks. Each check is a system call.
 const SPINS: u32 = 64;
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// There is no such queue for a producer.
+/// A producer cannot use the queue.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum GuestError {
-    /// The file has no page of doorbells, or there is no queue where it says that one is.
+    /// The file has no page of doorbells, or no valid queue at the published offset.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// The queue lies beyond the file.
+    /// The queue exceeds the file.
     #[error(transparent)]
     Range(#[from] OutOfBounds),
-    /// None of that number was made.
+    /// No queue with this number exists.
     #[error("there is no queue {0} in the file")]
     NoQueue(u32),
 }
 
-/// Where the offset of a queue stands.
+/// Returns the offset of the word that contains the offset of a queue.
 fn entry_of(bells: DoorbellLayout, number: u32) -> u64 {
     bells.page_bytes().next_multiple_of(LINE_BYTES) + u64::from(number) * 8
 }
 
-/// The file, as the executor fills it.
+/// The memory file, as its executor uses it.
 #[derive(Debug)]
 pub(super) struct QueueFile {
     shared: SharedMemory,
     words: QueueWords,
     bells: DoorbellLayout,
     deepest: u32,
-    /// Where the first queue lies, and how far they lie apart.
+    /// Offset of the first queue, and the distance between queues.
     first: u64,
     each: u64,
 }
 
 impl QueueFile {
-    /// Room for so many queues, none of them deeper.
+    /// Creates a file with room for `queues` queues, none deeper than `deepest`.
     pub(super) fn new(queues: u32, deepest: u32) -> Result<Self, QueueError> {
         let bells = DoorbellLayout::new(queues)?;
         let each = QueueShape::new(deepest, 0, 0, 0)?.queue_bytes().next_multiple_of(ALIGN);
         let first = entry_of(bells, queues).next_multiple_of(ALIGN);
+        // A size that does not fit fails in the allocation below.
         let bytes = usize::try_from(first + u64::from(queues) * each).unwrap_or(usize::MAX);
         let shared = SharedMemory::new("trunkline-devq", bytes).map_err(QueueError::from_file_error)?;
         let words = QueueWords::from_memory(shared.memory().clone());
@@ -75,10 +77,10 @@ impl QueueFile {
         &self.shared
     }
 
-    /// Memory of a queue, and where that is.
+    /// Returns the offset and the memory of a queue.
     pub(super) fn queue_words(&self, shape: &QueueShape) -> Result<(u64, QueueWords), QueueError> {
         let at = self.first + u64::from(shape.number()) * self.each;
-        // What is deeper would take the room of others.
+        // A deeper queue would overlap the next one.
         if shape.depth() > self.deepest {
             return Err(ShapeError::Depth(shape.depth()).into());
         }
@@ -87,14 +89,15 @@ impl QueueFile {
         Ok((at, QueueWords::from_memory(part)))
     }
 
-    /// Lets producers find a queue that is made; at 0 there is none.
+    /// Publishes the offset of a created queue for producers; 0 means that it does not exist.
     pub(super) fn publish_offset(&self, number: u32, at: u64) {
         trunkline_device_queue::WordMemory::store(&self.words, entry_of(self.bells, number), at, Release);
     }
 }
 
-/// Whether a process has ended.
+/// Returns whether a process has ended.
 fn has_ended(process: &OwnedFd) -> bool {
+    // A pidfd is readable once its process has ended, and unlike a process id it is never reused.
     let mut fds = [PollFd::new(process, PollFlags::IN)];
     rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
@@ -106,7 +109,7 @@ const DEAD: AbortWord = AbortWord { status: EntryStatus::PeerDead, reason: 0 };
 pub(super) struct OwnedQueue {
     pub(super) number: u32,
     process: OwnedFd,
-    /// When its end was seen.
+    /// When its end was first seen.
     ended: Option<Instant>,
 }
 
@@ -115,7 +118,7 @@ impl OwnedQueue {
         Self { number, process, ended: None }
     }
 
-    /// Ends the queue once its process has ended and what that had submitted is executed. Whether there is no more to look for.
+    /// Ends the queue once its process has ended and its submitted entries are executed. Returns whether the queue was ended.
     pub(super) fn check_owner(
         &mut self,
         queue: &DeviceQueue<QueueWords>,
@@ -128,6 +131,7 @@ impl OwnedQueue {
         if self.ended.is_none() {
             let submitted =
                 trunkline_device_queue::WordMemory::load(queue.as_memory(), at::SUBMITTED, Acquire);
+            // The process may have died between raising the counter and ringing. So the executor rings for it, once.
             if is_before(bell, submitted) {
                 queue.ring_for_dead_producer();
                 self.ended = Some(Instant::now());
@@ -145,18 +149,18 @@ impl OwnedQueue {
     }
 }
 
-/// What a process of the host uses of another one's executor: queues in a memory file of it, which it has mapped.
+/// Queues of another process's executor, in its mapped memory file.
 #[derive(Debug)]
 pub struct GuestQueues {
     memory: MemoryRange,
     page: BellPage<QueueWords>,
-    /// The process that executes, if its death is to be heard of.
+    /// The process of the executor, if its death must be detected.
     host: Option<OwnedFd>,
 }
 
 impl GuestQueues {
-    /// By the mapped file ([`SharedMemory::map`](trunkline_mem::SharedMemory), `SharedExecutor`), and a descriptor of the process that executes (`pidfd_open`): without one its death is
-    /// not heard of.
+    /// Opens the mapped file ([`SharedMemory::map`](trunkline_mem::SharedMemory)). `host` is a `pidfd_open` descriptor of the executor's
+    /// process; without it the death of that process is not detected.
     ///
     /// # Errors
     /// [`GuestError::Shape`].
@@ -170,13 +174,14 @@ impl GuestQueues {
         if number >= bells.bell_count() {
             return Err(GuestError::NoQueue(number));
         }
+        // Acquire pairs with the release in `publish_offset`, so the header of the queue is complete.
         let word = self.memory.atomic_word(entry_of(bells, number))?.load(Acquire);
-        // Queues begin where the executor puts them; anything else that stands there is not by it.
+        // Offsets that the executor publishes are multiples of `ALIGN`. Any other value was written by another process that maps the file.
         let is_one = word != 0 && word.is_multiple_of(ALIGN);
         if is_one { Ok(word) } else { Err(GuestError::NoQueue(number)) }
     }
 
-    /// The queue of a number, such as a companion.
+    /// Opens the queue with this number, such as a companion.
     ///
     /// # Errors
     /// [`GuestError`].
@@ -184,40 +189,43 @@ impl GuestQueues {
         let at = self.queue_offset(number)?;
         let rest = (self.memory.len() as u64).saturating_sub(at);
         let queue = DeviceQueue::open(QueueWords::from_memory(self.memory.sub_range(at, rest)?), &self.page)?;
+        // The header of the queue lies in memory that others may write, so its number is checked.
         if queue.queue_shape().number() == number { Ok(queue) } else { Err(GuestError::NoQueue(number)) }
     }
 
-    /// What kernels by the device header are given of it, as threads of this process.
+    /// Returns the view with which kernels in threads of this process use the queue through the device header.
     ///
     /// # Errors
     /// [`GuestError`].
     pub fn queue_view(&self, number: u32) -> Result<QueueView, GuestError> {
         let queue = self.open_queue(number)?;
-        // Where the file says that it is may have changed since.
+        // The address is that of the checked queue. The offset in the file may have changed since, so it is not read again.
         let at = queue.as_memory().as_memory().addr() as u64;
         let page = self.memory.addr() as u64;
         QueueView::new(queue.queue_shape(), at, self.page.doorbell_layout(), page, None)
             .ok_or(GuestError::NoQueue(number))
     }
 
-    /// How long a wait may take. When the process that executes dies all queues end with [`EntryStatus::PeerDead`], and so do waits for their entries; those for signals, if they are
+    /// Returns a budget of `time` for a wait. When the executor's process dies, all queues end with [`EntryStatus::PeerDead`], which ends
+    /// waits for their entries. Waits for signals end then only if they are
     /// [`wait_unless_aborted`](trunkline_device_queue::SignalSlot::wait_unless_aborted).
     #[must_use]
     pub fn wait_budget(&self, time: Duration) -> GuestBudget<'_> {
         self.with_deadline(HostDeadline::from_duration(time))
     }
 
-    /// The same by a patience that there is.
+    /// As [`wait_budget`](Self::wait_budget), with an existing deadline.
     #[must_use]
     pub const fn with_deadline(&self, patience: HostDeadline) -> GuestBudget<'_> {
         GuestBudget { guest: self, patience, looks: 0, looked: None }
     }
 
-    /// Ends all queues if the process that executes has ended; whether it has.
+    /// Ends all queues if the executor's process has ended. Returns whether it has.
     pub fn check_host(&self) -> bool {
         let is_left = self.host.as_ref().is_some_and(has_ended);
         if is_left {
             for queue in (0..self.page.bell_count()).filter_map(|number| self.open_queue(number).ok()) {
+                // The executor is dead, so the guest itself sets the word that ends its waits.
                 queue.abort(DEAD);
             }
         }
@@ -225,13 +233,13 @@ impl GuestQueues {
     }
 }
 
-/// [`GuestQueues::wait_budget`].
+/// A budget that also checks the executor's process, from [`GuestQueues::wait_budget`].
 #[derive(Debug)]
 pub struct GuestBudget<'g> {
     guest: &'g GuestQueues,
     patience: HostDeadline,
     looks: u32,
-    /// When it was last asked whether the other process lives.
+    /// When the liveness of the other process was last checked.
     looked: Option<Instant>,
 }
 
@@ -246,10 +254,10 @@ impl WaitBudget for GuestBudget<'_> {
     }
 }
 
-/// A descriptor of a process by its number.
+/// Opens a descriptor of a process by its number.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system call.
 pub fn open_pidfd(number: u32) -> rustix::io::Result<OwnedFd> {
     let pid = i32::try_from(number).ok().and_then(rustix::process::Pid::from_raw);
     let pid = pid.ok_or(rustix::io::Errno::SRCH)?;

@@ -1,15 +1,15 @@
-//! How long a thread of the host waits. It stays on its processor at first; then whoever else wants one goes first.
+//! How long a thread of the host waits. It spins at first, and then yields its processor. Used as the budget of waits; never sleeps.
 
 use std::time::{Duration, Instant};
 
 use trunkline_device_queue::WaitBudget;
 
-/// Looks before others go first.
+/// Polls before the thread yields: a short wait should not pay for a system call.
 const SPINS: u32 = 50;
-/// Looks at the queue between two looks at the clock.
+/// Polls between two reads of the clock.
 const CLOCK_EVERY: u32 = 16;
 
-/// Until a deadline.
+/// A budget until a deadline.
 #[derive(Clone, Copy, Debug)]
 pub struct HostDeadline {
     until: Option<Instant>,
@@ -17,24 +17,24 @@ pub struct HostDeadline {
 }
 
 impl HostDeadline {
-    /// So long from now; for good if that is longer than clocks go.
+    /// Returns a budget of `time` from now, without a deadline if the clock cannot represent its end.
     #[must_use]
     pub fn from_duration(time: Duration) -> Self {
         Self { until: Instant::now().checked_add(time), looks: 0 }
     }
 
-    /// For good: only the end of what is waited for ends it.
+    /// Returns a budget without a deadline: only the awaited event, a failure or an abort ends the wait.
     #[must_use]
     pub const fn without_deadline() -> Self {
         Self { until: None, looks: 0 }
     }
 }
 
-/// Ends the process: a kernel asked for that, rather than for an error, where one of its waits takes too long.
+/// Ends the process, for kernels that chose this instead of an error when a wait exceeds its limit.
 pub fn abort_process() -> ! {
     use std::io::Write as _;
     let said = "trunkline: a kernel has waited longer than its limit, which it asked to be its end\n";
-    // Where nobody hears it the end is the same.
+    // A closed standard error must not prevent the abort.
     let _ = std::io::stderr().write_all(said.as_bytes());
     std::process::abort()
 }
@@ -47,6 +47,7 @@ impl WaitBudget for HostDeadline {
             return true;
         }
         std::thread::yield_now();
+        // The counter would saturate at its maximum, a value at which the clock is never read.
         if self.looks == u32::MAX {
             self.looks = SPINS;
         }

@@ -1,5 +1,5 @@
-//! What a kernel of a GPU is given: the lanes of an executor as it sees them, and words of its own memory that go with them. Made by whoever starts kernels,
-//! before it does; while they run nothing here is called.
+//! The data for a kernel of a GPU: the lanes of an executor by the device's addresses, and the words in the device's memory that belong to
+//! them. Created by the code that launches kernels, before a launch; nothing here is called while a kernel runs.
 
 use trunkline_device_queue::view::{CLAIMS_BYTES, DeviceWords, GROUP_BYTES, WORDS_BYTES};
 use trunkline_mem::MemoryRange;
@@ -11,22 +11,22 @@ use crate::queue_error::QueueError;
 
 /// Bytes of a view.
 const VIEW_BYTES: u64 = 128;
-/// Bytes of a queue's own words, and of its claims, which have a line of their own.
+/// Bytes of a queue's producers' words, and of its claims, which have a line of their own.
 const OWN_BYTES: u64 = WORDS_BYTES + 128;
 
 const _: () =
     assert!(CLAIMS_BYTES <= 128 && size_of::<trunkline_device_queue::QueueView>() as u64 == VIEW_BYTES);
 
-/// Which lanes are created for kernels, and for how many blocks.
+/// The lanes to create for kernels, and the number of blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct LanePlan {
-    /// How many lanes there are.
+    /// The number of lanes.
     pub lanes: u32,
-    /// The number of entries that each queue has room for.
+    /// The depth of each queue.
     pub depth: u32,
     /// The index of the first entry of each lane.
     pub first: u64,
-    /// The largest number of blocks that a kernel may have.
+    /// The largest number of blocks of a kernel.
     pub blocks: u32,
 }
 
@@ -34,11 +34,11 @@ pub struct LanePlan {
 #[derive(Clone, Debug)]
 pub struct KernelLanes {
     device: GpuDevice,
-    /// Views: of the lanes, then of their companions.
+    /// Views of the lanes, and behind them those of their companions.
     views: MemoryRange,
-    /// Held for the views, which name it.
+    /// Held because the views contain addresses in it.
     _own: MemoryRange,
-    /// Words of channels, and words of groups, of each block.
+    /// Words of channels, and words of groups, for each block.
     channels: MemoryRange,
     groups: MemoryRange,
     blocks: u32,
@@ -46,7 +46,7 @@ pub struct KernelLanes {
     numbers: Vec<[u32; 2]>,
 }
 
-/// Lanes that are made: dropped, their queues are given back.
+/// Created lanes, whose queues are ended on drop: a failure leaves no queue behind.
 struct LanesGuard<'q, N: MemberNetwork + 'static> {
     queues: &'q DeviceQueues<N>,
     numbers: Vec<[u32; 2]>,
@@ -58,16 +58,16 @@ impl<N: MemberNetwork + 'static> Drop for LanesGuard<'_, N> {
     }
 }
 
-/// There are no lanes.
+/// No lanes were created.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LanesError {
-    /// No queue can be had.
+    /// No queue can be created.
     #[error(transparent)]
     Queue(#[from] QueueError),
-    /// No memory of the device.
+    /// No memory of the device is available.
     #[error(transparent)]
     Call(#[from] DriverCallError),
-    /// It cannot be written.
+    /// That memory cannot be written.
     #[error(transparent)]
     Range(#[from] RangeError),
 }
@@ -111,11 +111,12 @@ impl KernelLanes {
         let numbers = making.numbers.clone();
         let made = Self { device, views, _own: own, channels, groups, blocks, first, numbers };
         made.begin_channels()?;
+        // The lanes belong to the result now, so the guard must not end them.
         making.numbers.clear();
         Ok(made)
     }
 
-    /// Channels are told where the indices of the lanes begin.
+    /// Sets the words of the channels to the first indices of the lanes.
     fn begin_channels(&self) -> Result<(), LanesError> {
         let mut words = vec![self.first; 2 * self.numbers.len()];
         words.extend([0, 0]);
@@ -126,19 +127,19 @@ impl KernelLanes {
         Ok(())
     }
 
-    /// The views, for [`KernelJob::to_words`].
+    /// Returns the views, for [`KernelJob::to_words`].
     #[must_use]
     pub const fn lane_views(&self) -> &MemoryRange {
         &self.views
     }
 
-    /// Numbers of the queues and of their companions, by lane.
+    /// Returns the numbers of the queues and of their companions, by lane.
     #[must_use]
     pub fn queue_numbers(&self) -> &[[u32; 2]] {
         &self.numbers
     }
 
-    /// All memory that kernels reach by these lanes, to be held while they run.
+    /// Returns all memory that kernels access through these lanes. The caller holds it while they run.
     #[must_use]
     pub fn held_memory(&self) -> [MemoryRange; 4] {
         [self.views.clone(), self._own.clone(), self.channels.clone(), self.groups.clone()]
@@ -153,38 +154,37 @@ fn words_to_bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// What the kernels of `crates/device-queue/src/kernels.h` are given: `kernels::KernelJob`.
+/// The arguments of the kernels in `crates/device-queue/src/kernels.h`: the twin of `kernels::Job`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelJob {
-    /// Addresses, as the device sees them, of slots of 16 bytes that are raised here, of a word for each that remembers its base, of the region's bytes, and of a
-    /// word for each thread's result.
+    /// The device's address of the slots of 16 bytes that are raised here.
     pub slots: u64,
-    /// The same.
+    /// The device's address of the bases of these slots, one word each.
     pub bases: u64,
-    /// The same.
+    /// The device's address of the region's bytes.
     pub data: u64,
-    /// The same.
+    /// The device's address of the results, one word per thread.
     pub results: u64,
-    /// The key of the region here, and of the peer's.
+    /// The keys of the region here, and of the peer's region.
     pub keys: [u32; 2],
-    /// The peer.
+    /// The rank of the peer.
     pub peer: u32,
-    /// Where the slots are in the peer's region.
+    /// Offset of the slots in the peer's region.
     pub slots_at: u64,
-    /// Rounds, entries of a batch, bytes, ticks of each wait (0: for ever), and a number of the kernel's own.
+    /// The number of rounds.
     pub rounds: u64,
-    /// The same.
+    /// The number of entries of a batch.
     pub batch: u64,
-    /// The same.
+    /// The number of bytes of a transfer.
     pub bytes: u64,
-    /// The same.
+    /// The limit of each wait, in ticks; 0 for no limit.
     pub ticks: u64,
-    /// The same.
+    /// A number of the kernel's own, whose meaning depends on the kernel.
     pub number: u64,
 }
 
 impl KernelJob {
-    /// As it is given, with lanes.
+    /// Returns the words of the job with these lanes, in the order of `kernels::Job`.
     #[must_use]
     pub fn to_words(&self, lanes: &KernelLanes) -> Vec<u64> {
         vec![

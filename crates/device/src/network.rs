@@ -1,5 +1,5 @@
-//! What the executor asks of whatever carries bytes between members: puts, gets and atomics whose ends are told one by one.
-//! [`RmaNetwork`] is the engine's one-sided part, over any fabric.
+//! The operations that the executor needs of a network between members: puts, gets and atomics with one completion each. [`RmaNetwork`]
+//! provides them with the engine's one-sided part, over any fabric. Called by `entry_ops`, `proxy` and `flushed`; never blocks.
 
 use std::ops::Deref;
 
@@ -12,55 +12,55 @@ use trunkline_engine::rma::{
     ContextId, HeapAddress, HeapRange, LossCause, MemberRank, PutSource, RmaError, RmaJob, RmaRequest,
 };
 
-/// Why something failed: as a completion says it, and a number for people.
+/// Why an operation failed: the status for its completion, and a number for diagnostics.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct EntryFailure {
     /// The status of the entry.
     pub status: EntryStatus,
-    /// The reason in the error page.
+    /// The reason for the error page.
     pub reason: u32,
 }
 
 impl EntryFailure {
-    /// One without a number.
+    /// Creates a failure without a reason.
     #[must_use]
     pub const fn from_status(status: EntryStatus) -> Self {
         Self { status, reason: 0 }
     }
 }
 
-/// What became of the attempt to begin something.
+/// The result of an attempt to begin an operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BeginOutcome {
-    /// For so many of its bytes it has begun, whose end is told. The rest is to be begun by another call.
+    /// This many of its bytes have begun, and will have one completion. The caller begins the rest by another call.
     Begun(u64),
-    /// Not now.
+    /// There is no room now. The caller may retry.
     Busy,
-    /// It cannot be.
+    /// The operation is impossible.
     Failed(EntryFailure),
 }
 
-/// How something ended.
+/// The completion of an operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NetworkCompletion {
-    /// The number it was begun with.
+    /// The number that the caller gave when it began the operation.
     pub cookie: u64,
-    /// The value before, of an atomic that fetches.
+    /// The old value of a fetching atomic, or the failure.
     pub how: Result<u64, EntryFailure>,
 }
 
-/// Carries bytes between members. Used by one thread at a time.
+/// A network between members. Used by one thread at a time.
 pub trait MemberNetwork: Send {
-    /// The number of this member.
+    /// Returns the rank of this member.
     fn own_rank(&self) -> MemberRank;
 
-    /// Whether this process may change words of its own heaps by itself, beside what others ask for.
+    /// Returns whether this process may change words of its own heaps by CPU atomics, concurrently with atomics that other members request.
     fn can_execute_locally(&self) -> bool;
 
-    /// Begins to put the first of these bytes; what is told of their end is that they are placed.
+    /// Begins to put a first part of these bytes. Its completion means that they are placed at the target.
     fn put(&mut self, cookie: u64, to: HeapAddress, from: PutSource<'_>) -> BeginOutcome;
 
-    /// Begins to get the first of these bytes.
+    /// Begins to get a first part of these bytes.
     fn get(&mut self, cookie: u64, from: HeapAddress, into: HeapRange) -> BeginOutcome;
 
     /// Begins an atomic on a word of 8 bytes.
@@ -72,37 +72,38 @@ pub trait MemberNetwork: Send {
         fetches: bool,
     ) -> BeginOutcome;
 
-    /// Goes on with everything, also with what this process does for others, and tells what has ended. Whether anything moved.
+    /// Progresses all operations, including requests of other members, and appends completions to `ended`. Returns whether anything
+    /// advanced.
     fn make_progress(&mut self, ended: &mut Vec<NetworkCompletion>) -> bool;
 
-    /// Tells a member beside all links that an error word of it is to say this, if it says nothing. Whether that was said.
+    /// Sets an error word of a member by the control stream, if the word is 0. Returns whether the message was sent.
     fn send_error_word(&mut self, at: HeapAddress, value: u64) -> bool;
 
-    /// Hears what comes beside links, which is asked for seldom as it takes system calls: who is gone, and which words are spoiled.
+    /// Polls the control streams: for members that are gone, and for error words. Called rarely, as it needs system calls.
     fn poll_control_streams(&mut self) {}
 
-    /// Whether nothing of a member comes any more, as far as was heard.
+    /// Returns whether a member is known to be gone, so that nothing more arrives from it.
     fn is_gone(&mut self, member: MemberRank) -> bool;
 
-    /// Gives back what it has of the job, whatever is under way. Nothing is asked of it afterwards but by mistake, and that fails.
+    /// Releases the resources of the job, whatever is in progress. Later operations fail.
     fn detach_job(&mut self) {}
 }
 
-/// A one-sided job, by a context of the executor's own, which is the job's again when this is dropped.
+/// A one-sided job, through a context of the executor's own. The context returns to the job on drop.
 #[derive(Debug)]
 pub struct RmaNetwork<J> {
     job: J,
     id: ContextId,
-    /// Gives it back. Whoever drops this knows nothing of the job.
+    /// Returns the context. A function pointer, because `Drop` has no bounds on the type of the job.
     give_back: fn(&J, ContextId),
     me: MemberRank,
     ended: Vec<trunkline_engine::rma::OpOutcome>,
-    /// How much has moved without completing anything: what others put here.
+    /// The last value of the job's progress counter. It changes also when other members put bytes here, which completes nothing.
     stirs: Option<u64>,
 }
 
 impl<F: Fabric, H: Host, J: Deref<Target = RmaJob<F, H>>> RmaNetwork<J> {
-    /// Of a job whose members have met.
+    /// Creates a context of a job whose members have met.
     ///
     /// # Errors
     /// As [`RmaJob::create_reporting_context`](trunkline_engine::rma::RmaJob::create_reporting_context).
@@ -113,7 +114,7 @@ impl<F: Fabric, H: Host, J: Deref<Target = RmaJob<F, H>>> RmaNetwork<J> {
     }
 
     fn give_back(job: &J, id: ContextId) {
-        // Given back before, it is another's.
+        // An error means that the context was returned before, and may belong to another user.
         let _ = job.abandon_context(id);
     }
 
@@ -176,6 +177,8 @@ impl<F: Fabric, H: Host, J: Deref<Target = RmaJob<F, H>> + Send> MemberNetwork f
             how: one.how.map_err(failure_of_status),
         };
         ended.extend(self.ended.drain(..).map(told));
+        // Puts of other members complete nothing here, but a signal among them may end a wait. So they count as progress, and keep the
+        // thread awake.
         let stirs = self.job.sample_progress(Some(self.id));
         moved | (std::mem::replace(&mut self.stirs, stirs) != stirs)
     }
@@ -189,7 +192,7 @@ impl<F: Fabric, H: Host, J: Deref<Target = RmaJob<F, H>> + Send> MemberNetwork f
     }
 
     fn is_gone(&mut self, member: MemberRank) -> bool {
-        // That links to it are lost says nothing of it: it may still reach this process.
+        // Lost links do not prove that the member is dead: it may still reach this process.
         matches!(
             self.job.connect_member(self.id, member),
             Err(RmaError::Lost { lost: LossCause::Dead(_), .. })
@@ -201,7 +204,7 @@ impl<F: Fabric, H: Host, J: Deref<Target = RmaJob<F, H>> + Send> MemberNetwork f
     }
 }
 
-/// How a completion calls what the network says.
+/// Converts the status of a network operation to that of an entry.
 fn failure_of_status(ending: Ending) -> EntryFailure {
     let (status, reason) = match ending {
         Ending::LocalProtection | Ending::RemoteAccess => (EntryStatus::Access, 0),

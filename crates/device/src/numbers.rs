@@ -1,30 +1,30 @@
-//! Numbers of an executor's queues, which are those of their doorbells: each is one queue's at a time, and an epoch tells those apart that have it one after
-//! another. Used by `executor`; it knows nothing of queues.
+//! Numbers of an executor's queues, which are also those of their doorbells. A number belongs to one queue at a time, and an epoch
+//! distinguishes its successive queues. Used by `executor`; it accesses no queue.
 
 use std::collections::VecDeque;
 
 use trunkline_proto::reserve::OutOfMemory;
 
-/// A number, for one queue.
+/// A number for one queue.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct QueueNumber {
     pub(super) number: u32,
     pub(super) epoch: u32,
-    /// Entries that may be under way, for which there has been room with that number.
+    /// The entries in progress for which memory was reserved with this number.
     pub(super) window: u32,
 }
 
-/// Who has which.
+/// The free numbers.
 #[derive(Debug, Default)]
 pub(super) struct QueueNumberPool {
-    /// The first that nobody has had.
+    /// The first number that was never used.
     next: u32,
-    /// Those that were given back, the first one first: of a queue that is gone somebody may still hold what rings its doorbell, so a number rests as long as it can.
+    /// Returned numbers, oldest first. A producer may still hold a doorbell of a removed queue, so a number is reused as late as possible.
     back: VecDeque<QueueNumber>,
 }
 
 impl QueueNumberPool {
-    /// One of the numbers below `count`.
+    /// Acquires a number below `count`.
     pub(super) fn take_number(&mut self, count: u32) -> Option<QueueNumber> {
         if self.next < count {
             let number = self.next;
@@ -34,13 +34,13 @@ impl QueueNumberPool {
         self.back.pop_front()
     }
 
-    /// Makes room for so many that are given back: to take one back allocates nothing.
+    /// Reserves memory for `count` returned numbers, so that a later return allocates nothing.
     pub(super) fn reserve_room(&mut self, count: usize) -> Result<(), OutOfMemory> {
         let more = count.saturating_sub(self.back.len());
         self.back.try_reserve(more).map_err(|_| OutOfMemory { bytes: count * size_of::<QueueNumber>() })
     }
 
-    /// Takes back what was not used: the next one has it.
+    /// Returns an unused number. The next call of `take_number` gets it, as no producer has seen it.
     pub(super) fn return_unused(&mut self, number: QueueNumber) {
         if number.number + 1 == self.next && number.epoch == 0 {
             self.next = number.number;
@@ -49,7 +49,7 @@ impl QueueNumberPool {
         }
     }
 
-    /// Takes back what is not used any more.
+    /// Returns the number of a removed queue.
     pub(super) fn give_back(&mut self, number: QueueNumber) {
         self.back.push_back(number);
     }

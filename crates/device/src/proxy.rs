@@ -1,7 +1,10 @@
-//! Windows whose memory no network reaches, as it is a device's: their owners are asked, by post boxes in memory of the host (docs/wire.md, "Post boxes").
+//! The proxy for windows in memory of a device that no network reaches. It sends requests to the owners of such memory, by post boxes in
+//! host memory (docs/wire.md, "Post boxes"). Used as the executor's network; never touches a device itself.
 //!
-//! A [`ProxyNetwork`] is a network around another one, which it leaves as it is but for parts of windows that are [posted](super::RemotePart::is_posted): a put goes to the memory beside
-//! such a part, and ends when the owner has replied that it has brought the bytes; a get is shown first; a word is changed by its owner alone. `RequestService` is what an owner does.
+//! A [`ProxyNetwork`] wraps another network, and changes only operations on parts of windows that are
+//! [posted](super::RemotePart::is_posted). A put is sent to the host memory beside such a part, and ends when the owner replies that it has
+//! copied the bytes to the device. For a get the owner first copies the bytes to a room in host memory. Only the owner changes words.
+//! `RequestService` is the owner's side.
 
 use std::collections::VecDeque;
 
@@ -18,24 +21,25 @@ use crate::service::RequestService;
 use crate::window_part::{LocalPart, RemotePart};
 use trunkline_engine::rma::{HeapAddress, HeapRange, MemberRank, PutSource};
 
-/// Numbers of operations that are the courier's own have this bit; those of who uses it do not: they count places below it, with a generation above 32 bits.
+/// The bit in the numbers of the proxy's own operations. Its caller's numbers never have it: they are a place below this bit, with a
+/// generation above 32 bits.
 const OURS: u64 = 1 << 31;
-/// And of these, those of replies.
+/// The bit of those own operations that are replies.
 pub(super) const REPLIES: u64 = 1 << 30;
-/// Operations for which there is room from the beginning.
+/// Operations for which memory is reserved at first.
 const ROOM: usize = 256;
-/// No operation.
+/// Marks a place without an operation.
 const NONE: u32 = u32::MAX;
 
-/// Requests to a rank.
+/// Requests to the owner of one part.
 #[derive(Debug)]
 struct OwnerRequests {
     next: u64,
-    /// Who has each place.
+    /// The operation at each place, or [`NONE`].
     places: [u32; POST_PLACES as usize],
     under_way: u32,
     waiting: VecDeque<u32>,
-    /// Nothing is asked any more.
+    /// Set once no request can be sent any more.
     failed: Option<EntryFailure>,
 }
 
@@ -48,38 +52,38 @@ struct PostedWindow {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum ProxyStage {
     Free,
-    /// Bytes go beside the part.
+    /// A put is writing the bytes beside the part.
     Putting,
-    /// It waits for a place.
+    /// It waits for a free place.
     Waiting,
-    /// The request is on its way, or the reply.
+    /// The request is being written, or the reply is awaited.
     Asked,
-    /// Bytes that were shown come.
+    /// A get is reading the bytes that the owner has copied to a room.
     Getting,
 }
 
-/// An operation on a part that is posted.
+/// An operation on a posted part.
 #[derive(Clone, Copy, Debug)]
 struct ProxyOp {
     generation: u32,
-    /// What it is to who has begun it.
+    /// The number of the operation at the caller.
     cookie: u64,
     heap: u8,
     member: MemberRank,
     ask: OwnerAction,
     stage: ProxyStage,
     number: u64,
-    /// The request has been placed.
+    /// Whether the request has been placed at the owner.
     sent: bool,
     reply: Option<PostReply>,
     fetches: bool,
-    /// Of a get: what is left of it.
+    /// The remaining range of a get.
     rest: Option<(HeapAddress, HeapRange)>,
     gets: u32,
     failed: Option<EntryFailure>,
 }
 
-/// A network that asks owners for what it does not reach itself.
+/// A network that sends requests to owners for memory that it does not reach itself.
 #[derive(Debug)]
 pub struct ProxyNetwork<N> {
     network: N,
@@ -87,7 +91,7 @@ pub struct ProxyNetwork<N> {
     open: Vec<PostedWindow>,
     ops: Vec<ProxyOp>,
     free: Vec<u32>,
-    /// Gets that found no room.
+    /// Gets that found no room in the network.
     again: VecDeque<u32>,
     over: Vec<NetworkCompletion>,
     mine: Vec<NetworkCompletion>,
@@ -95,7 +99,7 @@ pub struct ProxyNetwork<N> {
 }
 
 impl<N: MemberNetwork> ProxyNetwork<N> {
-    /// Around a network, with nothing that it does not reach yet.
+    /// Wraps a network, without windows at first.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -113,15 +117,15 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         })
     }
 
-    /// The network below.
+    /// Returns the wrapped network.
     pub const fn network_mut(&mut self) -> &mut N {
         &mut self.network
     }
 
-    /// Takes a part of a window on, before any rank uses it. Windows that lie in memory of hosts at all ranks need not be told of.
+    /// Adds a part of a window, before any rank uses it. Windows with host memory at all ranks need no call.
     ///
     /// # Errors
-    /// [`OutOfMemory`]; then it is not taken on.
+    /// [`OutOfMemory`]; the part was not added.
     pub fn open_window(&mut self, part: LocalPart) -> Result<(), OutOfMemory> {
         self.grow_capacity()?;
         let asking = |_: &RemotePart| OwnerRequests {
@@ -138,7 +142,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         Ok(())
     }
 
-    /// Ends it: nobody uses it any more. What is under way there has failed, whatever still becomes of it.
+    /// Removes a window that no rank uses any more. Operations in progress there fail, whether or not they still take effect.
     pub fn close_window(&mut self, heap: u8) {
         self.open.retain(|open| open.part.heap != heap);
         self.deliveries.close_part(heap);
@@ -150,7 +154,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         }
     }
 
-    /// Whether nothing is under way on a part, of this rank's and of the requests of others here.
+    /// Returns whether no operation on a part is in progress: neither of this rank, nor of requests of other ranks to this one.
     #[must_use]
     pub fn is_idle(&self, heap: u8) -> bool {
         let is_under_way = |op: &ProxyOp| op.heap == heap && op.stage != ProxyStage::Free;
@@ -185,7 +189,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         Ok(())
     }
 
-    /// The window of which a rank's heap is a part that is posted.
+    /// Returns the window to which a rank's heap belongs, if that part is posted.
     #[inline]
     fn posted_window(&self, member: MemberRank, heap: u8) -> Option<&PostedWindow> {
         let is_it = |open: &&PostedWindow| {
@@ -200,13 +204,14 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         Some((&open.part, open.asking.get_mut(member as usize)?))
     }
 
-    /// A place for an operation; `None` if there is no memory for more of them now.
+    /// Allocates a place for an operation; `None` without memory for more of them.
     fn allocate_op(&mut self, cookie: u64, heap: u8, member: MemberRank, ask: OwnerAction) -> Option<u32> {
         if self.free.is_empty() {
             self.grow_capacity().ok()?;
         }
         let at = self.free.pop()?;
         if let Some(op) = self.ops.get_mut(at as usize) {
+            // Completions for an earlier use of the place have another generation, and are ignored.
             let generation = op.generation.wrapping_add(1);
             let stage = ProxyStage::Putting;
             *op = ProxyOp {
@@ -245,7 +250,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         self.drop_op(at);
     }
 
-    /// Asks for it as soon as there is a place.
+    /// Queues a request, and sends it if a place is free.
     fn enqueue_request(&mut self, at: u32) {
         let Some(op) = self.ops.get_mut(at as usize) else { return };
         op.stage = ProxyStage::Waiting;
@@ -263,7 +268,8 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         }
     }
 
-    /// Sends the requests for which there are places.
+    /// Sends queued requests while places are free. Requests are numbered in sequence and request `n` uses place `n mod POST_PLACES`, so a
+    /// place in use delays all later requests.
     fn send_requests(&mut self, heap: u8, member: MemberRank) {
         let me = self.me;
         loop {
@@ -276,6 +282,8 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
             let Some(&at) = asking.waiting.front().filter(|_| *place == NONE) else { return };
             let boxes = PostBox::new(part.boxes, member).zip(PostBox::new(peer.boxes, me));
             let (Some((own, theirs)), Some(op)) = (boxes, self.ops.get_mut(at as usize)) else { return };
+            // The request is staged in the box of this rank: that memory is registered, and stays unchanged until the reply frees the
+            // place.
             let words = PostRequest { number, ask: op.ask }.to_words();
             let from = own.request_out(number);
             for (nth, word) in (0..).zip(words) {
@@ -298,7 +306,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         }
     }
 
-    /// Nothing that a rank was asked for comes any more.
+    /// Fails all operations that wait for the owner of a part.
     fn fail_requests(&mut self, heap: u8, member: MemberRank, failure: EntryFailure) {
         let Some((_, asking)) = self.requests_mut(heap, member) else { return };
         asking.failed = asking.failed.or(Some(failure));
@@ -306,7 +314,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         let waiting = std::mem::take(&mut asking.waiting);
         asking.under_way = 0;
         for at in places.into_iter().filter(|at| *at != NONE).chain(waiting) {
-            // Bytes that come already come to their end first.
+            // Gets in progress still write to their target, so they must end before the operation fails.
             match self.ops.get_mut(at as usize).filter(|op| op.stage == ProxyStage::Getting && op.gets > 0) {
                 Some(op) => op.failed = op.failed.or(Some(failure)),
                 None => self.finish_op(at, Err(failure)),
@@ -314,7 +322,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         }
     }
 
-    /// The end of an operation of the network that is the courier's own.
+    /// Handles the completion of one of the proxy's own operations.
     fn on_ended(&mut self, one: NetworkCompletion) {
         if one.cookie & REPLIES != 0 {
             return self.deliveries.on_replied(&mut self.network, self.me, one);
@@ -343,7 +351,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         }
     }
 
-    /// Once the request is placed and the reply is there.
+    /// Handles a reply, once the request's own put has also completed: until then the request's memory is still read.
     fn handle_reply(&mut self, at: u32) {
         let Some(op) = self.ops.get_mut(at as usize).filter(|op| op.sent && op.stage == ProxyStage::Asked)
         else {
@@ -369,7 +377,8 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         self.send_requests(heap, member);
     }
 
-    /// Gives an operation's place to another request. Of a get its room goes with it, so it is given back when the bytes have come.
+    /// Frees the place of an operation for another request. The room of a get belongs to its place, so the place is freed only when the
+    /// bytes have been read.
     fn release_place(&mut self, at: u32) {
         let Some(&ProxyOp { heap, member, number, .. }) = self.ops.get(at as usize) else { return };
         let Some((_, asking)) = self.requests_mut(heap, member) else { return };
@@ -381,7 +390,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         }
     }
 
-    /// Gets what was shown, as far as there is room.
+    /// Reads the bytes that the owner has copied to the room, as far as the network has room.
     fn post_gets(&mut self, at: u32) {
         let cookie = self.op_cookie(at);
         let Some(op) = self.ops.get_mut(at as usize).filter(|op| op.stage == ProxyStage::Getting) else {
@@ -413,7 +422,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         }
     }
 
-    /// Looks for replies; whether any has come.
+    /// Polls for replies. Returns whether any has arrived.
     fn poll_replies(&mut self) -> bool {
         let mut moved = false;
         for nth in 0..self.open.len() {
@@ -431,6 +440,8 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         let Some(own) = PostBox::new(part.boxes, member as u32) else { return false };
         let heap = part.heap;
         let places = asking.places;
+        // The owner sets this word by the control stream when a reply could not be sent. Replies that arrived are handled first, and the
+        // word is read again by the next poll.
         let is_lost = part.memory.load(own.lost_word()).is_ok_and(|lost| lost != 0);
         let mut found = [NONE; POST_PLACES as usize];
         for (at, into) in places.into_iter().filter(|at| *at != NONE).zip(&mut found) {
@@ -452,7 +463,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         moved
     }
 
-    /// Whoever is gone replies to nothing.
+    /// Fails the requests to owners that are gone, as no reply can arrive.
     fn fail_dead_owners(&mut self) {
         for nth in 0..self.open.len() {
             let Some(PostedWindow { part, asking }) = self.open.get(nth) else { return };
@@ -483,7 +494,7 @@ impl<N: MemberNetwork> MemberNetwork for ProxyNetwork<N> {
             return self.network.put(cookie, to, from);
         };
         let heap = open.part.heap;
-        // The owner brings each piece as soon as it has come.
+        // A put is cut into pieces: the owner copies each to the device while the next one arrives.
         let from = match from {
             PutSource::Heap(bytes) => {
                 PutSource::Heap(HeapRange { len: bytes.len.min(DEVICE_PIECE_BYTES), ..bytes })
@@ -499,6 +510,7 @@ impl<N: MemberNetwork> MemberNetwork for ProxyNetwork<N> {
             return carried;
         };
         if let Some(op) = self.ops.get_mut(at as usize) {
+            // The network may have begun fewer bytes. The owner must copy only bytes that arrive.
             op.ask = OwnerAction::Bring { addr: to.offset, len: bytes.min(whole) };
         }
         carried
@@ -543,6 +555,7 @@ impl<N: MemberNetwork> MemberNetwork for ProxyNetwork<N> {
 
     #[inline]
     fn make_progress(&mut self, ended: &mut Vec<NetworkCompletion>) -> bool {
+        // Without posted windows a pass costs no more than that of the wrapped network.
         if self.open.is_empty() && self.over.is_empty() {
             return self.network.make_progress(ended);
         }
@@ -553,6 +566,7 @@ impl<N: MemberNetwork> MemberNetwork for ProxyNetwork<N> {
             if one.cookie & OURS == 0 {
                 at += 1;
             } else {
+                // Completions are identified by number, so their order is free.
                 self.mine.push(ended.swap_remove(at));
             }
         }
@@ -583,7 +597,7 @@ impl<N: MemberNetwork> MemberNetwork for ProxyNetwork<N> {
         let Some(open) = self.posted_window(at.member, at.heap) else { return said };
         let boxes = open.part.peers.get(at.member as usize).map(|peer| peer.boxes);
         let told = boxes.and_then(|boxes| PostBox::new(boxes, self.me)).map(PostBox::error_word);
-        // What was set beside the part is brought to it.
+        // The error word was set in host memory beside the part. The second word has the owner copy it to the device.
         said && told.is_some_and(|offset| self.network.send_error_word(HeapAddress { offset, ..at }, 1))
     }
 

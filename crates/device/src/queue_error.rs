@@ -1,28 +1,29 @@
-//! Why no device queue was made. Told by `executor`; decides nothing.
+//! Errors of creating device queues. Returned by `executor`.
 
 use trunkline_mem::OutOfMemory;
 use trunkline_mem::gpu::DriverCallError;
 use trunkline_proto::wire::device_queue::ShapeError;
 
-/// No queue was made.
+/// No queue was created.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum QueueError {
-    /// It cannot be.
+    /// The depth, number or size is invalid.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// There are as many as doorbells; some have to be given back first ([`QueueExecutor::end_queue`](super::QueueExecutor::end_queue)).
+    /// All doorbells are in use. End a queue first ([`QueueExecutor::end_queue`](super::QueueExecutor::end_queue)).
     #[error("all {0} queues of this executor are in use")]
     Full(u32),
-    /// There is no pinned memory for it.
+    /// No pinned memory is available for it.
     #[error("no memory that both the host and the device see: {0}")]
     Pinned(#[from] DriverCallError),
     /// The system has no memory for its words.
     #[error("cannot allocate memory for a queue: {0}")]
     Memory(#[from] OutOfMemory),
-    /// There is no memory file for them.
+    /// No memory file can be created for the queues.
     #[error("no memory file for queues of other processes: {0}")]
     File(String),
-    /// The executor is no device's, or its queues are made by [`QueueExecutor::make_lane`](super::QueueExecutor::make_lane).
+    /// The executor is not for a device, or it is, and queues are created only by
+    /// [`QueueExecutor::make_lane`](super::QueueExecutor::make_lane).
     #[error("queues of an executor for a device are made as lanes, and of no other")]
     Device,
 }

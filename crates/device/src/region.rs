@@ -1,5 +1,5 @@
-//! Keys of entries, and the memory that they stand for. A key has a number and a generation, so that one whose region has ended finds
-//! nothing, though the number is another region's by then. What an entry says is checked here before anything is done with it.
+//! Keys of entries, and the memory that they name. A key has a number and a generation. So a key of a removed region is rejected, even if
+//! another region has its number by then. Called by `entry_ops`; everything that an entry names is checked here before it is used.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use trunkline_proto::wire::device_queue::{EntryStatus, POST_PLACES, PostRooms};
 
 use trunkline_engine::rma::MemberRank;
 
-/// Regions of a member that there may be at a time: a heap each.
+/// Most regions of a member at a time, one per heap.
 pub const REGIONS_MAX: usize = trunkline_proto::limits::RMA_HEAPS_MAX;
 
 /// Names a region in entries: its number in the low 8 bits, its generation, from 1 on, above. Never 0.
@@ -26,19 +26,19 @@ impl EntryKey {
         Self(number as u32 | generation << 8)
     }
 
-    /// As it stands in an entry.
+    /// Returns the key as it is stored in an entry.
     #[must_use]
     pub const fn to_bits(self) -> u32 {
         self.0
     }
 
-    /// One that stood in an entry, or came from its owner.
+    /// Wraps a key from an entry, or from its owner.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 
-    /// The number.
+    /// Returns the region's number.
     #[must_use]
     pub const fn region_number(self) -> u8 {
         self.0 as u8
@@ -49,12 +49,14 @@ impl EntryKey {
     }
 }
 
-/// How bytes of a device's memory are moved by the device: asynchronously, as its copy engines do. Of one executor: what ends is told to nobody else.
+/// Copies bytes of a device's memory asynchronously, as the device's copy engines do. Belongs to one executor: completed copies are
+/// reported only once.
 pub trait DeviceCopier: fmt::Debug + Send + Sync {
-    /// Begins to copy `len` bytes that are inside of both; one of them is the device's. False: not now.
+    /// Begins to copy `len` bytes, which lie inside of both ranges; one of the ranges is the device's. Returns `false` if there is no room
+    /// now.
     fn begin_copy(&self, cookie: u64, from: MemoryLocation<'_>, to: MemoryLocation<'_>, len: u64) -> bool;
 
-    /// Adds the copies that have ended since: their bytes are there, or why not.
+    /// Appends the copies that have ended since the last call. `Ok` means that the bytes have arrived.
     fn take_ended(&self, into: &mut Vec<(u64, Result<(), u32>)>);
 }
 
@@ -68,14 +70,14 @@ impl DeviceCopier for trunkline_mem::gpu::DeviceCopyQueue {
     }
 }
 
-/// Where the error words of bare signals are, in the same region: values of 8 bytes side by side, and as many error words.
+/// The error words of bare signals, in the same region: values of 8 bytes side by side, and as many error words.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ErrorTable {
-    /// The first value.
+    /// Offset of the first value.
     pub values: u64,
-    /// The first error word.
+    /// Offset of the first error word.
     pub errors: u64,
-    /// How many there are.
+    /// The number of values.
     pub count: u32,
 }
 
@@ -95,118 +97,124 @@ impl ErrorTable {
 pub struct EntryRegion {
     /// The bytes.
     pub memory: MemoryRange,
-    /// The heap that they are to the network.
+    /// The heap as which the network knows them.
     pub heap: u8,
-    /// Where its bare signals and counters have their error words.
+    /// The error words of its bare signals and counters.
     pub table: ErrorTable,
-    /// Who moves its bytes, where the CPU does not.
+    /// The copier of its bytes, if the CPU does not access them.
     pub copies: Option<Arc<dyn DeviceCopier>>,
-    /// Where the CPU does not touch it: as many bytes of the host in which entries change its words, and from which [`EntryRegion::copies`] then brings
-    /// them. So entries alone change those, and all executors that do have the same bytes here. Without it no word of it changes. If the heap is these
-    /// bytes, gets from other processes arrive by way of them: bytes that are, hold no words. Puts of others arrive in these bytes, and not to the
-    /// region. Puts from the region to other processes leave by way of rooms there ([`EntryRegions::add_rooms`]). If the heap is the region itself, as a
-    /// NIC reaches it, there are no such bytes: all goes over the network without a copy, and signals and counters lie in another region.
+    /// Host memory of the same size, if the CPU does not access the region. `None` without such memory; then no word of the region changes.
+    ///
+    /// Entries change the region's words here, and [`EntryRegion::copies`] then copies them to the device. So only entries may change these
+    /// words, and all executors that do share this memory.
+    ///
+    /// If the heap is this memory, gets from other processes arrive here first, so their target ranges may contain no words. Puts of other
+    /// processes arrive in this memory, not in the region. Puts from the region to other processes leave through rooms here
+    /// ([`EntryRegions::add_rooms`]).
+    ///
+    /// If the heap is the region itself, because a NIC reaches it, there is no such memory: all transfers use the network without a copy,
+    /// and signals and counters lie in another region.
     pub words: Option<MemoryRange>,
 }
 
 impl EntryRegion {
-    /// Memory of the host.
+    /// Creates a region in host memory.
     #[must_use]
     pub const fn of_host(memory: MemoryRange, heap: u8, table: ErrorTable) -> Self {
         Self { memory, heap, table, copies: None, words: None }
     }
 }
 
-/// A region of another member, as that has told of it.
+/// A region of another member, as that member published it.
 #[derive(Clone, Debug)]
 pub struct PeerRegion {
-    /// Its key there.
+    /// Its key at that member.
     pub key: EntryKey,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u64,
     /// As [`EntryRegion::table`].
     pub table: ErrorTable,
-    /// The same bytes in this process, if it has them: nothing goes over the network then.
+    /// The same bytes in this process, if it maps them. Then operations do not use the network.
     pub near: Option<MemoryRange>,
-    /// Of those, as [`EntryRegion::copies`].
+    /// As [`EntryRegion::copies`], for the mapped bytes.
     pub copies: Option<Arc<dyn DeviceCopier>>,
-    /// Of those, as [`EntryRegion::words`].
+    /// As [`EntryRegion::words`], for the mapped bytes.
     pub words: Option<MemoryRange>,
 }
 
 impl WordsRegion {
-    /// The region of the words and where it has the byte of that address, if it is theirs.
+    /// Returns the region of the words and the offset of `addr` there, if the address is one of theirs.
     fn locate_word(&self, addr: u64) -> Option<(&EntryRegion, u64)> {
         Some((&self.region, addr.checked_sub(self.first)?))
     }
 }
 
 impl PeerRegion {
-    /// A region that is reached over the network, or whose bytes are in memory of the host in this process.
+    /// Creates a region that is reached over the network, or whose bytes are in host memory of this process.
     #[must_use]
     pub const fn of_host(key: EntryKey, len: u64, table: ErrorTable, near: Option<MemoryRange>) -> Self {
         Self { key, len, table, near, copies: None, words: None }
     }
 }
 
-/// Words of a region that lie apart from its bytes: signals and counters of a device's region that the network reaches, in memory of the host. Entries name them by the
-/// region's key and the addresses from [`WordsRegion::first`] on.
+/// Words of a region that lie apart from its bytes: signals and counters in host memory, for a device's region that the network reaches.
+/// Entries name them by the region's key and the addresses from [`WordsRegion::first`] on.
 #[derive(Clone, Debug)]
 pub struct WordsRegion {
-    /// The address in the region of the first of these bytes; the bytes of the region itself end there.
+    /// The address in the region of the first word; the region's own bytes end there.
     pub first: u64,
-    /// The memory, and the heap that it is.
+    /// The memory of the words, and its heap.
     pub region: EntryRegion,
 }
 
-/// The same of another member's region, as that has told of it.
+/// The separate words of another member's region, as that member published them.
 #[derive(Clone, Copy, Debug)]
 pub struct FarWords {
     /// As [`WordsRegion::first`].
     pub first: u64,
-    /// The heap there.
+    /// The heap of the words at that member.
     pub heap: u8,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u64,
 }
 
-/// Where an entry's bytes are.
+/// The location of an entry's bytes.
 #[derive(Clone, Debug)]
 pub enum EntryLocation<'a> {
     /// In this process.
     Here {
         /// The memory.
         memory: &'a MemoryRange,
-        /// The first byte in it.
+        /// Offset of the first byte in it.
         at: u64,
         /// The heap, if it is a region of this process.
         heap: Option<u8>,
-        /// Who moves its bytes, where the CPU does not.
+        /// The copier of its bytes, if the CPU does not access them.
         copies: Option<&'a Arc<dyn DeviceCopier>>,
-        /// Where its words are changed, where the CPU does not touch it.
+        /// The host memory in which its words change, if the CPU does not access it.
         words: Option<&'a MemoryRange>,
     },
-    /// In memory of this process's device that the network reaches: words and bytes that are given by value go over the network.
+    /// In memory of this process's device that the network reaches. Atomics and inline bytes use the network.
     Reached {
         /// The memory.
         memory: &'a MemoryRange,
-        /// The first byte in it, and in the heap.
+        /// Offset of the first byte in it, and in the heap.
         at: u64,
         /// The heap.
         heap: u8,
-        /// Who moves its bytes.
+        /// The copier of its bytes.
         copies: &'a Arc<dyn DeviceCopier>,
     },
-    /// At the member.
+    /// At the other member.
     There {
         /// The heap.
         heap: u8,
-        /// The first byte in it.
+        /// Offset of the first byte in it.
         at: u64,
     },
 }
 
-/// A room that is taken.
+/// A room in use.
 #[derive(Clone, Copy, Debug)]
 pub struct RoomTaken {
     heap: u8,
@@ -216,11 +224,11 @@ pub struct RoomTaken {
 
 #[derive(Debug, Default)]
 struct OwnedRegion {
-    /// Of the region that is there, or was last.
+    /// The generation of the current region, or of the last one.
     generation: u32,
     region: Option<EntryRegion>,
     words: Option<WordsRegion>,
-    /// Rooms for bytes on their way out, and which of them are taken, a bit each.
+    /// Rooms that stage outgoing bytes, and one bit for each room in use.
     rooms: Option<PostRooms>,
     taken: u64,
 }
@@ -237,13 +245,14 @@ pub struct EntryRegions {
 }
 
 impl EntryRegions {
-    /// None yet.
+    /// Creates an empty table.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes a region on, under the number of its heap; its key. `None` if there is one, its generations are used up, or there is no memory for it.
+    /// Adds a region under the number of its heap, and returns its key. Returns `None` if the number is in use, its generations are used
+    /// up, or memory is missing.
     pub fn add_region(&mut self, region: EntryRegion) -> Option<EntryKey> {
         let at = usize::from(region.heap);
         if self.own.len() <= at {
@@ -251,13 +260,14 @@ impl EntryRegions {
             self.own.resize_with(at + 1, OwnedRegion::default);
         }
         let own = self.own.get_mut(at).filter(|own| own.region.is_none())?;
+        // A generation is never reused: an old key would otherwise name another region.
         let generation = own.generation.checked_add(1).filter(|&next| next <= EntryKey::GENERATION_MAX)?;
         let key = EntryKey::new(region.heap, generation);
         *own = OwnedRegion { generation, region: Some(region), words: None, rooms: None, taken: 0 };
         Some(key)
     }
 
-    /// Ends a region; `None` if there is none of that key.
+    /// Removes a region; `None` for an unknown key.
     pub fn remove(&mut self, key: EntryKey) -> Option<EntryRegion> {
         let own = self.own.get_mut(usize::from(key.region_number()))?;
         if own.generation != key.key_generation() {
@@ -267,7 +277,7 @@ impl EntryRegions {
         own.region.take()
     }
 
-    /// Says where a region's words lie, if apart from its bytes; `None` if there is none of that key.
+    /// Sets the memory of a region's separate words; `None` for an unknown key.
     pub fn add_words(&mut self, key: EntryKey, words: WordsRegion) -> Option<()> {
         let own = self.own.get_mut(usize::from(key.region_number()));
         let own = own.filter(|own| own.generation == key.key_generation() && own.region.is_some())?;
@@ -275,7 +285,7 @@ impl EntryRegions {
         Some(())
     }
 
-    /// Says where a region's bytes lie on their way out, in [`EntryRegion::words`]; `None` if there is none of that key.
+    /// Sets the rooms that stage a region's outgoing bytes, in [`EntryRegion::words`]; `None` for an unknown key.
     pub fn add_rooms(&mut self, key: EntryKey, rooms: PostRooms) -> Option<()> {
         let own = self.own.get_mut(usize::from(key.region_number()));
         let own = own.filter(|own| own.generation == key.key_generation() && own.region.is_some())?;
@@ -283,7 +293,7 @@ impl EntryRegions {
         Some(())
     }
 
-    /// Takes a room of a region for its puts to others: which, where, and how many bytes it has. `None`: not now.
+    /// Acquires a room of a region for a put to another member. Returns the room, its offset and its length; `None` if no room is free now.
     pub fn take_room(&mut self, me: MemberRank, heap: u8) -> Option<(RoomTaken, u64, u64)> {
         let own = self.own.get_mut(usize::from(heap))?;
         let rooms = own.rooms?;
@@ -299,19 +309,20 @@ impl EntryRegions {
         ))
     }
 
-    /// Gives it back.
+    /// Frees a room.
     pub fn give_room(&mut self, RoomTaken { heap, generation, number }: RoomTaken) {
+        // The region may have been replaced meanwhile; the new one has rooms of its own.
         let own = self.own.get_mut(usize::from(heap)).filter(|own| own.generation == generation);
         own.into_iter().for_each(|own| own.taken &= !(1 << number));
     }
 
-    /// Whether a region's bytes have rooms on their way out.
+    /// Returns whether a region has rooms for outgoing bytes.
     #[must_use]
     pub fn has_rooms(&self, heap: u8) -> bool {
         self.own.get(usize::from(heap)).is_some_and(|own| own.rooms.is_some())
     }
 
-    /// A member has told of a region. It takes the place of an earlier one of its number.
+    /// Adds a region that another member has published. It replaces an earlier one with its number.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -338,7 +349,7 @@ impl EntryRegions {
         Ok(())
     }
 
-    /// A member has ended a region.
+    /// Removes a region that another member has ended.
     pub fn remove_remote_region(&mut self, member: MemberRank, key: EntryKey) {
         let place =
             self.far.get_mut(member as usize).and_then(|of| of.get_mut(usize::from(key.region_number())));
@@ -347,18 +358,18 @@ impl EntryRegions {
         }
     }
 
-    /// The region of this process whose words are changed in this memory.
+    /// Returns the region of this process whose words change in this memory.
     pub fn of_words(&self, words: &MemoryRange) -> Option<&EntryRegion> {
         let is_it =
             |region: &&EntryRegion| region.words.as_ref().is_some_and(|own| own.addr() == words.addr());
         self.own.iter().filter_map(|own| own.region.as_ref()).find(is_it)
     }
 
-    /// A region of this process, for `len` bytes from `addr` on, and where the first one is in its memory. It is the region of the words, if the bytes are
-    /// words that lie apart.
+    /// Returns the region of this process for `len` bytes from `addr` on, and the offset of the first byte in its memory. For separate
+    /// words this is the region of the words.
     ///
     /// # Errors
-    /// The status of the entry: no such region, one that has ended, or not all inside.
+    /// The status of the entry: the region is unknown, has been removed, or does not contain all bytes.
     #[inline]
     pub fn find_local(&self, key: u32, addr: u64, len: u64) -> Result<(&EntryRegion, u64), EntryStatus> {
         let key = EntryKey::from_bits(key);
@@ -370,11 +381,12 @@ impl EntryRegions {
             return Ok((region, at));
         }
         let whole = region.memory.len() as u64;
+        // The addresses of separate words begin at `first`, so no bytes of the region itself may reach beyond it.
         check_range(addr, len, own.words.as_ref().map_or(whole, |words| whole.min(words.first)))?;
         Ok((region, addr))
     }
 
-    /// The bytes that an entry names of a member.
+    /// Returns the location of bytes that an entry names at a member.
     ///
     /// # Errors
     /// As [`EntryRegions::find_local`].
@@ -415,13 +427,13 @@ impl EntryRegions {
         })
     }
 
-    /// Whether words of a region of this process lie apart from its bytes.
+    /// Returns whether words of a region of this process lie apart from its bytes.
     #[must_use]
     pub fn has_words_apart(&self, heap: u8) -> bool {
         self.own.get(usize::from(heap)).is_some_and(|own| own.words.is_some())
     }
 
-    /// The place in a heap of bytes that entries name so, whether there are such or not.
+    /// Returns the heap and offset of bytes that an entry names, without a check that they exist.
     #[must_use]
     pub fn resolve_place(&self, me: MemberRank, member: MemberRank, key: u32, addr: u64) -> (u8, u64) {
         let number = EntryKey::from_bits(key).region_number();
@@ -450,7 +462,7 @@ impl EntryRegions {
         Ok((far, *words))
     }
 
-    /// Where the error word of an entry's word is: behind it, or in the table of its region. `None`: it has none.
+    /// Returns the address of the error word for an entry's word: behind it, or in the table of its region. `None` if it has none.
     #[must_use]
     pub fn error_word(
         &self,
@@ -470,7 +482,7 @@ impl EntryRegions {
         table.error_of(addr)
     }
 
-    /// The region of this process that is a heap.
+    /// Returns the region of this process with this heap.
     #[must_use]
     pub fn of_heap(&self, heap: u8) -> Option<&EntryRegion> {
         let region = self.own.get(usize::from(heap)).and_then(|own| own.region.as_ref());
@@ -482,7 +494,7 @@ impl EntryRegions {
 fn check_generation(key: EntryKey, generation: u32) -> Result<(), EntryStatus> {
     match key.key_generation() == generation {
         true => Ok(()),
-        // It was one, or it never was.
+        // A smaller generation existed before; any other was never issued.
         false if key.key_generation() < generation && key.key_generation() > 0 => Err(EntryStatus::Stale),
         false => Err(EntryStatus::Access),
     }
@@ -490,6 +502,7 @@ fn check_generation(key: EntryKey, generation: u32) -> Result<(), EntryStatus> {
 
 #[inline]
 fn check_range(addr: u64, len: u64, size: u64) -> Result<(), EntryStatus> {
+    // Both values come from a producer that is not trusted, so the sum may overflow.
     let inside = addr.checked_add(len).is_some_and(|end| end <= size);
     if inside { Ok(()) } else { Err(EntryStatus::Access) }
 }

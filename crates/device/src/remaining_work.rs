@@ -1,5 +1,5 @@
-//! What is left to begin of an entry once it was looked at: an operation of the network, a copy of a device, or both, one after the other. Used by
-//! [`port`](super::port).
+//! The work of an entry that has not begun yet: an operation of the network, a copy by a device, or both in sequence. Used by
+//! [`entry_ops`](crate::entry_ops).
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use trunkline_proto::wire::device_queue::{AtomicChange, EntryStatus, InlineBytes
 use crate::region::{DeviceCopier, EntryRegion};
 use trunkline_engine::rma::{HeapAddress, HeapRange};
 
-/// What is left to begin of an entry.
+/// The work of an entry that has not begun yet.
 #[derive(Clone, Debug)]
 pub(super) enum RemainingWork {
     Nothing,
@@ -19,7 +19,7 @@ pub(super) enum RemainingWork {
         to: HeapAddress,
         from: HeapRange,
     },
-    /// Bytes of a device, piece by piece: each is copied to a room and put from there.
+    /// Bytes of a device for another process, piece by piece: each is copied to a room in host memory and put from there.
     Staged {
         to: HeapAddress,
         copies: Arc<dyn DeviceCopier>,
@@ -27,7 +27,8 @@ pub(super) enum RemainingWork {
         words: MemoryRange,
         from: HeapRange,
     },
-    /// Bytes that come to a device, piece by piece: each is got to the host's bytes beside it and copied from there.
+    /// Bytes for a device from another process, piece by piece: each is read into the host memory beside the device's and copied from
+    /// there.
     Landed {
         from: HeapAddress,
         copies: Arc<dyn DeviceCopier>,
@@ -56,16 +57,16 @@ pub(super) enum RemainingWork {
     },
 }
 
-/// What is known of an entry once it was looked at.
+/// The plan of a checked entry.
 pub(super) enum EntryPlan {
     Done(u64),
     Later(RemainingWork, Option<(HeapAddress, AtomicChange, Option<u64>)>),
-    /// A word has changed, and was this before: its memory has that when what is left has ended.
+    /// A word has changed, and had this old value. The region's memory has the new value when the remaining work has ended.
     Changed(RemainingWork, u64),
 }
 
 impl RemainingWork {
-    /// So many bytes have begun.
+    /// Advances by `bytes` that have begun.
     pub(super) fn consume_bytes(&mut self, bytes: u64) {
         let left = match self {
             Self::Put { to, from } | Self::Staged { to, from, .. } => {
@@ -86,12 +87,12 @@ impl RemainingWork {
     }
 }
 
-/// Who moves a region's bytes from and to those of the host that the network knows it by, if it is so.
+/// Returns the copier and the host memory of a region, if the network reaches the region only by that memory.
 fn staging_path(region: &EntryRegion) -> Option<(Arc<dyn DeviceCopier>, MemoryRange)> {
     Some((Arc::clone(region.copies.as_ref()?), region.words.clone()?))
 }
 
-/// Brings bytes that were changed in memory of the host to the device's, where they lie at the same place.
+/// Plans the copy of changed bytes from host memory to the same offset of the device's memory.
 pub(super) fn plan_write_back(
     copies: Option<&Arc<dyn DeviceCopier>>,
     words: &MemoryRange,
@@ -103,13 +104,14 @@ pub(super) fn plan_write_back(
     Ok(RemainingWork::Copy { copies, from: (words.clone(), offset), to: (memory.clone(), offset), len })
 }
 
-/// Bytes within this process.
+/// Copies bytes within this process, at once or by a device.
 pub(super) fn plan_copy(
     copies: Option<&Arc<dyn DeviceCopier>>,
     from: MemoryLocation<'_>,
     to: MemoryLocation<'_>,
     len: u64,
 ) -> Result<EntryPlan, EntryStatus> {
+    // The CPU does not access the memory of a device, so the device copies, asynchronously.
     if let Some(copies) = copies {
         let from = (from.memory.clone(), from.offset);
         let to = (to.memory.clone(), to.offset);
@@ -119,7 +121,7 @@ pub(super) fn plan_copy(
     Ok(EntryPlan::Done(0))
 }
 
-/// Bytes of a region to the network.
+/// Plans a put of a region's bytes to another process.
 pub(super) fn plan_put(source: &EntryRegion, from: u64, to: HeapAddress, len: u64) -> EntryPlan {
     let from = HeapRange { heap: source.heap, offset: from, len };
     let rest = match staging_path(source) {
@@ -131,7 +133,7 @@ pub(super) fn plan_put(source: &EntryRegion, from: u64, to: HeapAddress, len: u6
     EntryPlan::Later(rest, None)
 }
 
-/// Bytes from the network to a region.
+/// Plans a get of bytes of another process into a region.
 pub(super) fn plan_get(target: &EntryRegion, into: u64, from: HeapAddress, len: u64) -> EntryPlan {
     let into = HeapRange { heap: target.heap, offset: into, len };
     let rest = match staging_path(target) {

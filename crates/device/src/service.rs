@@ -1,5 +1,6 @@
-//! What the owner of a window's part in memory of a device does for others: it takes requests out of its post boxes, moves bytes between the part and the memory beside it, changes
-//! words, and replies when the device has them. A request is a stranger's until its bounds are checked.
+//! The owner's side of posted windows in memory of a device. It takes requests from the post boxes, copies bytes between the device and
+//! host memory, changes words, and replies when the device has the result. Called by `proxy`. It trusts no request before its bounds are
+//! checked.
 
 use std::collections::VecDeque;
 
@@ -16,17 +17,17 @@ use crate::proxy::REPLIES;
 use crate::window_part::LocalPart;
 use trunkline_engine::rma::{HeapAddress, HeapRange, MemberRank, PutSource};
 
-/// As the courier's.
+/// As in `proxy`.
 const OURS: u64 = 1 << 31;
 const NONE: u32 = u32::MAX;
 
-/// What is replied: what the word was, or why not.
+/// The result in a reply: the old value of the word, or the status and reason of a failure.
 type ReplyResult = Result<u64, (EntryStatus, u32)>;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum ServedStage {
     Free,
-    /// Bytes are to be moved: to the device, or from it to a room.
+    /// A copy must begin: to the device, or from it to a room.
     Move {
         room: Option<u64>,
     },
@@ -35,22 +36,22 @@ enum ServedStage {
     Replying,
 }
 
-/// Bytes of a part in memory of a device.
+/// A range of a part in memory of a device.
 #[derive(Clone, Copy, Debug)]
 struct PartRange {
-    /// Where the first byte is in the part.
+    /// Offset of the first byte in the part.
     offset: u64,
-    /// How many bytes there are.
+    /// The length in bytes.
     len: u64,
 }
 
-/// A request that was taken.
+/// A request in progress.
 #[derive(Clone, Copy, Debug)]
 struct ServedRequest {
     generation: u32,
-    /// The owner's own heap.
+    /// This process's heap of the part.
     heap: u8,
-    /// Who is told; nobody of what nobody has asked for.
+    /// The rank that awaits the reply, and the request's number; `None` for a copy without a request.
     to: Option<(MemberRank, u64)>,
     at: PartRange,
     stage: ServedStage,
@@ -60,17 +61,17 @@ struct ServedRequest {
 #[derive(Debug)]
 struct ServedPart {
     part: LocalPart,
-    /// Requests that were taken, by rank.
+    /// The number of requests taken, by rank.
     taken: Box<[u64]>,
 }
 
-/// All that an owner does for others.
+/// The requests of other ranks to this owner.
 #[derive(Debug)]
 pub(super) struct RequestService {
     served: Vec<ServedPart>,
     all: Vec<ServedRequest>,
     free: Vec<u32>,
-    /// Those that could not go on.
+    /// Requests that could not continue for lack of room.
     todo: VecDeque<u32>,
     copied: Vec<(u64, Result<(), u32>)>,
 }
@@ -104,7 +105,7 @@ impl RequestService {
         }
     }
 
-    /// Whether nothing that was asked for of a part is under way: its reply has been placed, too.
+    /// Returns whether no request for a part is in progress: also its reply has been placed.
     pub(super) fn is_idle(&self, heap: u8) -> bool {
         !self.all.iter().any(|delivery| delivery.heap == heap && delivery.stage != ServedStage::Free)
     }
@@ -139,6 +140,7 @@ impl RequestService {
     ) -> u32 {
         let place = self.free.pop().unwrap_or(NONE);
         if let Some(delivery) = self.all.get_mut(place as usize) {
+            // The generation leaves the top bit clear, so it fits in the cookie beside the flags.
             let generation = delivery.generation.wrapping_add(1) & (u32::MAX >> 1);
             *delivery = ServedRequest { generation, heap, to, at, stage, how };
         }
@@ -152,7 +154,7 @@ impl RequestService {
         }
     }
 
-    /// Goes on with everything. Whether anything moved.
+    /// Progresses all requests. Returns whether anything advanced.
     pub(super) fn make_progress<N: MemberNetwork>(&mut self, network: &mut N, me: MemberRank) -> bool {
         if self.served.is_empty() {
             return false;
@@ -180,8 +182,9 @@ impl RequestService {
         member: usize,
     ) -> bool {
         let mut moved = false;
+        // At most one round of the box per pass, so that a fast peer does not delay the others.
         for _ in 0..POST_PLACES {
-            // Without a place a request waits where it is.
+            // Without a free entry the request stays in its box, and is taken by a later call.
             if self.free.is_empty() && self.grow_capacity(64).is_err() {
                 break;
             }
@@ -201,7 +204,7 @@ impl RequestService {
         moved
     }
 
-    /// Goes on with a request as far as there is room.
+    /// Continues a request as far as there is room.
     fn advance_request<N: MemberNetwork>(&mut self, network: &mut N, me: MemberRank, place: u32) {
         let Some(delivery) = self.all.get_mut(place as usize) else { return };
         let Some(served) = self.served.iter().find(|served| served.part.heap == delivery.heap) else {
@@ -238,6 +241,7 @@ impl RequestService {
             BeginOutcome::Begun(_) => delivery.stage = ServedStage::Replying,
             BeginOutcome::Busy => self.todo.push_back(place),
             BeginOutcome::Failed(_) => {
+                // Without a reply the peer's operation would never end, so the peer is notified by the control stream.
                 network.send_error_word(HeapAddress { offset: theirs.lost_word(), ..to }, 1);
                 self.release_request(place);
             }
@@ -256,6 +260,7 @@ impl RequestService {
             let place = cookie as u32;
             let generation = (cookie >> 32) as u32;
             let Some(delivery) = self.all.get_mut(place as usize) else { continue };
+            // The part may have been closed, and the place reused, while the copy ran.
             if delivery.generation != generation || delivery.stage != ServedStage::Moving {
                 continue;
             }
@@ -272,7 +277,7 @@ impl RequestService {
         moved
     }
 
-    /// A reply was placed, or cannot be: then that rank hears beside all links that there will be none.
+    /// Handles the completion of a reply. If it could not be placed, the rank is notified by the control stream that no reply will arrive.
     pub(super) fn on_replied<N: MemberNetwork>(
         &mut self,
         network: &mut N,
@@ -296,7 +301,7 @@ impl RequestService {
         self.release_request(place);
     }
 
-    /// Brings error words that others have set beside all links.
+    /// Copies error words that other ranks have set by the control stream to the device.
     pub(super) fn bring_error_words(&mut self) {
         let mut words = Vec::new();
         for ServedPart { part, .. } in &self.served {
@@ -305,7 +310,7 @@ impl RequestService {
                 if part.memory.load(of.error_word()) == Ok(0) {
                     continue;
                 }
-                // First this: what is set from here on says so again.
+                // The flag is cleared first: an error word that is set during this loop sets it again.
                 let _inside = part.memory.store(of.error_word(), 0);
                 let errors = peer.slots.iter().flat_map(|slots| (0..).map_while(|nth| slots.slot_at(nth)));
                 let set = errors.filter(|slot| part.memory.load(slot.error).is_ok_and(|word| word != 0));
@@ -314,7 +319,7 @@ impl RequestService {
         }
         for (heap, at, spoiled) in words {
             if self.free.is_empty() && self.grow_capacity(64).is_err() {
-                // Looked at again by the next call.
+                // The flag is set again, so that the next call retries.
                 let served = self.served.iter().find(|served| served.part.heap == heap);
                 let _inside = served.map(|served| served.part.memory.store(spoiled, 1));
                 continue;
@@ -326,7 +331,7 @@ impl RequestService {
     }
 }
 
-/// What is to be moved for a request, and what is to be replied.
+/// Returns the copy and the reply for a request.
 fn plan_request(
     part: &LocalPart,
     member: MemberRank,
@@ -334,6 +339,7 @@ fn plan_request(
 ) -> (PartRange, ServedStage, ReplyResult) {
     let refused = (PartRange { offset: 0, len: 0 }, ServedStage::Reply, Err((EntryStatus::Access, 0)));
     let Some((device, _)) = &part.device else { return refused };
+    // The request is written by another rank, so its range is checked against the part here.
     let inside = |addr, len| device.checked_address(addr, len).is_ok();
     match ask {
         OwnerAction::Bring { addr, len } if inside(addr, len) => {

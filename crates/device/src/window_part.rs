@@ -1,4 +1,4 @@
-//! A rank's part of a window, as the courier and those who serve others know it. Made by the code that makes windows.
+//! A rank's part of a window, as `proxy` and `service` use it. Created by the code that makes windows; plain data.
 
 use std::sync::Arc;
 
@@ -8,38 +8,39 @@ use trunkline_proto::wire::device_queue::{BOX_BYTES, PostRooms};
 
 use crate::region::DeviceCopier;
 
-/// A part of a window, as another rank has told of it.
+/// A part of a window at another rank, as that rank published it.
 #[derive(Clone, Debug)]
 pub struct RemotePart {
-    /// The heap that it is there; of a part whose words lie apart from its data, that of the words.
+    /// The heap at that rank; of a part with separate words, the heap of the words.
     pub heap: u8,
-    /// Where its boxes begin in that.
+    /// Offset of its post boxes in that heap.
     pub boxes: u64,
-    /// The network does not reach it, but memory beside it.
+    /// Whether the network reaches only host memory beside the part, and not the part itself.
     pub is_posted: bool,
-    /// What that rank raises here.
+    /// The slots here that that rank raises.
     pub slots: Vec<SlotLayout>,
 }
 
-/// This rank's part of a window, and those of all.
+/// This rank's part of a window, and the parts of all ranks.
 #[derive(Clone, Debug)]
 pub struct LocalPart {
-    /// The heap that the network knows it by; where its words lie apart from its data, that of the words.
+    /// The heap as the network names it; of a part with separate words, the heap of the words.
     pub heap: u8,
-    /// The bytes of that: the part itself, memory beside it, or its words.
+    /// The memory of that heap: the part itself, host memory beside it, or its words.
     pub memory: MemoryRange,
-    /// Where the boxes begin in it: one for each rank.
+    /// Offset of the post boxes in it, one per rank.
     pub boxes: u64,
-    /// The rooms of parts that are posted, behind the boxes.
+    /// The rooms of posted parts, behind the boxes.
     pub rooms: PostRooms,
-    /// The part, if it is a device's and posted, and who moves its bytes; of the courier alone, but on the stream of all who change it.
+    /// The part, if it is posted memory of a device, and its copier. Only the proxy uses this copier, but its copies share a stream with
+    /// all that change the part.
     pub device: Option<(MemoryRange, Arc<dyn DeviceCopier>)>,
-    /// By rank.
+    /// The parts, by rank.
     pub peers: Vec<RemotePart>,
 }
 
 impl LocalPart {
-    /// Bytes of the boxes for so many ranks.
+    /// Returns the size of the boxes for `ranks` ranks.
     #[must_use]
     pub const fn boxes_bytes(ranks: u64) -> u64 {
         ranks * BOX_BYTES

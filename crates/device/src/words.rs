@@ -1,5 +1,5 @@
-//! Memory of queues, signals and counters: words of this process that the protocol of `device-queue` reads and writes, and whoever is to be told
-//! that a doorbell was rung, or that somebody waits.
+//! Memory of queues, signals and counters: words of this process that the protocol of `device-queue` reads and writes. An optional observer
+//! is notified when a doorbell was rung, and at each poll of a wait. Used by producers and the executor.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,37 +9,37 @@ use std::time::Duration;
 use trunkline_device_queue::WordMemory as DeviceMemory;
 use trunkline_mem::{MemoryRange, OutOfMemory};
 
-/// Looks after which somebody who steps aside sleeps, and how long.
+/// Polls with a yield before a caller of `step_aside` sleeps, and the length of each sleep.
 const YIELDS: u32 = 64;
 /// See [`YIELDS`].
 const ASIDE: Duration = Duration::from_micros(100);
 
-/// Who executes entries, as producers see it.
+/// The executor, as producers see it.
 pub trait DoorbellObserver: Send + Sync {
-    /// A doorbell was rung, or a queue needs to be looked at: its bit is set.
+    /// Called after a bit was set: a doorbell was rung, or the queue needs a poll.
     fn on_doorbell(&self);
 
-    /// Somebody has looked for something that is not there yet.
+    /// Called after a fruitless poll of a wait.
     fn on_wait(&self);
 }
 
-/// Words by their offset.
+/// Words by their offset, with an optional observer.
 #[derive(Clone)]
 pub struct QueueWords {
     memory: MemoryRange,
-    /// What is read and written where there is nothing.
+    /// The word that is accessed in place of one that is out of bounds.
     spare: Arc<AtomicU64>,
     ringer: Option<Arc<dyn DoorbellObserver>>,
 }
 
 impl QueueWords {
-    /// The words of some memory, of which nobody is told.
+    /// Wraps memory without an observer.
     #[must_use]
     pub fn from_memory(memory: MemoryRange) -> Self {
         Self { memory, spare: Arc::default(), ringer: None }
     }
 
-    /// At least so many bytes, zeros, aligned to a page.
+    /// Allocates zeroed words of at least `bytes` bytes, aligned to a page.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -48,19 +48,20 @@ impl QueueWords {
         MemoryRange::try_heap(bytes.unwrap_or(usize::MAX)).map(Self::from_memory)
     }
 
-    /// The same words, and he is told.
+    /// Returns the same words with an observer.
     #[must_use]
     pub fn with_observer(&self, ringer: Arc<dyn DoorbellObserver>) -> Self {
         Self { ringer: Some(ringer), ..self.clone() }
     }
 
-    /// The memory that they lie in.
+    /// Returns the memory of the words.
     #[must_use]
     pub const fn as_memory(&self) -> &MemoryRange {
         &self.memory
     }
 
-    /// An offset outside is a bug of the caller; it reads and changes a word that nobody else has.
+    /// Returns the word at an offset. An offset out of bounds is a bug of the caller; the access then uses a word that no other thread
+    /// uses.
     #[inline]
     fn word_at(&self, at: u64) -> &AtomicU64 {
         let word = self.memory.atomic_word(at);
@@ -75,7 +76,7 @@ impl fmt::Debug for QueueWords {
     }
 }
 
-/// What a failed exchange reads with.
+/// Returns the order of the read of a failed exchange.
 const fn of_failure(order: Ordering) -> Ordering {
     match order {
         Ordering::SeqCst => Ordering::SeqCst,
@@ -105,8 +106,8 @@ impl DeviceMemory for QueueWords {
         self.word_at(at).fetch_add(value, order)
     }
 
-    /// Only bits of doorbells are set, so this is where the executor is told. Sequentially consistent, whatever was asked for: who falls
-    /// asleep says so before it looks at the bits once more.
+    /// The protocol sets only bits of doorbells this way, so this is where the observer is notified. The access is sequentially consistent
+    /// whatever the caller requests: a thread that falls asleep sets its flag, then reads the bits once more.
     #[inline]
     fn fetch_or(&self, at: u64, bits: u64, _: Ordering) -> u64 {
         let before = self.word_at(at).fetch_or(bits, Ordering::SeqCst);
@@ -157,14 +158,16 @@ impl DeviceMemory for QueueWords {
         }
     }
 
-    /// One instruction: the accesses around it are sequentially consistent, and so all threads see them in one order.
+    /// A sequentially consistent store is one instruction. The accesses around it are sequentially consistent too, so all threads see them
+    /// in one order.
     #[inline]
     fn store_fenced(&self, at: u64, value: u64) {
         self.word_at(at).store(value, Ordering::SeqCst);
     }
 
-    /// On x86-64 the change of the bits is a locked instruction, and so is what every submitter has done before: each a full fence of the processor, and none that the
-    /// compiler moves a store or load across. So the stores need none of their own, which take as long each as all else here.
+    /// On x86-64 the change of the bits is a locked instruction, and so is the exchange that each submitter made before. Each is a full
+    /// fence of the processor, and the compiler moves no access across them. So the two stores need no fences of their own, which would
+    /// dominate the cost of this function.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     fn store_both_fenced(&self, words: [trunkline_device_queue::StoredWord; 2], bits_at: u64, bits: u64) {
@@ -187,11 +190,14 @@ impl DeviceMemory for QueueWords {
 
     #[inline]
     fn is_same(&self, other: &Self) -> bool {
+        // Handles of one page are clones with different observers, so the addresses are compared.
         self.memory.addr() == other.memory.addr()
     }
 
     fn step_aside(&self, looks: u32) {
         self.pause();
+        // The awaited producer may be descheduled. Sleeps let it run also on a machine with one core, and make a bounded number of polls
+        // last long enough.
         if looks < YIELDS {
             std::thread::yield_now();
         } else {

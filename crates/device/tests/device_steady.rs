@@ -1,5 +1,5 @@
-//! Once queues are there and links are up, posting, executing and waiting allocate nothing, a few allocations for control streams aside.
-//! One test, so that nothing else allocates meanwhile.
+//! Once queues exist and links are connected, posting, executing and waiting allocate nothing, except for a few allocations for control
+//! streams. The file has one test, so that no other test allocates meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -138,7 +138,7 @@ fn nothing_is_allocated_for_an_entry() {
         post(1000);
         let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
         println!("{wire:?} {mode:?}, near {near}: {allocated} allocations for 11000 entries");
-        // A control stream is heard now and then; nothing grows with entries.
+        // A control stream is polled from time to time; nothing grows with entries.
         assert!(allocated <= if near { 0 } else { 40 }, "{wire:?} {mode:?}: {allocated} allocations");
     }
 }

@@ -1,4 +1,4 @@
-//! M2 on a GPU: the cases of `m2/main.rs` with NVIDIA's driver, and kernels that NVRTC compiles for the device. SKIPPED where there is none.
+//! M2 on a GPU: the cases of `m2/main.rs` with NVIDIA's driver, and kernels that NVRTC compiles for the device. SKIPPED without a GPU.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -21,13 +21,13 @@ use trunkline_mem::gpu::{GpuVendor, VendorDriver};
 use machine::{Machine, Place};
 
 fn open() -> Result<Machine, String> {
-    // Kernels of several ranks wait for each other, and for copies: none of their streams is to share a queue of the device.
+    // Kernels of several ranks wait for each other, and for copies, so none of their streams may share a queue of the device.
     // SAFETY: other threads of this process wait for this one, or are the test harness's, which reads no environment now.
     unsafe { std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32") };
     let gpu = VendorDriver::open(GpuVendor::Nvidia).map_err(|error| error.to_string())?;
     let device = gpu.open_device(0).map_err(|error| error.to_string())?;
     let program = kernels::load_kernels(&device).map_err(|error| error.to_string())?;
-    // Of ten million operations, as of all else: nanoseconds are this device's ticks.
+    // One limit for all cases, also for ten million operations. The device's ticks are nanoseconds.
     Ok(Machine {
         device,
         program,
@@ -86,7 +86,7 @@ fn an_abort_of_the_host_ends_a_kernel() {
     run("aborts", cases::aborts);
 }
 
-/// That a trap ends a kernel is not tried here: it ends all that the process has on the GPU.
+/// That a trap ends a kernel is not tested here: it would end all of the process's work on the GPU.
 #[test]
 fn a_wait_that_takes_too_long_ends_with_a_reason() {
     run("expired waits", cases::expires);

@@ -1,5 +1,5 @@
-//! The work that an entry asks for: done at once where both ends are in this process, else returned to be begun. Called by [`port`](super) for each entry that it
-//! executes; begins nothing itself.
+//! Plans the work of an entry: it is done at once if both ends are in this process, and otherwise returned. Called by [`entry_ops`](super) for
+//! each entry that it executes; it begins nothing itself.
 
 use trunkline_engine::rma::HeapAddress;
 use trunkline_mem::gpu::MemoryLocation;
@@ -14,7 +14,7 @@ use crate::region::EntryLocation;
 use crate::remaining_work::{EntryPlan, RemainingWork, plan_copy, plan_get, plan_put, plan_write_back};
 
 impl<N: MemberNetwork> EntryOps<N> {
-    /// Looks at an entry: done at once where both ends are in this process, else what is to be begun.
+    /// Plans an entry: completes it if both ends are in this process, and otherwise returns the work to begin.
     pub(super) fn plan_entry(&self, entry: &QueueEntry) -> Result<EntryPlan, EntryStatus> {
         match entry.work {
             EntryWork::Nop | EntryWork::Barrier | EntryWork::Wait { .. } | EntryWork::Show => {
@@ -23,14 +23,14 @@ impl<N: MemberNetwork> EntryOps<N> {
             EntryWork::Write { imm: Some(_), .. } | EntryWork::Notify { .. } => Err(UNSUPPORTED),
             EntryWork::Write { from, to, len, imm: None } => self.plan_write(from, to, len),
             EntryWork::WriteCounted { from, to, len, counter, key, poisoned, .. } => {
-                // A counter that cannot be raised is found before anything is written.
+                // A counter that cannot be raised must fail the entry before any byte is written.
                 let (counted, counter) =
                     self.regions.find_local(key, counter, if poisoned { 16 } else { 8 })?;
                 let is_word = (counted.memory.addr() as u64).wrapping_add(counter).is_multiple_of(8);
                 if !is_word {
                     return Err(EntryStatus::Access);
                 }
-                // Memory of a device, of which the host has no words: nothing here can add to it.
+                // The counter is in memory of a device without host memory for its words, so the host cannot add to it.
                 let has_words = counted.words.is_some() || counted.memory.atomic_word(counter).is_ok();
                 if !has_words {
                     return Err(EntryStatus::Access);
@@ -40,6 +40,7 @@ impl<N: MemberNetwork> EntryOps<N> {
             EntryWork::WriteInline { bytes, to } => {
                 let len = bytes.as_bytes().len() as u64;
                 match self.regions.locate_bytes(self.me, to.peer, to.key, to.addr, len)? {
+                    // An empty transfer is checked like any other, but needs no operation.
                     _ if len == 0 => Ok(EntryPlan::Done(0)),
                     EntryLocation::Here { memory, at, copies, words: Some(words), .. } => {
                         words.write(at, bytes.as_bytes()).map_err(|_| EntryStatus::Access)?;
@@ -49,7 +50,8 @@ impl<N: MemberNetwork> EntryOps<N> {
                         memory.write(at, bytes.as_bytes()).map_err(|_| EntryStatus::Access)?;
                         Ok(EntryPlan::Done(0))
                     }
-                    // The bytes are no longer there once the entry is executed, so no copy of the device can take them.
+                    // Inline bytes exist only in the entry, whose place may be reused, so an asynchronous copy by the device could not read
+                    // them. The network sends them.
                     EntryLocation::Reached { heap, at, .. } | EntryLocation::There { heap, at } => {
                         let to = HeapAddress { member: to.peer, heap, offset: at };
                         Ok(EntryPlan::Later(RemainingWork::Inline { to, bytes }, None))
@@ -107,7 +109,7 @@ impl<N: MemberNetwork> EntryOps<N> {
     ) -> Result<EntryPlan, EntryStatus> {
         let len = if poisoned { 16 } else { 8 };
         let (heap, offset) = match self.regions.locate_bytes(self.me, word.peer, word.key, word.addr, len)? {
-            // Of a device's memory the host changes its own bytes, and brings them there.
+            // A word of a device's memory is changed in its host memory, and copied to the device from there.
             EntryLocation::Here { memory, at, copies, words: Some(words), .. } => {
                 let old = words
                     .fetch_update(at, |old| Some(change.apply_to(old)))
@@ -115,7 +117,7 @@ impl<N: MemberNetwork> EntryOps<N> {
                 let value = if change.is_fetching() { old } else { 0 };
                 return Ok(EntryPlan::Changed(plan_write_back(copies, words, memory, at, 8)?, value));
             }
-            // Where NICs execute atomics, all of a word's are theirs.
+            // If NICs execute atomics, all atomics on a word must be theirs.
             EntryLocation::Here { heap: Some(heap), at, .. } if !self.network.can_execute_locally() => {
                 (heap, at)
             }
@@ -137,7 +139,7 @@ impl<N: MemberNetwork> EntryOps<N> {
             AtomicChange::SwapIf { expect, swap } => {
                 EntryPlan::Later(atomic(AtomicAction::CompareSwap { expect, swap }, true), None)
             }
-            // No network has these: they read the word and exchange it until nobody came in between.
+            // No network has these operations: they read the word, then compare and swap until no other change intervenes.
             AtomicChange::Max(_) | AtomicChange::AddMasked { .. } => {
                 EntryPlan::Later(atomic(AtomicAction::Fetch, true), Some((place, change, None)))
             }

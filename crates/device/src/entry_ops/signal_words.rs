@@ -1,4 +1,5 @@
-//! Words of signals and counters: what is added to them here, and the error words of those that will not be raised. Called by [`port`](super) and by the executor.
+//! Words of signals and counters: additions in this process, and the error words of those that will not be raised. Called by
+//! [`entry_ops`](super) and by the executor.
 
 use std::time::Instant;
 
@@ -13,18 +14,19 @@ use crate::region::EntryLocation;
 use crate::remaining_work::{EntryPlan, RemainingWork, plan_write_back};
 
 impl<N: MemberNetwork> EntryOps<N> {
-    /// Sets an error word of a region of this process that the CPU does not touch, by its bytes of the host. Whether there is such a region.
+    /// Sets an error word of a region that the CPU does not access, through its host memory. Returns whether there is such a region.
     pub fn set_region_error_word(&mut self, words: &MemoryRange, at: u64, poison: u64) -> bool {
         let heap = self.regions.of_words(words).map(|region| region.heap);
         heap.into_iter().for_each(|heap| self.set_own_error_word(heap, at, poison));
         heap.is_some()
     }
 
-    /// Sets an error word of a region of this process, by its heap, where no entry says it. Where the CPU does not touch the region, the word is brought
-    /// to it as any other: kernels of this process wait there.
+    /// Sets an error word of a region of this process, by its heap, for a failure that no entry names. If the CPU does not access the
+    /// region, the word is copied to it like any other: kernels of this process poll it there.
     pub(super) fn set_own_error_word(&mut self, heap: u8, at: u64, word: u64) {
         let Some(region) = self.regions.of_heap(heap) else { return };
         let beside = region.words.as_ref();
+        // Only the first failure is recorded.
         let _ = beside.unwrap_or(&region.memory).fetch_update(at, |old| (old == 0).then_some(word));
         let Some(words) = beside else { return };
         let Ok(rest) = plan_write_back(region.copies.as_ref(), words, &region.memory, at, 8) else {
@@ -35,12 +37,13 @@ impl<N: MemberNetwork> EntryOps<N> {
         }
     }
 
-    /// Adds to a word in memory of this process, if that takes nothing else: what it was.
+    /// Adds to a word in memory of this process, if that needs no other operation, and returns the old value.
     #[inline]
     pub(super) fn add_here(&self, at: PeerAddress, value: u64, poisoned: bool) -> Option<u64> {
         let len = if poisoned { 16 } else { 8 };
         match self.regions.locate_bytes(self.me, at.peer, at.key, at.addr, len).ok()? {
-            // Where NICs execute atomics, all of a word's are theirs; and of a device's memory the host changes its own bytes.
+            // If NICs execute atomics, all atomics on a word must be theirs, as a NIC's atomics and the CPU's are not atomic to each other.
+            // A word of a device's memory changes in its host memory, and needs a copy.
             EntryLocation::Here { memory, at, words: None, heap, .. }
                 if heap.is_none() || self.network.can_execute_locally() =>
             {
@@ -50,7 +53,7 @@ impl<N: MemberNetwork> EntryOps<N> {
         }
     }
 
-    /// Raises a counter of this process. Nothing waits for its end, but if it fails the counter is poisoned.
+    /// Raises a counter of this process. No caller awaits the outcome; if it fails, the counter is poisoned.
     pub(super) fn raise_word(&mut self, queue: u32, at: PeerAddress, value: u32, poisoned: bool) {
         let failed = |status| PoisonWord { status, queue };
         match self.plan_atomic(at, AtomicChange::Add(value.into()), poisoned) {
@@ -65,12 +68,12 @@ impl<N: MemberNetwork> EntryOps<N> {
                 }
                 self.advance_op(flight);
             }
-            // The region has ended meanwhile.
+            // The region has been removed meanwhile.
             Err(status) => self.set_error_word(at, poisoned, failed(status)),
         }
     }
 
-    /// Sets the error word of what will not be changed.
+    /// Sets the error word of a word that will not be changed.
     pub(super) fn set_error_word(&mut self, at: PeerAddress, poisoned: bool, poison: PoisonWord) {
         let word = poison.to_word();
         let Some(error) = self.regions.error_word(self.me, at.peer, at.key, at.addr, poisoned) else {
@@ -95,11 +98,12 @@ impl<N: MemberNetwork> EntryOps<N> {
                 let Some(at) = self.allocate_op(OpOwner::Nobody, rest) else { return };
                 if let Some(flight) = self.flights.get_mut(at as usize) {
                     flight.poison = Some((place, word));
+                    // The link may have stalled. If so, `resend_late_error_words` uses the control stream.
                     self.poisons.push((at, flight.generation, Instant::now()));
                 }
                 self.advance_op(at);
             }
-            // No such word: nobody can wait for it.
+            // No such word exists, so no thread can wait for it.
             Err(_) => {}
         }
     }

@@ -1,4 +1,5 @@
-//! Signals that members raise in memory of this process, which are poisoned when a member is gone. The executor looks now and then.
+//! Signals that members raise in memory of this process. The executor polls the members' liveness from time to time, and poisons these
+//! signals when a member is gone.
 
 use trunkline_device_queue::SlotLayout;
 use trunkline_mem::{MemoryRange, OutOfMemory};
@@ -9,7 +10,7 @@ use super::QueueExecutor;
 use crate::network::MemberNetwork;
 use trunkline_engine::rma::MemberRank;
 
-/// Signals that a member raises here.
+/// Signals that one member raises here.
 #[derive(Debug)]
 pub(super) struct WatchedSignals {
     member: MemberRank,
@@ -19,7 +20,7 @@ pub(super) struct WatchedSignals {
 }
 
 impl<N: MemberNetwork> QueueExecutor<N> {
-    /// A member raises these signals in this memory, or those of a region whose `words` it is: when it is gone they are poisoned.
+    /// Registers signals that a member raises in `memory`, which may be the `words` of a region. They are poisoned when the member is gone.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -35,7 +36,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         Ok(())
     }
 
-    /// Nobody waits any more for signals in this memory.
+    /// Unregisters the signals in this memory: no thread waits for them any more.
     pub fn unwatch_memory(&mut self, memory: &MemoryRange) {
         self.watched.retain(|watched| watched.memory.addr() != memory.addr());
     }
@@ -46,12 +47,13 @@ impl<N: MemberNetwork> QueueExecutor<N> {
             if !jobs.network_mut().is_gone(watched.member) {
                 return true;
             }
-            // No queue of this process has failed, so none is named.
+            // No queue of this process has failed, so the poison names no queue.
             let word = PoisonWord { status: EntryStatus::PeerDead, queue: u32::MAX }.to_word();
             for slot in (0..watched.count).filter_map(|number| watched.slots.slot_at(number)) {
                 if jobs.set_region_error_word(&watched.memory, slot.error, word) {
                     continue;
                 }
+                // The first failure is kept: it may explain more than the death of the member.
                 let _ = watched.memory.fetch_update(slot.error, |old| (old == 0).then_some(word));
             }
             false

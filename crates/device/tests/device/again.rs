@@ -1,11 +1,12 @@
-//! Queues that are given back, and others that have their numbers.
+//! Queues that are ended, and later queues with the same numbers.
 
 use trunkline_device_queue::{EntryTicket, PollLimit, WaitError};
 use trunkline_proto::wire::device_queue::{EntryStatus, EntryWork, QueueEntry};
 
 use crate::ranks::{NEAR, WAYS, done, few, patience};
 
-/// Queues come and go, with their companions: an executor of six has as many again once they are given back, and a ticket is of the queue that it was given by.
+/// Queues are created and ended, with their companions: an executor of six has room for as many again, and a ticket belongs to the queue
+/// that issued it.
 #[test]
 fn queues_that_are_given_back_make_room_for_others() {
     for way in WAYS {
@@ -48,13 +49,13 @@ fn queues_that_are_given_back_make_room_for_others() {
     }
 }
 
-/// What is under way on a queue that is given back ends first: until then its number is nobody else's.
+/// Operations in progress on an ended queue end first: until then its number is not reused.
 #[test]
 fn a_queue_that_is_given_back_under_way_ends_first() {
     let ranks = few(2, NEAR, 1);
     let rank = &ranks[0];
     let queue = rank.queues.make_queue(8).unwrap();
-    // Nothing executes it: it is reserved, written and published by hand, and the bell is rung only here.
+    // No pass executes the entry: it is reserved, written and published by hand, and the doorbell is rung only here.
     let ticket = rank.queues.with_executor(|_| {
         queue.post(&[rank.signal(1, 0, 1), rank.signal(1, 0, 1)], &mut PollLimit(1)).unwrap()
     });

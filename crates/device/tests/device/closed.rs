@@ -1,4 +1,5 @@
-//! A window in memory of a device that ends while something of it is under way: its owner replies no more, and whoever waits hears of it.
+//! A window in memory of a device that ends while some of its operations are in progress: the owner no longer replies, and the waiters
+//! fail.
 
 use trunkline_device::{BeginOutcome, LocalPart, MemberNetwork, NetworkCompletion, ProxyNetwork, RemotePart};
 use trunkline_engine::rma::HeapAddress;
@@ -10,7 +11,7 @@ use trunkline_proto::wire::device_queue::{EntryStatus, PostRooms};
 const RANKS: u64 = 2;
 const BOXES: u64 = 4096;
 
-/// Places everything at once, and nobody there replies.
+/// Places everything at once; the owner never replies.
 #[derive(Debug, Default)]
 struct Mute {
     ended: Vec<u64>,
@@ -71,7 +72,7 @@ fn what_is_under_way_when_a_window_ends_has_failed() {
         let mut courier = ProxyNetwork::new(Mute::default()).unwrap();
         (0..=others).for_each(|heap| courier.open_window(part(heap + 3)).unwrap());
         let at = |heap| HeapAddress { member: 1, heap, offset: 64 };
-        // One has been asked for, one has not yet, and one is shown first.
+        // One request is sent, one is not sent yet, and one is a get.
         let mut ended = Vec::new();
         assert_eq!(courier.put(7, at(3), PutSource::Heap(bytes(8))), BeginOutcome::Begun(8));
         courier.make_progress(&mut ended);

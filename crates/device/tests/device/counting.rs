@@ -1,4 +1,4 @@
-//! T10: more bytes than 32 bits count, over a network that moves none and notes where each would go.
+//! T10: more bytes than 32 bits count, over a network that moves none and records each target.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +17,7 @@ use trunkline_proto::wire::device_queue::{LocalAddress, PeerAddress};
 use crate::ranks::patience;
 
 const GIB: u64 = 1 << 30;
-/// No network takes more at once than this one.
+/// Most bytes that the network accepts at once.
 const MOST: u64 = (64 << 20) + 4096;
 
 type Pieces = Arc<Mutex<Vec<(u64, u64, u64)>>>;
@@ -86,7 +86,7 @@ fn more_than_4_gib_is_put_to_the_last_byte_once() {
         let pieces = Pieces::default();
         let network = Counting { pieces: Arc::clone(&pieces), ..Counting::default() };
         let queues = DeviceQueues::start(network, 2, mode).unwrap();
-        // Its pages are never touched.
+        // The pages are never accessed.
         let memory = MemoryRange::heap(7 << 30);
         let table = ErrorTable::default();
         let own =

@@ -1,5 +1,5 @@
-//! T19: the other rank is another process, which stops, or dies; and an executor that ends, after which another begins. Also what is said
-//! beside links that carry nothing any more.
+//! T19: the other rank is another process, which is stopped or dies. Also an executor that ends, after which another starts, and error
+//! words by the control stream when links carry nothing any more.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -75,7 +75,8 @@ fn card(text: &str) -> [u8; CARD_BYTES] {
     bytes.try_into().unwrap()
 }
 
-/// Rank 1, when it is started as such: it raises signal 0 of the other for ever, and says what becomes of signal 1 of its own.
+/// Rank 1, in a process started with that role: raises signal 0 of the other rank until it is killed, and reports how the wait for its own
+/// signal 1 ends.
 #[test]
 fn as_the_other_process() {
     let Ok(theirs) = std::env::var(CARD) else { return };
@@ -197,7 +198,7 @@ fn a_dead_peer_reaches_every_waiter() {
             assert!(told - died < BOUND && failed - died < BOUND);
             died
         });
-        // And whoever comes later.
+        // Also posts after the death fail.
         let late = rank.queues.make_queue(8).unwrap();
         let ticket = late.post(&[rank.signal(1, 7, 1)], &mut patience()).unwrap();
         assert!(matches!(late.wait(ticket, &mut patience()), Err(WaitError::Failed(_))));
@@ -205,7 +206,7 @@ fn a_dead_peer_reaches_every_waiter() {
     }
 }
 
-/// It takes nothing, so its own waiter cannot hear of a failure yet; those here do, at once.
+/// The stopped rank reads nothing, so its own waiter sees no failure yet; waiters of this rank fail at once.
 #[test]
 fn a_stopped_peer_keeps_nobody_waiting_here_and_hears_when_it_goes_on() {
     for tcp in [false, true] {
@@ -229,7 +230,7 @@ fn a_stopped_peer_keeps_nobody_waiting_here_and_hears_when_it_goes_on() {
     }
 }
 
-/// Links whose atomics all fail, while control streams live.
+/// Links whose atomics all fail, while control streams work.
 struct Broken(RmaNetwork<Over>);
 
 impl MemberNetwork for Broken {
@@ -294,7 +295,7 @@ fn a_remote_waiter_hears_by_the_control_stream() {
         let Err(WaitError::Poisoned(poison)) = seen else { panic!("{way:?}: {seen:?}") };
         assert_eq!((poison.status, poison.queue), (EntryStatus::Network, queue.queue_shape().number()));
         assert!(began.elapsed() < BOUND, "{way:?}: {:?}", began.elapsed());
-        // An error word that says something stays.
+        // An error word that is not 0 is kept.
         let slot = ranks[1].slot(9);
         assert!(ranks[0].job.send_error_word(1, 0, slot.error, 77).unwrap());
         assert!(ranks[0].job.send_error_word(1, 0, slot.error + 16, 78).unwrap());
@@ -305,7 +306,7 @@ fn a_remote_waiter_hears_by_the_control_stream() {
     }
 }
 
-/// Replaces a rank's executor by another one, which the other rank reaches and is reached by under the same keys.
+/// Replaces a rank's executor by another one, with the same keys in both directions.
 fn begin_anew(ranks: &mut [Rank], which: usize, mode: ExecutorMode) {
     let network = RmaNetwork::new(Arc::clone(&ranks[which].job)).unwrap();
     let queues = DeviceQueues::start(network, 64, mode).unwrap();
@@ -323,7 +324,7 @@ fn an_executor_that_ends_makes_room_for_another() {
     for way in [SHM, TCP] {
         let mut ranks = ranks(2, way);
         let idle = ranks[1].job.in_use();
-        // More often than a process has places for contexts.
+        // More often than a process has room for contexts.
         for round in 1..=80 {
             let queue = ranks[0].queues.make_queue(8).unwrap();
             done(&queue, &[ranks[0].write(0, 1, 0, 1000), ranks[0].signal(1, 0, 1)]);
@@ -347,7 +348,7 @@ fn an_executor_that_ends_makes_room_for_another() {
     }
 }
 
-/// Whoever has a queue of an executor that has ended hears of it, also of entries that were under way.
+/// Users of a queue whose executor has ended get an error, also for entries that were in progress.
 #[test]
 fn an_executor_that_ends_tells_who_waits() {
     for mode in [ExecutorMode::Thread, ExecutorMode::Inline] {
@@ -362,7 +363,7 @@ fn an_executor_that_ends_tells_who_waits() {
             let waits = scope.spawn(|| queue.wait(ticket, &mut patience()));
             std::thread::sleep(Duration::from_millis(10));
             begin_anew(&mut ranks, 0, mode);
-            // It looks before the executor has flushed the entry, or after it.
+            // The poll runs before the executor has flushed the entry, or after it.
             let ended = waits.join().unwrap();
             let status = match ended {
                 Err(WaitError::Aborted(why)) => why.status,
@@ -372,7 +373,7 @@ fn an_executor_that_ends_tells_who_waits() {
             assert_eq!(status, EntryStatus::Abandoned);
         });
         assert!(began.elapsed() < BOUND, "{mode:?}: {:?}", began.elapsed());
-        // And whoever comes later.
+        // Also later posts fail.
         if let Ok(ticket) = queue.post(&[ranks[0].signal(0, 0, 1)], &mut patience()) {
             let ended = queue.wait(ticket, &mut patience());
             assert!(matches!(ended, Err(WaitError::Aborted(_) | WaitError::Failed(_))), "{ended:?}");
@@ -381,7 +382,7 @@ fn an_executor_that_ends_tells_who_waits() {
     }
 }
 
-/// A network whose operations never end, and what was said beside it.
+/// A network whose operations never end, and the error words sent by the control stream.
 #[derive(Debug)]
 struct Stuck(Arc<Mutex<Vec<u64>>>);
 
@@ -421,7 +422,7 @@ impl MemberNetwork for Stuck {
     }
 }
 
-/// Signals and counters that will not be raised any more are poisoned, of entries under way and of those behind them, however many.
+/// Signals and counters that will not be raised any more are poisoned, for all entries in progress and behind them.
 #[test]
 fn an_executor_that_ends_poisons_all_that_it_leaves() {
     const SIGNALS: u32 = 300;
@@ -466,7 +467,7 @@ fn an_executor_that_ends_poisons_all_that_it_leaves() {
     }
 }
 
-/// A queue has one companion and a companion none, however often they are asked for; and who ends makes none.
+/// A queue has one companion and a companion none, however often one is requested. An executor that ends creates none.
 #[test]
 fn companions_are_made_once_and_not_at_the_end() {
     let said = Arc::new(Mutex::new(Vec::new()));

@@ -1,4 +1,4 @@
-//! A failed entry reaches everybody who waits for it or for something behind it: by ticket, by counter, and the other rank's by signal.
+//! A failed entry reaches all waiters for it and for entries behind it: by ticket, by counter, and at the other rank by signal.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use trunkline_proto::wire::device_queue::{AbortWord, EntryStatus, EntryWork, Loc
 
 use crate::ranks::{BARE, Rank, TABLE, WAYS, Way, bytes_of, done, patience, ranks};
 
-/// What the specification gives an error to reach all waiters.
+/// The time that the specification allows for an error to reach all waiters.
 const BOUND: Duration = Duration::from_millis(100);
-/// How often a script is tried that takes longer than that.
+/// Attempts for a script that takes longer.
 const TRIES: u32 = 3;
 /// Operations of the script.
 const SCRIPT: u32 = 32;
 
-/// The script: writes, reads, and every fourth a signal of the other rank.
+/// The script: writes, reads, and in every fourth entry a signal of the other rank.
 fn script(rank: &Rank, at: u32) -> QueueEntry {
     match at % 4 {
         0 => rank.write(u64::from(at) * 100, 1, u64::from(at) * 100, 100),
@@ -27,12 +27,12 @@ fn script(rank: &Rank, at: u32) -> QueueEntry {
     }
 }
 
-/// The same entry, and no region contains what it names.
+/// The same entry, with addresses that no region contains.
 fn broken(rank: &Rank, at: u32) -> QueueEntry {
     let nowhere = LocalAddress { addr: u64::MAX - 1000, key: rank.keys[0].to_bits() };
     match script(rank, at).work {
         EntryWork::Atomic { at, change, .. } => {
-            // A wild address has no poison word; who fails behind it has.
+            // A wild address has no poison word; the entries behind it have one.
             QueueEntry::new(EntryWork::Atomic {
                 at: trunkline_proto::wire::device_queue::PeerAddress { peer: 77, ..at },
                 change,
@@ -47,7 +47,7 @@ fn broken(rank: &Rank, at: u32) -> QueueEntry {
     }
 }
 
-/// Posts the script with a broken entry; how long it took until all who wait had been told.
+/// Posts the script with a broken entry. Returns the time until all waiters have failed.
 fn break_at(rank: &Rank, other: &Rank, way: Way, bad: u32) -> Duration {
     let queue = rank.queues.make_queue(SCRIPT).unwrap();
     let companion = rank.queues.make_queue(64).unwrap();
@@ -74,7 +74,7 @@ fn break_at(rank: &Rank, other: &Rank, way: Way, bad: u32) -> Duration {
     let counter = rank.slot(counted).wait(&rank.words(), SlotCondition::AtLeast(1), &mut patience());
     let Err(WaitError::Poisoned(poison)) = counter else { panic!("{way:?}: counter {counter:?}") };
     assert!(rank.slot(counted).clear_poison(&rank.words(), poison));
-    // Of the one whose own address is wild no rank has the word.
+    // No rank has the word of an atomic whose own address is wild.
     for slot in (0..SCRIPT).filter(|&at| at % 4 == 3 && at != bad) {
         let seen = other.wait_signal(slot, before[slot as usize] + 1);
         match slot {
@@ -88,13 +88,13 @@ fn break_at(rank: &Rank, other: &Rank, way: Way, bad: u32) -> Duration {
     began.elapsed()
 }
 
-/// T8: of each script. One during which the machine does something else is tried again; what is late by itself is late again.
+/// T8: for each script. A slow attempt is repeated, as the machine may have been busy; a defect is slow again.
 #[test]
 fn an_error_at_each_place_of_a_script_reaches_every_waiter() {
     for way in WAYS {
         let ranks = ranks(2, way);
         let (rank, other) = (&ranks[0], &ranks[1]);
-        // The links are there.
+        // The links are connected.
         done(&rank.queues.make_queue(4).unwrap(), &[rank.signal(1, 4000, 1)]);
         let mut times = Vec::new();
         for bad in 0..SCRIPT {
@@ -129,7 +129,8 @@ fn bare_signals_are_poisoned_in_their_table() {
     }
 }
 
-/// A WRITE that raises a counter here, behind one that fails: the counter is poisoned, whichever kind it is; one before that is raised.
+/// A WRITE that raises a local counter, behind a failed entry: the counter is poisoned, of either kind. A counter before the failure is
+/// raised.
 #[test]
 fn counters_of_writes_are_poisoned() {
     for way in WAYS {
@@ -154,7 +155,7 @@ fn counters_of_writes_are_poisoned() {
     }
 }
 
-/// T9: whatever was under way, an abort ends all waits, and nothing is executed once it was seen.
+/// T9: whatever is in progress, an abort ends all waits, and nothing is executed once the engine has read it.
 #[test]
 fn an_abort_ends_all_waits_and_nothing_comes_after_it() {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
@@ -187,13 +188,13 @@ fn an_abort_ends_all_waits_and_nothing_comes_after_it() {
                 scope.spawn(move || {
                     let mut budget = patience();
                     while other.slot(slot).read_value(&other.words()) < stop && budget.spend_poll() {
-                        // Its executor goes on for who waits.
+                        // The waiters drive its executor.
                         other.words().pause();
                     }
                     assert!(aborter.abort(why));
                 });
                 for waiter in waiters {
-                    // Whoever was still at it hears of it; who was through did not need to.
+                    // Waiters that were not done get an error; those that were done need none.
                     if let Err(error) = waiter.join().unwrap() {
                         let is_it = matches!(error, WaitError::Aborted(told) if told == why)
                             || matches!(error, WaitError::Failed(fault) if fault.status == EntryStatus::Aborted);
@@ -201,7 +202,7 @@ fn an_abort_ends_all_waits_and_nothing_comes_after_it() {
                     }
                 }
             });
-            // What comes is flushed, so nothing changes any more.
+            // Later entries are flushed, so nothing changes any more.
             let late = queue.post(&[rank.signal(1, slot, 1 << 32)], &mut patience());
             if let Ok(late) = late {
                 assert!(queue.wait(late, &mut patience()).is_err(), "{way:?}");

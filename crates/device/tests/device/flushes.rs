@@ -1,4 +1,5 @@
-//! Words that lie apart from the data of a part, and flushes behind writes of NICs to memory of a device: over a network that notes its requests, and ends them when the test says so.
+//! Words that lie apart from the data of a part, and flushes behind writes of NICs to memory of a device. The network records its requests,
+//! and ends them when the test triggers it.
 
 use std::sync::{Arc, Mutex};
 
@@ -146,7 +147,7 @@ fn puts_end_when_their_bytes_are_flushed() {
         let last = HeapAddress { offset: 1099, ..THERE };
         assert!(matches!(asked[..], [(_, Asked::Get(from, UNREAD))] if from == last), "{asked:?}");
         assert_eq!(bench.end(asked[0].0, Ok(0)), [NetworkCompletion { cookie: 7, how: Ok(0) }]);
-        // Told once.
+        // Reported once.
         assert_eq!(bench.end(asked[0].0, Ok(0)), []);
     }
 }
@@ -200,7 +201,7 @@ fn flushes_that_find_no_room_begin_later() {
         [NetworkCompletion { cookie: 7, how: Err(failure) }],
         "as it ended"
     );
-    // A put that fails is not flushed, and one that does not begin is none.
+    // A failed put is not flushed, and neither is one that did not begin.
     let _begun = bench.network.put(6, THERE, PutSource::Heap(HERE));
     let put = bench.asked()[0].0;
     assert_eq!(bench.end(put, Err(failure)), [NetworkCompletion { cookie: 6, how: Err(failure) }]);

@@ -1,4 +1,4 @@
-//! Groups of threads whose leader posts and waits for all of them: a group goes on, or stops, as one.
+//! Groups of threads whose leader posts and waits for all of them: a group continues or stops as one.
 
 use std::sync::Barrier;
 
@@ -11,12 +11,12 @@ use crate::ranks::{Rank, WAYS, patience, ranks};
 
 /// Threads of a group, its leader with them.
 const THREADS: usize = 4;
-/// Rounds after which a group is through.
+/// Rounds after which a group is done.
 const ROUNDS: u32 = 60;
-/// Where verdicts are, one behind another.
+/// Offsets of the verdicts.
 const VERDICTS: u64 = 3 << 20;
 
-/// In which round a thread stopped, and why; after the last one if all was well.
+/// The round in which a thread stopped, and why; a round after the last one if nothing failed.
 type Stopped = (u32, Result<(), WaitError>);
 
 struct Group<'a> {
@@ -36,7 +36,7 @@ impl<'a> Group<'a> {
         Self { rank, queue, slot, verdict, meets: Barrier::new(THREADS) }
     }
 
-    /// What one thread of it does, and how that ends.
+    /// Runs one thread of the group. Returns how it ended.
     fn run(&self, is_leader: bool) -> Stopped {
         for round in 1..=ROUNDS {
             let end =
@@ -58,7 +58,7 @@ impl<'a> Group<'a> {
         end
     }
 
-    /// All of its threads; the leader's end comes first.
+    /// Runs all threads of the group. The leader's end is the first element.
     fn play(&self) -> Vec<Stopped> {
         std::thread::scope(|scope| {
             let threads =
@@ -88,7 +88,7 @@ fn an_abort_ends_each_group_as_one() {
                 let played = groups.each_ref().map(|group| scope.spawn(|| group.play()));
                 let mut budget = patience();
                 while other.slot(slot).read_value(&other.words()) < stop && budget.spend_poll() {
-                    // Its executor goes on for who waits.
+                    // The waiters drive its executor.
                     other.words().pause();
                 }
                 assert!(queue.abort(why), "{way:?}");

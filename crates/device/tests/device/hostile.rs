@@ -9,7 +9,7 @@ use trunkline_proto::wire::device_queue::{
 
 use crate::ranks::{BYTES, Rank, SLOTS, TABLE, WAYS, bytes_of, done, patience, pattern, ranks};
 
-/// How a queue of its own ends with this entry.
+/// How a queue ends that contains only this entry.
 fn status_of(rank: &Rank, entry: QueueEntry) -> EntryStatus {
     let queue = rank.queues.make_queue(4).unwrap();
     let ticket = queue.post(&[entry], &mut patience()).unwrap();
@@ -50,7 +50,7 @@ fn keys_and_bounds_are_checked() {
                     change: AtomicChange::Add(1),
                     poisoned: false,
                 }),
-                // Its poison word is outside.
+                // The poison word is out of bounds.
                 QueueEntry::new(EntryWork::Atomic {
                     at: at(end - 8),
                     change: AtomicChange::Add(1),
@@ -76,14 +76,14 @@ fn keys_and_bounds_are_checked() {
         assert_eq!(status_of(rank, QueueEntry::new(EntryWork::Notify { peer: 1, imm: 3 })), UNSUPPORTED);
         let told = EntryWork::Write { from: from(0), to: rank.at(1, 0), len: 8, imm: Some(1) };
         assert_eq!(status_of(rank, QueueEntry::new(told)), UNSUPPORTED);
-        // And all goes on for others.
+        // Other queues still work.
         rank.memory.write(0, &pattern(64, 1)).unwrap();
         done(&rank.queues.make_queue(4).unwrap(), &[rank.write(0, 1, 0, 64)]);
         assert!(bytes_of(&ranks[1].memory, 0, 64) == pattern(64, 1));
     }
 }
 
-/// A WRITE whose counter lies in this memory is refused, and nothing of it is written.
+/// A WRITE whose counter lies in this memory is refused, and none of its bytes is written.
 fn refuses_a_counter_in(memory: impl Fn() -> MemoryRange) {
     for way in WAYS {
         let ranks = ranks(2, way);
@@ -105,20 +105,20 @@ fn refuses_a_counter_in(memory: impl Fn() -> MemoryRange) {
     }
 }
 
-/// A counter is a word where it lies in memory, whatever offset names it.
+/// Alignment of a counter depends on its address, not on its offset.
 #[test]
 fn a_counter_that_lies_across_words_is_refused_before_anything_is_written() {
     refuses_a_counter_in(|| MemoryRange::heap(4096).sub_range(4, 1024).unwrap());
 }
 
-/// Nor is it one where nothing of this process changes words: in memory of a device that has none of the host beside it.
+/// A counter is refused in memory where this process cannot change words: memory of a device without host memory beside it.
 #[test]
 fn a_counter_that_nobody_here_can_raise_is_refused_before_anything_is_written() {
     // SAFETY: of a device, so nothing here touches it, whether it is there or not.
     refuses_a_counter_in(|| unsafe { MemoryRange::from_raw(1 << 40, 4096, MemoryKind::Device(0)) });
 }
 
-/// A key of a region that has ended names nothing, also when another region has its number.
+/// A key of a removed region names nothing, also if another region has its number.
 #[test]
 fn keys_end_with_their_regions() {
     for way in WAYS {
@@ -140,11 +140,11 @@ fn keys_end_with_their_regions() {
         assert_eq!(status_of(rank, rank.signal(0, 0, 1)), EntryStatus::Stale, "{way:?}");
         assert_eq!(memory.load(SLOTS).unwrap(), 0, "{way:?}");
         assert!(rank.queues.remove_region(key).is_none());
-        // A key that is yet to come.
+        // A key that was not issued yet.
         let ahead = LocalAddress { key: again.unwrap().to_bits() + (1 << 8), addr: 0 };
         let entry = EntryWork::Write { from: ahead, to: rank.at(1, 0), len: 8, imm: None };
         assert_eq!(status_of(rank, QueueEntry::new(entry)), EntryStatus::Access, "{way:?}");
-        // And one of the other rank.
+        // A key of the other rank.
         let other = ranks[1].keys[1];
         rank.queues.with_executor(|executor| executor.regions_mut().remove_remote_region(1, other));
         let from = LocalAddress { key: again.unwrap().to_bits(), addr: 0 };
@@ -153,7 +153,7 @@ fn keys_end_with_their_regions() {
     }
 }
 
-/// What lies in the ring is not what a producer's own code writes.
+/// Bytes in the ring that a correct producer never writes.
 #[test]
 fn words_that_are_no_entry_end_the_queue() {
     for way in WAYS {

@@ -1,5 +1,5 @@
-//! Bytes that arrive late and in any order: a device whose copies finish long after they began, and a network that places pieces as it
-//! likes, while what changes words is quick. Nobody may see a signal before its bytes.
+//! Bytes that arrive late and in any order: a device whose copies finish long after they began, and a network that places pieces in random
+//! order, while atomics are fast. No signal may be visible before its bytes.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +17,7 @@ use trunkline_proto::wire::device_queue::{AtomicChange, EntryWork, LocalAddress,
 
 use crate::ranks::{BYTES, INLINE, NEAR, SLOTS, TABLE, bytes_of, patience, pattern, ranks};
 
-/// Looks before the next copy or piece lands.
+/// Polls before the next copy or piece lands.
 const LATE: u32 = 50;
 
 fn random(state: &mut u64) -> u64 {
@@ -25,7 +25,7 @@ fn random(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-/// Bytes in a memory, from there on.
+/// A position in a memory.
 type From = (MemoryRange, u64);
 
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl Late {
         self.pending.push((cookie, from, to, len));
     }
 
-    /// One lands now and then, whichever.
+    /// Lets a random one land, from time to time.
     fn land(&mut self) -> Option<u64> {
         self.looks += 1;
         if !self.looks.is_multiple_of(LATE) || self.pending.is_empty() {
@@ -93,7 +93,7 @@ fn a_signal_waits_for_late_copies_of_a_device() {
             let mut entries: Vec<_> = (0..6).map(|nth| write(nth * 500)).collect();
             entries.push(ranks[0].signal(1, 0, 1));
             let ticket = queue.post(&entries, &mut patience()).unwrap();
-            // Its executor goes on by who waits: the sender, where there is no thread.
+            // The waiters drive its executor: the sender, if there is no thread.
             let seen = std::thread::scope(|scope| {
                 let sender = scope.spawn(|| queue.wait(ticket, &mut patience()));
                 let seen = ranks[1].wait_signal(0, round);
@@ -106,7 +106,7 @@ fn a_signal_waits_for_late_copies_of_a_device() {
     }
 }
 
-/// Member 1 is memory of this process; pieces of a kilobyte land when they like, words change at once.
+/// Member 1 is memory of this process. Pieces of a kilobyte land at random times; words change at once.
 #[derive(Debug)]
 struct Unordered {
     own: MemoryRange,
@@ -210,7 +210,7 @@ fn a_signal_waits_for_all_pieces_of_its_bytes() {
                     change: AtomicChange::Add(1),
                     poisoned: true,
                 }),
-                // What is read comes in pieces as well.
+                // Reads are cut into pieces as well.
                 QueueEntry::new(EntryWork::Read {
                     into: LocalAddress { addr: 1 << 19, ..from },
                     from: to(64),

@@ -1,5 +1,5 @@
-//! A link that is lost while both processes live. Nothing is dialled again by the same executor: every waiter of what goes that way hears of it, and so does whoever posts later.
-//! Another executor dials anew.
+//! A link that is lost while both processes live. The same executor does not connect again: all waiters for entries on that link fail, and
+//! so do later posts. Another executor connects again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -96,7 +96,7 @@ impl Rank {
     }
 }
 
-/// A link tells no more than that nothing comes by it.
+/// A lost link only means that nothing arrives through it.
 fn is_unreached<T: std::fmt::Debug>(how: &Result<T, WaitError>) -> bool {
     let unreached = [EntryStatus::Network, EntryStatus::PeerDead];
     match how {
@@ -120,7 +120,7 @@ fn a_lost_link_reaches_every_waiter_and_is_refused_from_then_on() {
             let counter = scope.spawn(|| (here.wait_slot(2, 1), Instant::now()));
             std::thread::sleep(Duration::from_millis(10));
             here.dead[0].store(true, Ordering::Relaxed);
-            // Until an entry finds the link lost they are executed, or are under way.
+            // Until an entry finds the link lost, entries are executed or in progress.
             let (ticket, lost) = loop {
                 let began = Instant::now();
                 let entries = [here.write(100_000), here.raise(1, 5)];
@@ -131,7 +131,7 @@ fn a_lost_link_reaches_every_waiter_and_is_refused_from_then_on() {
             };
             let told = Instant::now();
             assert!(is_unreached(&ticket), "{wire:?}: {ticket:?}");
-            // What comes behind a failure: a signal there, a counter here.
+            // Entries behind a failure: a signal at the other rank, a local counter.
             let behind = here.queues.make_queue(16).unwrap();
             let refused = here.try_once(&behind, &[here.write(8), here.raise(1, 1)]);
             assert!(is_unreached(&refused), "{wire:?}: {refused:?}");
@@ -154,14 +154,14 @@ fn a_lost_link_reaches_every_waiter_and_is_refused_from_then_on() {
             );
             assert!(told - lost < BOUND && heard - told < BOUND && counted - told < BOUND, "{wire:?}");
         });
-        // Both live, so no other signal was given up; and nobody is dialled again, though the NIC is back.
+        // Both processes live, so no other signal was given up. The executor does not connect again, although the NIC works again.
         assert!(matches!(there.wait_slot_once(3), Err(WaitError::Timeout)));
         here.dead[0].store(false, Ordering::Relaxed);
         let late = here.queues.make_queue(16).unwrap();
         let refused = here.try_once(&late, &[here.raise(1, 4)]);
         assert!(is_unreached(&refused), "{wire:?}: {refused:?}");
         assert!(is_unreached(&there.wait_slot(4, 1)), "{wire:?}");
-        // By another executor it is.
+        // Another executor does.
         let queues = begin(0, &here.job, &here.memory);
         drop(std::mem::replace(&mut here.queues, queues));
         let queue = here.queues.make_queue(16).unwrap();

@@ -1,5 +1,5 @@
-//! Many of everything: laps of rings at the edges of their numbers, depths, producers, peers that count into one word, flushes and resets at
-//! once, and eight ranks that all talk to each other.
+//! High numbers: laps of rings at the limits of indices, depths, producers, peers that add to one word, flushes and resets at the same
+//! time, and eight ranks that all exchange entries.
 
 use trunkline_device::QueueWords;
 use trunkline_device_queue::channel::TicketRecord;
@@ -103,7 +103,7 @@ fn a_counter_that_eight_peers_share_is_the_sum() {
             channel.flush(&mut patience()).unwrap();
         }
         assert_eq!(rank.wait_signal(0, 7 * rounds), Ok(7 * rounds), "{way:?}");
-        // And no more than that, once nothing is left that counts.
+        // And no more than that, once no entry is left that raises it.
         for lane in &lanes {
             let companion = lane.companion_queue(&mut patience()).unwrap();
             let ready = companion
@@ -183,7 +183,7 @@ fn talk(rank: &Rank, count: u32, rounds: u64) {
             let there = bytes_of(&rank.memory, 4096 + 1024 * u64::from(other), 512);
             assert!(there == pattern(512, (other as u8) ^ (round as u8)), "from {other}, round {round}");
         }
-        // All have read what came before it is written again.
+        // All ranks have read the bytes before they are overwritten.
         for other in others() {
             done(&queue, &[rank.signal(other, 100, 1)]);
         }

@@ -1,4 +1,4 @@
-//! What each operation does, in every way in which entries are executed.
+//! The effect of each operation, in every mode of execution.
 
 use trunkline_proto::wire::device_queue::{AtomicChange, EntryFence, EntryWork, QueueEntry};
 
@@ -18,7 +18,7 @@ fn bytes_go_there_and_come_back() {
             ranks[0].memory.write(3, &bytes).unwrap();
             done(&queue, &[ranks[0].write(3, 1, 77, len as u64)]);
             assert!(bytes_of(&ranks[1].memory, 77, len) == bytes, "{way:?}, {len} bytes");
-            // From there, which only this rank knows of, into another place here.
+            // From the other rank, by a region that only this rank knows, into another place here.
             done(&queue, &[ranks[0].read(1, 77, 2 << 20, len as u64)]);
             assert!(bytes_of(&ranks[0].memory, 2 << 20, len) == bytes, "{way:?}, {len} bytes back");
             if len <= 24 {
@@ -51,7 +51,7 @@ fn atomics_change_words_and_bring_back_what_they_were() {
             apply(AtomicChange::Max(17), 0, 1 << 40);
             apply(AtomicChange::Max(1 << 41), 0, 1 << 41);
             apply(AtomicChange::Set(0xffff_fff0), 0, 0xffff_fff0);
-            // Two numbers of 32 bits: no carry from one into the other.
+            // Two numbers of 32 bits: no carry passes from one into the other.
             let masked =
                 AtomicChange::AddMasked { add: 0x0000_0001_0000_0020, boundaries: 1 << 31 | 1 << 63 };
             apply(masked, 0xffff_fff0, 0x0000_0001_0000_0010);
@@ -78,7 +78,7 @@ fn several_steps_of_an_atomic_lose_nothing_to_others() {
     }
 }
 
-/// The point of it all: whoever sees the signal sees the bytes, of however many pieces.
+/// The central guarantee: a waiter that sees the signal sees the bytes, whatever the number of pieces.
 #[test]
 fn a_signal_comes_after_all_bytes_before_it() {
     for way in WAYS {
@@ -111,7 +111,7 @@ fn companions_count_what_has_completed() {
         let number = main.companion_within(&mut patience()).unwrap();
         let companion = ranks[0].queues.find_queue(number).unwrap();
         for round in 1..=40 {
-            // First who waits, then what it waits for: the companion may run ahead of its queue.
+            // The WAIT is posted before its entry: the companion may run ahead of its queue.
             let awaited = main.as_memory().clone();
             let _ = awaited;
             let put = main.post(&[ranks[0].write(0, 1, 0, 100)], &mut patience()).unwrap();
@@ -132,7 +132,7 @@ fn fences_and_bare_words_are_executed() {
         let at = ranks[0].at(1, BARE + 8 * 5);
         let bare = QueueEntry::new(EntryWork::Atomic { at, change: AtomicChange::Add(2), poisoned: false });
         ranks[1].memory.write(100, &pattern(5000, 7)).unwrap();
-        // What is read by the first is written on by the second, behind a fence.
+        // The second entry writes the bytes that the first one reads, behind a fence.
         let entries = [
             ranks[0].read(1, 100, 50_000, 5000),
             ranks[0].write(50_000, 1, 60_000, 5000).with_fence(EntryFence::ReadsAndAtomics),

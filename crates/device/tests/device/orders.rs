@@ -1,5 +1,6 @@
-//! Every order of events in which a put into a window of a device can meet a reader of the same bytes: gets of others, and puts of the window's owner. The executors, couriers
-//! and owners are the real ones; the network and the device's copies are lists of begun operations, and each run lets them end in another order, until all were tried.
+//! Every order of events in which a put into a window of a device can meet a reader of the same bytes: gets of other ranks, and puts of the
+//! window's owner. The executors, proxies and owners are the real ones. The network and the device's copies are lists of begun operations,
+//! and each run lets them end in another order, until all orders were tried.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -254,7 +255,7 @@ impl Job {
         lock(&self.wire).begun.len() + usize::from(!lock(&self.stream).begun.is_empty())
     }
 
-    /// The event by which bytes on their way stay there longest: a copy, or else an operation that is no get, if there is any.
+    /// The event whose delay keeps bytes in flight longest: a copy, or else an operation that is not a get.
     fn longest(&self) -> usize {
         let (wire, stream) = (lock(&self.wire), lock(&self.stream));
         let is_request = |one: &Begun| one.rank != 2 || one.to.0.addr() == wire.heaps[OWNER].addr();
@@ -293,7 +294,7 @@ enum Reader {
     OwnPut,
 }
 
-/// Runs with events in one order; `path` says which of how many was chosen each time, and is made longer by the first ones.
+/// Runs with events in one order. `path` lists each choice and its number of alternatives; the run extends it with first choices.
 fn run(make: fn(u64) -> Job, readers: &[Reader], path: &mut Vec<(usize, usize)>) {
     let mut job = make(WINDOW);
     lock(&job.wire).heaps[0].write(0, &[NEW; LEN as usize]).unwrap();
@@ -342,7 +343,7 @@ fn run(make: fn(u64) -> Job, readers: &[Reader], path: &mut Vec<(usize, usize)>)
     }
 }
 
-/// Tries all orders; how many there are.
+/// Tries all orders. Returns their number.
 fn explore(make: fn(u64) -> Job, readers: &[Reader]) -> u32 {
     let (mut path, mut runs) = (Vec::new(), 0);
     loop {
@@ -377,7 +378,7 @@ fn a_put_into_a_reached_part_is_undone_in_no_order() {
     }
 }
 
-/// More reads than there are rooms, which end as late as they can, or in an order of chance: each brings its own bytes.
+/// More reads than rooms, which end as late as possible, or in random order: each returns its own bytes.
 #[test]
 fn a_room_is_used_again_when_its_bytes_are_away() {
     const READS: u64 = 40;

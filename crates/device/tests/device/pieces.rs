@@ -1,5 +1,5 @@
-//! Large entries of a window in memory of a device: they move in pieces, of which one is copied while others are on their way over the network. Over the network and the
-//! stream of `orders`, whose events happen when the test says so.
+//! Large entries of a window in memory of a device: they move in pieces, of which one is copied while others are in flight on the network.
+//! The network and the stream are those of `orders`, whose events happen when the test triggers them.
 
 use trunkline_device_queue::WaitError;
 use trunkline_mem::MemoryRange;
@@ -13,12 +13,12 @@ const PIECES: u64 = 3;
 /// Not all pieces are whole.
 const LEN: u64 = PIECES * DEVICE_PIECE_BYTES - 128;
 
-/// Operations of the network, and copies, that have begun and not ended.
+/// Operations of the network, and copies, in progress.
 fn under_way(job: &Job) -> (usize, usize) {
     (lock(&job.wire).begun.len(), lock(&job.stream).begun.len())
 }
 
-/// Lets all that is left happen.
+/// Lets all remaining events happen.
 fn finish(job: &mut Job) {
     loop {
         job.settle();
@@ -95,7 +95,7 @@ fn a_put_from_a_device_goes_while_its_next_piece_is_copied() {
     assert!(bytes_of(&heap(&job, 2), 64, LEN as usize) == bytes, "all bytes are there");
 }
 
-/// However long an entry is, a bounded number of its pieces is under way.
+/// Whatever the length of an entry, a bounded number of its pieces is in progress.
 #[test]
 fn a_long_get_has_a_bounded_number_of_pieces() {
     let len = 3 * u64::from(DEVICE_PIECES_MAX) * DEVICE_PIECE_BYTES;
@@ -118,7 +118,7 @@ fn a_long_get_has_a_bounded_number_of_pieces() {
     assert!(bytes_of(&job.device, 0, len as usize) == bytes, "all bytes are there");
 }
 
-/// A network that refuses the first piece at once ends the entry, also where others would follow.
+/// A network that refuses the first piece at once ends the entry, also if more pieces would follow.
 #[test]
 fn a_get_whose_pieces_fail_at_once_fails() {
     let mut job = Job::new(2 << 20);

@@ -1,4 +1,5 @@
-//! Error words in memory of a device, where kernels of the own rank wait: they are brought there also when the copy of a counter's value has failed.
+//! Error words in memory of a device, where kernels of the own rank wait: they are copied there also if the copy of a counter's value has
+//! failed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -81,7 +82,7 @@ impl DeviceCopier for CopyStream {
     }
 }
 
-/// A kernel of the own rank that waits for a counter in the device's memory hears that its value does not come.
+/// A kernel of the own rank that waits for a counter in the device's memory gets an error, because the value will not arrive.
 #[test]
 fn a_counter_whose_copy_fails_is_poisoned_on_the_device() {
     let mut executor = QueueExecutor::new(Unused, 4).unwrap();

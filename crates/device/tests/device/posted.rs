@@ -1,4 +1,4 @@
-//! Entries that were handed to the network and fail there: a completion with an error, later, as a NIC tells it, and not a refusal of the executor.
+//! Entries that fail after the network has accepted them: by an error completion later, as from a NIC, not by a refusal of the executor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -20,25 +20,25 @@ use crate::ranks::{BYTES, Over, Rank, SHM, TABLE, TCP, done, patience, ranks};
 
 /// Operations of a script.
 const SCRIPT: u32 = 32;
-/// What the specification gives an error to reach all waiters, and how often a script is tried that takes longer.
+/// The time that the specification allows for an error to reach all waiters, and the attempts for a script that takes longer.
 const BOUND: Duration = Duration::from_millis(100);
 const TRIES: u32 = 3;
-/// What the network says of an operation that fails.
+/// The network's status of an operation that fails.
 const WHY: EntryFailure = EntryFailure { status: EntryStatus::Network, reason: 77 };
-/// Looks between the beginning of such an operation and its end.
+/// Polls between the beginning of such an operation and its end.
 const LATE: u32 = 20;
 
-/// A network on which one operation begins and comes to nothing.
+/// A network on which one operation begins and then fails.
 struct Breaking {
     inner: RmaNetwork<Over>,
-    /// Operations until that one, and more where none is to fail.
+    /// Operations before the one that fails; a larger number if none is to fail.
     left: Arc<AtomicU64>,
-    /// The one that has begun, and how many looks it has left.
+    /// The failing operation, and its remaining polls.
     doomed: Option<(u64, u32)>,
 }
 
 impl Breaking {
-    /// Whether this operation is it.
+    /// Returns whether this operation is the one that fails.
     fn dooms(&mut self, cookie: u64) -> bool {
         let is_it = self.left.load(SeqCst) == 0 && self.doomed.is_none();
         if is_it {
@@ -131,7 +131,7 @@ impl MemberNetwork for Breaking {
     }
 }
 
-/// The first rank's queues over such a network, and its own memory there.
+/// The first rank's queues over such a network, and its own memory at the other rank.
 struct Sender<'a> {
     rank: &'a Rank,
     queues: DeviceQueues<Breaking>,
@@ -171,12 +171,12 @@ impl<'a> Sender<'a> {
                 bytes: InlineBytes::new(&[at as u8; 8]).unwrap(),
                 to: there(600_000),
             }),
-            // As the signal of a put: behind what was written before it, and here also behind what was read.
+            // Ordered like the signal of a put: behind earlier writes, and here also behind earlier reads.
             _ => QueueEntry { fence: EntryFence::ReadsAndAtomics, ..self.rank.signal(1, at, 1) },
         }
     }
 
-    /// Posts the script, whose operation `bad` fails in the network; how long it took until all who wait had been told.
+    /// Posts the script, whose operation `bad` fails in the network. Returns the time until all waiters have failed.
     fn break_at(&self, other: &Rank, bad: u32) -> Duration {
         let queue: DeviceQueue<QueueWords> = self.queues.make_queue(SCRIPT).unwrap();
         let entries: Vec<_> = (0..SCRIPT).map(|at| self.entry(at)).collect();
@@ -209,19 +209,19 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// T8, of each script, by operations that were posted.
+/// T8, for each script, by operations that were posted.
 #[test]
 fn an_error_of_the_network_at_each_place_of_a_script_reaches_every_waiter() {
     for way in [SHM, TCP] {
         let ranks = ranks(2, way);
-        // The links are there.
+        // The links are connected.
         done(&ranks[0].queues.make_queue(4).unwrap(), &[ranks[0].signal(1, 4000, 1)]);
         let sender = Sender::new(&ranks[0], way.mode);
         for bad in 0..SCRIPT {
             let mut tries = (0..TRIES).map(|_| sender.break_at(&ranks[1], bad));
             assert!(tries.any(|took| took < BOUND), "{way:?}: operation {bad} took too long {TRIES} times");
         }
-        // All is well afterwards.
+        // Afterwards everything works.
         let queue = sender.queues.make_queue(SCRIPT).unwrap();
         done(&queue, &(0..SCRIPT).map(|at| sender.entry(at)).collect::<Vec<_>>());
     }

@@ -29,7 +29,7 @@ const BOUND: Duration = Duration::from_millis(100);
 const LIMIT: Duration = Duration::from_secs(20);
 const FILES: &str = "TRUNKLINE_TEST_FILES";
 const KEYS: &str = "TRUNKLINE_TEST_KEYS";
-/// What the other process is to do.
+/// The role of the other process.
 const PART: &str = "TRUNKLINE_TEST_PART";
 
 fn to_text(found: &MemoryFileId) -> String {
@@ -50,7 +50,7 @@ struct Host {
     other: Rank,
 }
 
-/// A rank of two whose executor serves other processes; the other one is as ever.
+/// A rank of two whose executor serves other processes; the other rank is an ordinary one.
 fn host(way: Way) -> Host {
     let mut two = ranks(2, way);
     let (other, first) = (two.remove(1), two.remove(0));
@@ -79,7 +79,7 @@ struct Producer {
 }
 
 impl Producer {
-    /// Another process, which has these queues.
+    /// Another process, which posts to these queues.
     fn start(host: &Host, part: &str, queues: &[&DeviceQueue<QueueWords>]) -> Self {
         let file = host.queues.with_executor(|executor| executor.memory_file().unwrap().file_id());
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -122,7 +122,7 @@ impl Drop for Producer {
     }
 }
 
-/// What the producer's side has.
+/// The producer's resources.
 struct Here {
     guest: GuestQueues,
     region: MemoryRange,
@@ -149,7 +149,7 @@ impl Here {
     }
 }
 
-/// The other process, when it is started as such.
+/// The other process, when it is started with a role.
 #[test]
 fn as_a_producer() {
     let Ok(part) = std::env::var(PART) else { return };
@@ -167,7 +167,7 @@ fn as_a_producer() {
     }
 }
 
-/// Posts to two queues at once, waits in every way, and ends well.
+/// Posts to two queues at once, waits in every way, and exits normally.
 fn works(here: &Here) {
     std::thread::scope(|scope| {
         for number in 0..2_u32 {
@@ -181,7 +181,7 @@ fn works(here: &Here) {
                     let ticket = queue.post(&entries, &mut here.guest.wait_budget(LIMIT)).unwrap();
                     queue.wait(ticket, &mut here.guest.wait_budget(LIMIT)).unwrap();
                 }
-                // A counter here by a companion, which the host makes now.
+                // A local counter through a companion, which the host creates now.
                 let companion = queue.companion_within(&mut here.guest.wait_budget(LIMIT)).unwrap();
                 let companion = here.guest.open_queue(companion).unwrap();
                 let ticket =
@@ -202,7 +202,7 @@ fn works(here: &Here) {
     assert!(here.guest.open_queue(4).is_err(), "it was never made");
 }
 
-/// Leaves an entry that is executed, one that waits for what never comes, and places that it never writes.
+/// Leaves one entry that is executed, one that waits for an entry that is never posted, and places that it never writes.
 fn dies(here: &Here) {
     let mut budget = here.guest.wait_budget(LIMIT);
     let [good, stuck, holed] = [0, 1, 2].map(|number| here.guest.open_queue(number).unwrap());
@@ -239,7 +239,7 @@ fn the_death_of_a_producer_ends_its_queues() {
         let mut producer = Producer::start(&host, "dies", &[&queues[0], &queues[1], &queues[2]]);
         producer.line("ready");
         std::thread::scope(|scope| {
-            // It stands behind the places that nobody writes, and has no limit of its own.
+            // The post is behind places that are never written, and has no limit of its own.
             let behind = scope.spawn(|| {
                 let posted =
                     queues[2].post(&[QueueEntry::new(EntryWork::Nop)], &mut HostDeadline::without_deadline());
@@ -265,14 +265,14 @@ fn the_death_of_a_producer_ends_its_queues() {
                 .iter()
                 .all(|queue| queue.abort_word().is_some_and(|why| why.status == EntryStatus::PeerDead))
         );
-        // What it had submitted was executed, and others go on.
+        // The entries that the process had submitted were executed, and other queues work.
         assert_eq!(host.other.wait_signal(0, 1), Ok(1));
         let ticket = other.post(&[QueueEntry::new(EntryWork::Nop)], &mut patience()).unwrap();
         assert_eq!(other.wait(ticket, &mut patience()), Ok(()));
     }
 }
 
-/// An executor alone in its job, when it is started as such: what it executes stays in this process.
+/// An executor alone in its job, when it is started with that role: its operations stay in this process.
 #[test]
 fn as_an_executor() {
     if !std::env::var(PART).is_ok_and(|part| part == "executes") {
@@ -323,7 +323,7 @@ fn ended() -> std::os::fd::OwnedFd {
     descriptor
 }
 
-/// Whoever submits and dies before he rings has submitted: others may have heard from him that it is so.
+/// A producer that dies between submitting and ringing has submitted: other producers may rely on it.
 #[test]
 fn what_a_dead_producer_had_submitted_is_executed_though_nobody_rang() {
     let host = host(SHM);
@@ -343,7 +343,7 @@ fn what_a_dead_producer_had_submitted_is_executed_though_nobody_rang() {
     }
 }
 
-/// The word by which a producer hears of its companion is also its own to write: whoever dies ends his own queues, and no other.
+/// A producer may also write the word that contains its companion. A process that dies ends its own queues, and no other.
 #[test]
 fn who_dies_ends_no_queue_that_is_not_his() {
     let host = host(SHM);
@@ -360,7 +360,7 @@ fn who_dies_ends_no_queue_that_is_not_his() {
     assert_eq!(other.abort_word(), None);
 }
 
-/// There is room for as many queues as were asked for, none of which is deeper.
+/// The file has room for the requested number of queues, none of them deeper than the limit.
 #[test]
 fn a_queue_that_is_too_deep_takes_nobodys_room() {
     let host = host(SHM);
@@ -370,7 +370,8 @@ fn a_queue_that_is_too_deep_takes_nobodys_room() {
     }
 }
 
-/// Where a queue lies is said by a file that others write: what is not a queue's place is none, and what changes meanwhile leads nowhere else.
+/// The offset of a queue is in a file that other processes write. A value that is not a queue's offset is rejected, and a change during the
+/// open redirects nothing.
 #[test]
 fn places_of_queues_are_not_believed() {
     let host = host(SHM);
@@ -378,7 +379,7 @@ fn places_of_queues_are_not_believed() {
     let file = host.queues.with_executor(|executor| executor.memory_file().unwrap().memory().clone());
     let guest = GuestQueues::open(&file, None).unwrap();
     assert!(guest.open_queue(0).is_ok());
-    // The word that says where the first queue lies.
+    // The word with the offset of the first queue.
     let good = queue.as_memory().as_memory().addr() as u64 - file.addr() as u64;
     let said = (0..4096).step_by(8).find(|at| file.load(*at) == Ok(good)).unwrap();
     for wrong in [4097, good + 8, 1 << 40, u64::MAX] {

@@ -21,7 +21,7 @@ pub(crate) type Over = Arc<RmaJob<SoftFabric, UnixHost>>;
 
 /// Bytes of each rank's region.
 pub(crate) const BYTES: usize = 4 << 20;
-/// Slots with a poison word, from here on: values that others add to.
+/// Slots with a poison word, from this offset on: values that other ranks add to.
 pub(crate) const SLOTS: u64 = 1 << 20;
 /// Slots there are.
 pub(crate) const SLOTS_COUNT: u32 = 4096;
@@ -29,7 +29,7 @@ pub(crate) const SLOTS_COUNT: u32 = 4096;
 pub(crate) const BARE: u64 = SLOTS + 16 * SLOTS_COUNT as u64;
 pub(crate) const BARE_COUNT: u32 = 64;
 
-/// What a rank waits at most.
+/// The limit of a rank's waits.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) const TABLE: ErrorTable =
@@ -167,7 +167,7 @@ pub(crate) fn done(queue: &DeviceQueue<QueueWords>, entries: &[QueueEntry]) -> E
     ticket
 }
 
-/// Bytes that tell their place.
+/// Bytes that identify their offset.
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8).wrapping_add(seed)).collect()
 }

@@ -1,4 +1,5 @@
-//! A part of a device's memory that the network reaches: it is the heap itself, and nothing of it is copied by the device, nor asked for by post. Over the network and the stream of `orders`.
+//! A part of a device's memory that the network reaches: it is the heap itself, so the device copies none of its bytes, and no requests are
+//! posted. The network and the stream are those of `orders`.
 
 use trunkline_proto::wire::device_queue::EntryWork;
 
@@ -7,7 +8,7 @@ use crate::ranks::{bytes_of, pattern};
 
 const LEN: u64 = 700_000;
 
-/// Lets all happen that an entry begins; how many operations of the network that were.
+/// Ends all events of an entry. Returns the number of its network operations.
 fn count_operations(job: &mut Job, rank: usize, work: EntryWork) -> u32 {
     let ticket = job.post(rank, work);
     let mut operations = 0;

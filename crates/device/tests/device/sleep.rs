@@ -1,4 +1,4 @@
-//! The executor's thread sleeps when there is nothing, costs nothing then, and is woken by who rings.
+//! The executor's thread sleeps while it has no work, uses no processor time then, and is woken by a doorbell.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ fn jiffies() -> u64 {
     of_executors.map(used).sum()
 }
 
-/// Jiffies that a thread gets in a second and a half that lets others go first, and else does nothing but look.
+/// Jiffies that a thread gets in a second and a half if it only polls and yields.
 fn busy_for() -> u64 {
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(1500) {
@@ -38,7 +38,7 @@ fn busy_for() -> u64 {
     used.tv_sec.cast_unsigned() * 100 + used.tv_nsec.cast_unsigned() / 10_000_000
 }
 
-/// Runs a test in a process of its own, as other tests have executors, too.
+/// Runs a test in a process of its own, because other tests have executors too.
 fn run_alone(name: &str, run: impl FnOnce()) {
     if std::env::var_os("TRUNKLINE_TEST_ALONE").is_some() {
         return run();
@@ -65,12 +65,13 @@ fn idle_queues_cost_no_processor() {
         println!(
             "two executors used {used} jiffies while 200 queues were idle, and who is never idle {busy}"
         );
-        // However much this machine has left for a thread: of that a tenth each.
+        // A tenth of the time that this machine leaves for such a thread.
         assert!(used <= 4 + busy / 5, "{used} jiffies for nothing, {busy} for who is never idle");
     });
 }
 
-/// An entry waits for another one that does not come for long: the executor naps between its passes. A thread that only gives its processor away never sleeps.
+/// An entry waits for another one for a long time: the executor naps between its passes. A thread that only yields its processor never
+/// sleeps.
 #[test]
 fn work_that_does_not_move_costs_little_processor() {
     run_alone("sleep::work_that_does_not_move_costs_little_processor", || {
@@ -103,23 +104,23 @@ fn executors() -> Vec<(std::path::PathBuf, bool)> {
     stats.collect()
 }
 
-/// Nobody waits in a way that tells the executor so.
+/// No waiter notifies the executor.
 #[test]
 fn whoever_rings_wakes_a_thread_that_is_about_to_sleep() {
     let before = executors();
     let ranks = ranks(1, NEAR);
     let queue = ranks[0].queues.make_queue(2).unwrap();
-    // It has its name once it runs.
+    // The thread has its name once it runs.
     done(&queue, &[ranks[0].signal(0, 0, 1)]);
     let (thread, _) = executors().into_iter().find(|one| before.iter().all(|old| old.0 != one.0)).unwrap();
     let sleeps = || std::fs::read_to_string(&thread).is_ok_and(|stat| stat.contains(") S "));
     let mut slowest = Duration::ZERO;
     for round in 0..600_u64 {
         if round % 50 == 0 {
-            // It sleeps by now, whatever else this machine does.
+            // It sleeps by now, whatever the load of this machine.
             std::thread::sleep(Duration::from_millis(20));
         }
-        // About as long as it stays awake; or until it has just fallen asleep, which it does late where others want the processor.
+        // The time for which it stays awake, or the time until it has just fallen asleep, which is late on a busy machine.
         let (pause, turn) = (Instant::now(), round % 60);
         let limit = if round % 2 == 0 { 60 + 3 * turn } else { 50_000 };
         while pause.elapsed() < Duration::from_micros(limit) && (round % 2 == 0 || !sleeps()) {
@@ -136,7 +137,8 @@ fn whoever_rings_wakes_a_thread_that_is_about_to_sleep() {
     println!("the slowest of 600 was executed after {slowest:?}");
 }
 
-/// Somebody who has reserved and whose thread is not running for a while publishes in the end: whoever cancels behind him waits for that, and ends nothing.
+/// A producer has reserved and its thread is not running for a while, then it publishes. A producer that cancels behind it waits for that,
+/// and aborts nothing.
 #[test]
 fn who_cancels_waits_for_whoever_is_away_for_a_moment() {
     let ranks = ranks(2, NEAR);

@@ -1,4 +1,4 @@
-//! What is asked of M2, on whichever device there is.
+//! The cases of M2, for any device.
 
 use std::time::Instant;
 
@@ -32,7 +32,7 @@ pub(crate) fn operations(machine: &Machine) {
                 let results = rank.run(machine, "operations", (1, threads), job);
                 let failed = results.iter().fold(0, |all, one| all | one);
                 assert!(failed == 0, "{plan:?}, {threads} threads: checks that failed: {failed:#b}");
-                // Once more: indices, bases and groups go on where they are.
+                // Again: indices, bases and groups continue with their current values.
                 assert_eq!(rank.slot(machine, 7), [24, 0], "{plan:?}");
                 assert_eq!(rank.slot(machine, 5), [2, 0], "{plan:?}");
             }
@@ -40,7 +40,7 @@ pub(crate) fn operations(machine: &Machine) {
     }
 }
 
-/// T11 and T17: many producers of few queues, at all depths. Every entry is executed once, and the last write of each thread is there.
+/// T11 and T17: many producers of few queues, at all depths. Every entry is executed once, and the last write of each thread has arrived.
 pub(crate) fn floods(machine: &Machine, place: Place) {
     // Lanes, depth, entries of a batch, blocks, threads.
     for (lanes, depth, batch, blocks, threads) in
@@ -82,7 +82,7 @@ fn flood(machine: &Machine, plan: Plan, threads: u32, (batch, entries): (u64, u6
     }
 }
 
-/// Bytes are there before the signal that goes with them, however late the device copies.
+/// Bytes arrive before the signal behind them, however late the device copies.
 pub(crate) fn exchanges(machine: &Machine) {
     for place in [Place::Device, Place::Pinned] {
         for &threads in machine.groups {
@@ -122,7 +122,7 @@ pub(crate) fn two_ranks(machine: &Machine) {
     }
 }
 
-/// The kinds of waits for a ticket, a slot and a flush, and that the thread has ended.
+/// The results of waits for a ticket, a slot and a flush, and whether the thread has ended.
 fn kinds(result: u64) -> [u64; 4] {
     [result & 0xff, result >> 8 & 0xff, result >> 16 & 0xff, result >> 63]
 }
@@ -152,7 +152,7 @@ pub(crate) fn failures(machine: &Machine) {
     }
 }
 
-/// An abort by the host ends what would wait for ever.
+/// An abort by the host ends waits without a limit.
 pub(crate) fn aborts(machine: &Machine) {
     for place in [Place::Device, Place::Pinned] {
         let rank = Rank::new(machine, 0, Plan { place, blocks: 2, ..PLAN });
@@ -172,7 +172,7 @@ pub(crate) fn aborts(machine: &Machine) {
     }
 }
 
-/// A thread of the device tells all to stop, and the host hears of it.
+/// A thread of the device aborts the queue, and the host sees it.
 pub(crate) fn stops(machine: &Machine) {
     for round in 0..10 {
         let rank = Rank::new(machine, 0, Plan { blocks: 2, ..PLAN });
@@ -203,7 +203,7 @@ pub(crate) fn pings(machine: &Machine) {
     }
 }
 
-/// So many ranks that know each other.
+/// The given number of ranks, connected to each other.
 fn near(machine: &Machine, place: Place, count: usize) -> Vec<Rank> {
     let plan = Plan { place, depth: 32, ..PLAN };
     let ranks: Vec<Rank> = (0..count as u32).map(|me| Rank::new(machine, me, plan)).collect();
@@ -216,7 +216,7 @@ fn near(machine: &Machine, place: Place, count: usize) -> Vec<Rank> {
     ranks
 }
 
-/// Each of them runs a kernel at the same time.
+/// Each rank runs a kernel at the same time.
 fn together<N: MemberNetwork + 'static>(
     machine: &Machine,
     ranks: &[Rank<N>],
@@ -248,7 +248,7 @@ pub(crate) fn examples(machine: &Machine) {
     }
 }
 
-/// Each of the three, by ranks of its own.
+/// Runs each of the three, with new ranks.
 pub(crate) fn each_example<N: MemberNetwork + 'static>(
     machine: &Machine,
     threads: u32,

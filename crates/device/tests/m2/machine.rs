@@ -1,4 +1,4 @@
-//! A device, its kernels, and ranks of this process whose kernels run on it. Used over the library that stands for a driver, and on a GPU.
+//! A device, its kernels, and ranks of this process whose kernels run on it. Used with the stand-in driver, and on a GPU.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,24 +14,24 @@ use trunkline_mem::gpu::{DeviceCopyQueue, GpuDevice, KernelArg, KernelModule, Pi
 use trunkline_proto::rma::atomic::AtomicAction;
 use trunkline_proto::wire::device_queue::EntryStatus;
 
-/// Bytes of a rank's region, and where its slots are.
+/// Bytes of a rank's region, and the offset of its slots.
 pub(crate) const BYTES: usize = 192 << 10;
 pub(crate) const SLOTS: u64 = 128 << 10;
 pub(crate) const SLOTS_COUNT: usize = 64;
-/// Threads there may be.
+/// Most threads of a kernel.
 pub(crate) const THREADS: usize = 4096;
 
-/// What a test is given.
+/// The environment of a test.
 pub(crate) struct Machine {
     pub(crate) device: GpuDevice,
     pub(crate) program: KernelModule,
-    /// Ticks of the device's clock in which a wait is to end that ends.
+    /// Limit of a wait that is expected to succeed, in ticks of the device's clock.
     pub(crate) ticks: u64,
-    /// Threads of a block that are tried.
+    /// Tested numbers of threads per block.
     pub(crate) groups: &'static [u32],
-    /// Whether long tests are to run whole.
+    /// Whether long tests run in full.
     pub(crate) is_full: bool,
-    /// It is a GPU, and no library that stands for its driver.
+    /// Whether the device is a GPU and not the stand-in.
     pub(crate) is_real: bool,
 }
 
@@ -73,16 +73,16 @@ impl MemberNetwork for Alone {
     }
 }
 
-/// Where a region is.
+/// The location of a region.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Place {
-    /// In the device's memory: the device copies, and words are changed by way of the host.
+    /// In the device's memory: the device copies, and words are changed through host memory.
     Device,
     /// In pinned memory of the host.
     Pinned,
 }
 
-/// How a rank is to be.
+/// The properties of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) place: Place,
@@ -101,14 +101,14 @@ pub(crate) struct Rank<N: MemberNetwork + 'static = Alone> {
     pub(crate) key: EntryKey,
     pub(crate) plan: Plan,
     region: MemoryRange,
-    /// The region in pinned memory, or the bytes of the host in which its words are changed.
+    /// The region in pinned memory, or the host memory in which its words are changed.
     pinned: PinnedMemory,
     mover: Option<DeviceCopyQueue>,
     bases: MemoryRange,
     pub(crate) results: MemoryRange,
 }
 
-/// The stream that a rank's copies go by, for one more executor.
+/// The copier of a rank's stream, for another executor.
 fn shared(mover: Option<&DeviceCopyQueue>) -> Option<Arc<dyn DeviceCopier>> {
     mover.map(|mover| Arc::new(mover.clone_for_user()) as _)
 }
@@ -121,7 +121,7 @@ impl Rank {
 }
 
 impl<N: MemberNetwork + 'static> Rank<N> {
-    /// Over a network, which knows these bytes of the host as its heap 0.
+    /// Creates a rank over a network, which uses this host memory as its heap 0.
     pub(crate) fn over(machine: &Machine, network: N, plan: Plan, pinned: PinnedMemory) -> Self {
         let device = &machine.device;
         let queues = DeviceQueues::for_device(network, 32, device.clone()).unwrap();
@@ -142,12 +142,12 @@ impl<N: MemberNetwork + 'static> Rank<N> {
         Self { queues, lanes, key, plan, region, pinned, mover, bases, results }
     }
 
-    /// The region, the bytes of the host beside it, and a user of the stream of its copies.
+    /// The region, the host memory beside it, and a user of its copy stream.
     pub(crate) fn parts(&self) -> (MemoryRange, MemoryRange, Option<Arc<dyn DeviceCopier>>) {
         (self.region.clone(), self.pinned.memory().clone(), shared(self.mover.as_ref()))
     }
 
-    /// Tells it of another rank's region, whose bytes it reaches itself.
+    /// Adds another rank's region, whose bytes this rank reaches itself.
     pub(crate) fn learn(&self, member: u32, other: &Self) {
         let words = other.mover.is_some().then(|| other.pinned.memory().clone());
         let far = PeerRegion {
@@ -161,7 +161,7 @@ impl<N: MemberNetwork + 'static> Rank<N> {
         self.queues.add_remote_region(member, far).unwrap();
     }
 
-    /// A job whose peer is this very rank.
+    /// A job whose peer is this rank itself.
     pub(crate) fn job(&self, machine: &Machine) -> KernelJob {
         let data = match self.plan.place {
             Place::Device => self.region.addr() as u64,
@@ -192,13 +192,13 @@ impl<N: MemberNetwork + 'static> Rank<N> {
             self.results.clone(),
         ]);
         let mut args = vec![KernelArg::Words(job.to_words(&self.lanes))];
-        // What the words name goes behind them, where no kernel looks.
+        // The memory that the words name is passed behind them, where no kernel reads it, so that the launch holds it.
         args.extend(held.map(KernelArg::Memory));
         args.push(KernelArg::Pinned(self.pinned.clone()));
         machine.program.launch_kernel(name, grid.0, grid.1, args).unwrap()
     }
 
-    /// Runs a kernel; the result of each thread.
+    /// Runs a kernel. Returns the result of each thread.
     pub(crate) fn run(&self, machine: &Machine, name: &str, grid: (u32, u32), job: KernelJob) -> Vec<u64> {
         let running = self.start(machine, name, grid, job);
         self.finish(machine, &running, grid)
@@ -226,7 +226,7 @@ impl<N: MemberNetwork + 'static> Rank<N> {
         self.words(machine, &self.results, 0, count)
     }
 
-    /// Words of the region, wherever that is.
+    /// Words of the region, in either location.
     pub(crate) fn region_words(&self, machine: &Machine, at: u64, count: usize) -> Vec<u64> {
         match self.plan.place {
             Place::Device => self.words(machine, &self.region, at, count),
@@ -250,7 +250,7 @@ impl<N: MemberNetwork + 'static> Rank<N> {
     }
 }
 
-/// Waits until something is so that the host sees.
+/// Waits until the host observes a condition.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {

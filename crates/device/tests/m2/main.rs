@@ -1,6 +1,6 @@
-//! M2: kernels of a device post, and the executor of the host carries it out. Over a library that stands for NVIDIA's driver (`stub.c`), whose device is a
-//! process with the threads of the kernels: it shares the addresses of this one, but touches only its own memory and what is mapped for
-//! it, changes no word of the host by an atomic, and copies late. The same cases run on a GPU in `m2_gpu.rs`.
+//! M2: kernels of a device post entries, and the executor of the host executes them. The stand-in driver is a library (`stub.c`) whose
+//! device is a process with the threads of the kernels. That process shares the addresses of this one. It accesses only its own memory and
+//! memory mapped for it, changes no host word by an atomic, and copies late. The same cases run on a GPU in `m2_gpu.rs`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -20,11 +20,11 @@ use trunkline_mem::gpu::{GpuVendor, VendorDriver};
 
 use machine::{Machine, Place};
 
-/// The library that stands for the driver.
+/// The stand-in driver.
 struct Stub {
     library: Library,
     machine: Machine,
-    /// What tests tell it holds for all.
+    /// Settings of the library apply to all tests, so one test runs at a time.
     turn: Mutex<()>,
     _folder: tempfile::TempDir,
 }
@@ -48,7 +48,7 @@ fn build() -> Result<Stub, String> {
     let (driver, kernels) = (folder.path().join("libcuda.so.1"), folder.path().join("kernels.so"));
     compile("cc", "stub.c", &driver, &["-Wl,-soname,libcuda.so.1"])?;
     compile("c++", "kernels.cpp", &kernels, &["-std=c++17", "-Wno-unused-function"])?;
-    // SAFETY: our own library; its constructors do nothing. Who opens it by its name from now on finds this one.
+    // SAFETY: our own library; its constructors do nothing. A later open by its name finds this one.
     let library = unsafe { Library::new(&driver) }.map_err(|error| error.to_string())?;
     // SAFETY: the function has this type in stub.c.
     let tell = unsafe { library.get::<unsafe extern "C" fn(*const std::ffi::c_char)>(b"stub_library") };
@@ -57,7 +57,7 @@ fn build() -> Result<Stub, String> {
     unsafe { tell.unwrap()(path.as_ptr()) };
     let device = VendorDriver::open(GpuVendor::Nvidia).unwrap().open_device(0).unwrap();
     assert_eq!(device.architecture().unwrap(), 90);
-    // SAFETY: the kernels change what their jobs name.
+    // SAFETY: the kernels access only the memory that their jobs name.
     let program = unsafe { device.load_module(b"stub") }.unwrap();
     let is_full = std::env::var_os("TRUNKLINE_FULL").is_some();
     let machine =
@@ -71,7 +71,7 @@ fn stub() -> &'static Result<Stub, String> {
 }
 
 impl Stub {
-    /// Tells it a number.
+    /// Sets a number of the library.
     fn tell(&self, what: &str, number: u64) {
         // SAFETY: these functions of stub.c take a number.
         let tell = unsafe { self.library.get::<unsafe extern "C" fn(u64)>(what.as_bytes()) };
@@ -79,23 +79,23 @@ impl Stub {
         unsafe { tell.unwrap()(number) };
     }
 
-    /// Asks about a number.
+    /// Queries the library with a number.
     fn ask_of(&self, what: &str, number: u64) -> u64 {
-        // SAFETY: these functions of stub.c take a number and give one.
+        // SAFETY: these functions of stub.c take a number and return one.
         let ask = unsafe { self.library.get::<unsafe extern "C" fn(u64) -> u64>(what.as_bytes()) };
         // SAFETY: as above.
         unsafe { ask.unwrap()(number) }
     }
 
     fn ask(&self, what: &str) -> u64 {
-        // SAFETY: these functions of stub.c give a number.
+        // SAFETY: these functions of stub.c return a number.
         let ask = unsafe { self.library.get::<unsafe extern "C" fn() -> u64>(what.as_bytes()) };
         // SAFETY: as above.
         unsafe { ask.unwrap()() }
     }
 }
 
-/// The device for one test, which has it alone; copies land after at most so many looks.
+/// Locks the device for one test. Copies land after at most this many polls.
 fn stubbed(test: &str, late: u64) -> Option<(&'static Stub, MutexGuard<'static, ()>)> {
     match stub() {
         Ok(stub) => {
@@ -157,7 +157,7 @@ fn an_abort_of_the_host_ends_a_kernel() {
     run("aborts", 3, cases::aborts);
 }
 
-/// A wait ends its kernel only where that was asked for; the driver says so.
+/// A timeout ends the kernel only if the budget requests it; then the driver reports it.
 #[test]
 fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
     let Some((stub, _turn)) = stubbed("a kernel's last wait", 0) else { return };
@@ -198,7 +198,7 @@ fn a_failure_reaches_signals_of_another_device() {
     run("post boxes and failures", 5, posted::poisoned);
 }
 
-/// No kernel is needed for it.
+/// This case needs no kernel.
 #[test]
 fn what_is_asked_beyond_a_part_is_refused() {
     let Some((stub, _turn)) = stubbed("post boxes and strangers", 5) else { return };
@@ -210,10 +210,10 @@ fn a_put_is_timed_by_the_device() {
     run("pings", 0, cases::pings);
 }
 
-/// A copy that the driver refuses fails its entry, and whoever waits for it.
+/// A copy that the driver refuses fails its entry, and its waiters.
 #[test]
 fn a_copy_that_fails_is_heard() {
-    // The first that the executor makes is the put's. It fails itself, or nothing can be told of its end.
+    // The executor's first copy is the put's. The copy fails itself, or its event cannot be recorded.
     for (what, reason) in [("stub_fail_copy", 1), ("stub_fail_event", 2)] {
         let Some((stub, _turn)) = stubbed("a failing copy", 3) else { return };
         let rank = machine::Rank::new(&stub.machine, 0, machine::PLAN);
@@ -227,8 +227,8 @@ fn a_copy_that_fails_is_heard() {
     }
 }
 
-/// What the cases rely on is so: an atomic on the host's memory, and a store to the host's address of pinned memory, end a kernel; a store to the
-/// device's address of it does not. The processor touches no memory of the device.
+/// The assumptions of the cases hold: an atomic on host memory, and a store to the host's address of pinned memory, end a kernel; a store
+/// to the device's address of it does not. The CPU does not access memory of the device.
 #[test]
 fn what_a_device_must_not_do_is_seen() {
     use trunkline_mem::gpu::KernelArg;

@@ -1,4 +1,5 @@
-//! M2 over a network: a kernel's bytes in the device's memory, or in pinned memory, go to another rank by a software NIC, and come from it.
+//! M2 over a network: a kernel's bytes, in the device's memory or in pinned memory, are sent to another rank by a software NIC, and
+//! received from it.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ fn job(wire: WireMode) -> Over {
     rma::RmaJob::new(fabric, UnixHost::new(|_, _| {}), params, CommNics::from(0)).unwrap()
 }
 
-/// What the first rank's kernels put is in the window of the second, and they get what is there.
+/// Puts of the first rank's kernels arrive in the window of the second, and gets return its bytes.
 pub(crate) fn network(machine: &Machine) {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         for place in [Place::Device, Place::Pinned] {
@@ -41,7 +42,7 @@ fn over(machine: &Machine, wire: WireMode, place: Place) {
     let cards = [jobs[0].process_card(), jobs[1].process_card()];
     jobs.iter().zip(0..).for_each(|(job, me)| job.set_members(me, &cards).unwrap());
     let [first, second] = jobs.map(Arc::new);
-    // Both ranks have a heap of pinned memory: the first's is what the network knows of its region.
+    // Both ranks have a heap of pinned memory: the network uses the first rank's for its region.
     let device = &machine.device;
     let rooms = PostRooms::new(BYTES as u64, 1, BYTES as u64);
     let bytes = BYTES + rooms.total_bytes() as usize;

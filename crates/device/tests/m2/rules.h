@@ -1,15 +1,15 @@
-/* Rules of a driver by which faults of its users are seen, for stub.c. Each can be switched off, by a test or by the environment:
+/* Rules of a driver that expose faults of its users, for stub.c. A test or the environment can switch each of them off:
  *   order  (STUB_ORDER, a seed; 0: off)  copies and memsets return early and land later: with any later call, in any order across streams, in
- *                                        that of their stream.
+ *                                        order within a stream.
  *   waits  (STUB_WAITS; 0: off)          each call that CUDA's documentation allows to wait for a kernel waits while one runs. Loading a kernel
- *                                        is one, unless CUDA_MODULE_LOADING is EAGER. Made in a thread of Trunkline that makes progress, such a call
+ *                                        is one, unless CUDA_MODULE_LOADING is EAGER. In a thread of Trunkline that makes progress, such a call
  *                                        ends the process: the kernel may wait for that progress.
- *   fails  (STUB_FAILS, n; 0: off)       the n-th call from now on fails. What gives something back has given it back all the same, as it may report
- *                                        what failed before.
+ *   fails  (STUB_FAILS, n; 0: off)       the n-th call from now on fails. A call that frees something has freed it nevertheless, as it may report
+ *                                        an earlier failure.
  *   stuck  (stub_stuck; 0: off)          no copy and no memset lands unless a call waits for its stream.
- *   exports (STUB_EXPORTS, 1; 0: off)    the device's memory is exported as dma-bufs, which are ordinary memory of the host to those who map them. Off unless
- *                                        it is asked for.
- * And what is freed is poisoned and closed to the host: a copy that lands there ends the process. */
+ *   exports (STUB_EXPORTS, 1; 0: off)    the device's memory is exported as dma-bufs, which are ordinary host memory to processes that map them.
+ *                                        Off by default.
+ * Freed memory is poisoned and closed to the host: a copy that lands there ends the process. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static struct rules {
     int eager, exports;
 } rules;
 
-/* What there is, and was not given back. */
+/* The objects that exist: created and not freed. */
 enum { STREAMS, EVENTS, DEVICE_BYTES, PINNED_BYTES, CONTEXTS, MODULES, KINDS };
 static uint64_t live[KINDS];
 
@@ -33,7 +33,7 @@ static uint64_t number_of(const char *name, uint64_t otherwise) {
     return text && *text ? strtoull(text, NULL, 0) : otherwise;
 }
 
-/* Once, before anything else. */
+/* Called once, before all other functions. */
 static void read_rules(void) {
     const char *loading = getenv("CUDA_MODULE_LOADING");
     rules.seed = rules.dice = number_of("STUB_ORDER", 1);
@@ -43,17 +43,17 @@ static void read_rules(void) {
     rules.eager = loading && !strcmp(loading, "EAGER");
 }
 
-/* What tests say, and ask. */
+/* Settings and queries of tests. */
 void stub_order(uint64_t seed) { rules.seed = rules.dice = seed; }
 void stub_waits(uint64_t is) { rules.waits = is; }
 void stub_exports(uint64_t is) { rules.exports = is != 0; }
 void stub_stuck(uint64_t is) { rules.stuck = is; }
 uint64_t stub_has_waits(void) { return rules.waits; }
 void stub_fails(uint64_t nth) { rules.fails = nth; }
-/* Calls that are still to be made before one fails; 0: it has, or none will. */
+/* Remaining calls before one fails; 0: it has failed, or none will. */
 uint64_t stub_fails_left(void) { return __atomic_load_n(&rules.fails, 5); }
 uint64_t stub_calls(void) { return __atomic_load_n(&rules.calls, 5); }
-/* Calls that wait for a kernel now. */
+/* The number of calls that wait for a kernel now. */
 uint64_t stub_waiting(void) { return __atomic_load_n(&rules.waiting, 5); }
 uint64_t stub_streams(void) { return __atomic_load_n(&live[STREAMS], 5); }
 uint64_t stub_events(void) { return __atomic_load_n(&live[EVENTS], 5); }

@@ -1,4 +1,4 @@
-//! The rules of the library that stands for NVIDIA's driver hold, each by itself, and can be switched off. And the users of a driver act by them.
+//! The rules of the stand-in driver hold one by one, and can be switched off. And the code that uses a driver respects them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -85,7 +85,7 @@ fn copies_of_two_streams_land_in_any_order() {
     copies.end();
 }
 
-/// Runs a kernel that waits for an abort, and a call beside it; whether the call waited for the kernel's end.
+/// Runs a kernel that waits for an abort, and a call beside it. Returns whether the call waited for the kernel's end.
 fn waits_for_a_kernel(stub: &Stub, call: impl FnOnce() + Send) -> bool {
     let machine = &stub.machine;
     let rank = Rank::new(machine, 0, PLAN);
@@ -156,7 +156,7 @@ fn the_nth_call_fails_once() {
     assert!(failed > 60 && (failed as u64) < nth, "{failed} of {nth} calls fail what they are for");
 }
 
-/// A lane has two queues; where there is one number left neither is kept.
+/// A lane has two queues: if only one number is free, neither queue is kept.
 #[test]
 fn a_lane_that_fails_leaves_no_queue() {
     let Some((stub, _turn)) = stubbed("a lane too many", 0) else { return };
@@ -173,7 +173,7 @@ fn a_lane_that_fails_leaves_no_queue() {
     assert!(lanes(1).is_ok());
 }
 
-/// A copy whose end cannot be known is on its stream all the same: its memory stays until an event behind it says that it has ended.
+/// A copy whose event could not be recorded is still on its stream: its memory is kept until a later event reports that it has ended.
 #[test]
 fn memory_of_a_lost_copy_is_held_until_it_has_ended() {
     let Some((stub, _turn)) = stubbed("a lost copy", 40) else { return };
@@ -197,7 +197,7 @@ fn memory_of_a_lost_copy_is_held_until_it_has_ended() {
     assert_eq!(ended.len(), 1);
 }
 
-/// To make a stream may wait for kernels that run, so a kernel has that of one that has ended.
+/// Creating a stream may wait for running kernels, so a kernel reuses the stream of one that has ended.
 #[test]
 fn kernels_one_after_another_share_a_stream() {
     use trunkline_mem::gpu::KernelArg;
@@ -212,13 +212,13 @@ fn kernels_one_after_another_share_a_stream() {
         assert_eq!(start().wait(Duration::from_secs(10)), Ok(true));
     }
     assert_eq!(stub.ask("stub_made_streams"), before, "no stream is made while one is spare");
-    // Kernels at the same time have one each.
+    // Concurrent kernels have one stream each.
     let both = [start(), start()];
     assert!(both.iter().all(|one| one.wait(Duration::from_secs(10)) == Ok(true)));
     assert!(stub.ask("stub_made_streams") <= before + 1);
 }
 
-/// A child of a fork gets an error with a remedy, where a driver might wait for ever.
+/// A child of a fork gets an error with a remedy; a driver might block forever there.
 #[test]
 fn a_device_is_refused_in_a_child_of_a_fork() {
     let Some((stub, _turn)) = stubbed("a child of a fork", 0) else { return };

@@ -1,6 +1,6 @@
-//! Tests that need what is not there.
+//! Skips tests without their hardware.
 
-/// Says that a test could not run and why, where `./test` counts it. Where it must run (`TRUNKLINE_REQUIRE` names it) it fails instead.
+/// Prints that a test could not run and why, for `./test` to count. If it must run (`TRUNKLINE_REQUIRE` names it) the test fails instead.
 pub(crate) fn skip(name: &str, word: &str, reason: &str) {
     use std::io::Write as _;
     let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
