@@ -1,4 +1,5 @@
-//! Doorbells: one for each queue, side by side in a page, with bits that tell the engine which to look at. So nobody looks at idle queues.
+//! Doorbells: one for each queue, side by side in a page, with a bit for each. The engine polls the bits and so reads no doorbell of an
+//! idle queue.
 
 use core::sync::atomic::Ordering::{Acquire, Release};
 
@@ -6,12 +7,12 @@ use trunkline_proto::wire::device_queue::{DoorbellLayout, ShapeError};
 
 use crate::memory::{StoredWord, WordMemory};
 
-/// A page of doorbells. Producers ring, one engine looks.
+/// A page of doorbells. Producers ring, one engine polls.
 #[derive(Clone, Copy, Debug)]
 pub struct BellPage<M> {
     memory: M,
     bells: DoorbellLayout,
-    /// Where the first doorbell lies.
+    /// Offset of the first doorbell.
     first: u64,
 }
 
@@ -19,22 +20,23 @@ pub struct BellPage<M> {
 #[derive(Clone, Copy, Debug)]
 pub struct QueueDoorbell<M> {
     page: BellPage<M>,
-    /// Where the doorbell lies.
+    /// Offset of the doorbell.
     at: u64,
-    /// The word of its bit, and the bit.
+    /// Offset of the word with its bit, and the bit.
     bit: (u64, u64),
 }
 
 impl<M: WordMemory> BellPage<M> {
-    /// Makes a page of `count` doorbells. Nobody else may use the memory yet.
+    /// Creates a page of `count` doorbells. No other thread may use the memory yet.
     ///
     /// # Errors
-    /// [`ShapeError`], if there is no such page, or the memory is too small.
+    /// [`ShapeError`], if `count` is out of range, or the memory is too small.
     pub fn create(memory: M, count: u32) -> Result<Self, ShapeError> {
         Self::lay_out(memory, DoorbellLayout::new(count)?)
     }
 
-    /// The same, with a byte for each doorbell in place of a bit: a device sets it by a store, where its atomics do not reach.
+    /// As [`create`](Self::create), with a byte for each doorbell in place of a bit. A device without atomics on host memory sets a byte by
+    /// a plain store.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -57,10 +59,10 @@ impl<M: WordMemory> BellPage<M> {
         Ok(Self { memory, bells, first: bells.bell_offset(0) })
     }
 
-    /// Finds a page that somebody else has made.
+    /// Opens a page that another thread or process has created.
     ///
     /// # Errors
-    /// [`ShapeError`], if there is none.
+    /// [`ShapeError`], if the memory contains no valid page.
     pub fn open(memory: M) -> Result<Self, ShapeError> {
         let have = memory.byte_len();
         let mut words = [0; 8];
@@ -74,13 +76,13 @@ impl<M: WordMemory> BellPage<M> {
         Ok(Self { memory, bells, first: bells.bell_offset(0) })
     }
 
-    /// How many doorbells.
+    /// Returns the number of doorbells.
     #[must_use]
     pub fn bell_count(&self) -> u32 {
         self.bells.bell_count()
     }
 
-    /// A doorbell, for its queue; `None` if there are fewer.
+    /// Returns a doorbell, for its queue; `None` if `number` is out of range.
     pub fn doorbell_at(&self, number: u32) -> Option<QueueDoorbell<M>>
     where
         M: Clone,
@@ -90,39 +92,39 @@ impl<M: WordMemory> BellPage<M> {
         (number < self.bell_count()).then(|| QueueDoorbell { page: self.clone(), at, bit })
     }
 
-    /// Sets a doorbell to a queue's first index, before anybody uses it.
+    /// Sets a doorbell to a queue's first index, before any producer uses it.
     pub(crate) fn reset_bell(&self, number: u32, first: u64) {
         self.memory.store(self.bells.bell_offset(number), first, Release);
     }
 
-    /// Takes the bits of a group, each of which is a doorbell's by [`DoorbellLayout::bell_of`]: whose have been rung since.
+    /// Takes and clears the bits of a group. Each set bit is a doorbell, by [`DoorbellLayout::bell_of`], that was rung since the last call.
     pub fn take_group(&self, group: u32) -> u64 {
         let at = DoorbellLayout::group_offset(group);
-        // An idle page is only read.
+        // An idle page is only read: a swap would move the line away from its producers in every pass.
         if self.memory.load(at, Acquire) == 0 {
             return 0;
         }
         self.memory.swap(at, 0, Acquire)
     }
 
-    /// What a doorbell says. For whose bits were taken, that is no less than what was rung before.
+    /// Reads a doorbell. After its bit was taken, the value is at least as large as the one stored before that bit was set.
     pub fn read_bell(&self, number: u32) -> u64 {
         self.memory.load(self.first + u64::from(number) * 8, Acquire)
     }
 
-    /// Its words, for those who look at the protocol from outside: tests and tools.
+    /// Returns the words of the page, for tests and tools that inspect the protocol.
     #[must_use]
     pub const fn as_memory(&self) -> &M {
         &self.memory
     }
 
-    /// How it is laid out.
+    /// Returns the layout of the page.
     #[must_use]
     pub const fn doorbell_layout(&self) -> DoorbellLayout {
         self.bells
     }
 
-    /// Words of bits.
+    /// Returns the number of words with bits.
     #[must_use]
     pub fn group_count(&self) -> u32 {
         self.bells.group_count()
@@ -130,20 +132,21 @@ impl<M: WordMemory> BellPage<M> {
 }
 
 impl<M: WordMemory> QueueDoorbell<M> {
-    /// Tells the engine that it may execute what is before `end`. A full fence stands before the doorbell is stored, and one behind it.
+    /// Stores `end` in the doorbell, so the engine may execute all entries before it, and sets its bit. A full fence precedes the store,
+    /// and another follows it.
     #[inline]
     pub(crate) fn ring(&self, end: u64) {
         self.page.memory.store_fenced(self.at, end);
         self.mark_queue();
     }
 
-    /// Whether one word has the bits of both.
+    /// Returns whether one word contains the bits of both doorbells.
     #[inline]
     pub(crate) fn is_beside(&self, other: &Self) -> bool {
         self.bit.0 == other.bit.0 && self.page.memory.is_same(&other.page.memory)
     }
 
-    /// As [`ring`](Self::ring) of both, which are [side by side](Self::is_beside).
+    /// As [`ring`](Self::ring), for two doorbells that are [side by side](Self::is_beside).
     #[inline]
     pub(crate) fn ring_both(&self, end: u64, other: &Self, others_end: u64) {
         let bits = self.bit.1 | other.bit.1;
@@ -151,7 +154,7 @@ impl<M: WordMemory> QueueDoorbell<M> {
         self.page.memory.store_both_fenced(words, self.bit.0, bits);
     }
 
-    /// Has the engine look at the queue, without telling it of more.
+    /// Has the engine poll the queue without submitting more entries.
     #[inline]
     pub(crate) fn mark_queue(&self) {
         self.page.memory.fetch_or(self.bit.0, self.bit.1, Release);

@@ -1,14 +1,14 @@
-//! How long a wait may take. No clock is read here: who waits brings one, or a number of looks.
+//! How long a wait may take. This module reads no clock: the waiter supplies one, or a number of polls.
 
 use trunkline_proto::time::Instant;
 
-/// What a wait may spend. It is asked after each look that found nothing.
+/// The budget of a wait, charged after each fruitless poll.
 pub trait WaitBudget {
-    /// Whether there may be another look.
+    /// Returns whether another poll is allowed.
     fn spend_poll(&mut self) -> bool;
 }
 
-/// So many looks.
+/// A number of polls.
 #[derive(Clone, Copy, Debug)]
 pub struct PollLimit(pub u64);
 
@@ -21,12 +21,12 @@ impl WaitBudget for PollLimit {
     }
 }
 
-/// Until a moment, by a clock of the caller's.
+/// A deadline by a clock of the caller.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockDeadline<C> {
-    /// The first moment at which it is over.
+    /// The first moment at which the budget is spent.
     pub deadline: Instant,
-    /// Tells the time.
+    /// Reads the clock.
     pub clock: C,
 }
 
@@ -37,7 +37,7 @@ impl<C: FnMut() -> Instant> WaitBudget for ClockDeadline<C> {
     }
 }
 
-/// No limit: only the queue's end, its failure or an abort ends the wait.
+/// No limit. Only success, a failure or an abort of the queue ends the wait.
 #[derive(Clone, Copy, Debug)]
 pub struct UnlimitedWait;
 
@@ -48,7 +48,7 @@ impl WaitBudget for UnlimitedWait {
     }
 }
 
-/// A budget that, once it is spent, ends more than the wait, if that is asked for: for kernels that cannot go on without what they wait for.
+/// A budget that may end the kernel when it is spent, for kernels that cannot continue without the result of the wait.
 #[derive(Clone, Copy, Debug)]
 pub struct OrDie<B> {
     budget: B,
@@ -56,7 +56,7 @@ pub struct OrDie<B> {
 }
 
 impl<B> OrDie<B> {
-    /// With what ends the kernel; with nothing it is the budget alone.
+    /// Combines a budget with the function that ends the kernel. With `None` only the wait ends.
     pub const fn new(budget: B, die: Option<fn() -> !>) -> Self {
         Self { budget, die }
     }

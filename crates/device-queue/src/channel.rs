@@ -1,7 +1,7 @@
 //! A channel: the lanes over which one group of threads posts, and a flush that covers them all.
 //!
-//! Each lane is a queue. A channel has two words for a lane: behind the last ticket that was recorded, and behind the last one that some
-//! flush has seen complete. So a second flush sees what the first has really done, and nothing that is recorded meanwhile gets lost.
+//! Each lane is a queue. A channel has two words per lane: the index behind the last recorded ticket, and the index behind the last ticket
+//! that a flush has seen complete. So a second flush cannot return before the first, and tickets recorded meanwhile are not lost.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
@@ -12,10 +12,10 @@ use crate::error::WaitError;
 use crate::memory::WordMemory;
 use crate::queue::{DeviceQueue, EntryTicket};
 
-/// Lanes of a channel.
+/// Most lanes of a channel.
 pub const LANES_MAX: u32 = 64;
 
-/// The words of a channel: 16 bytes for each lane, at an offset of the caller's.
+/// The words of a channel: 16 bytes per lane, at an offset that the caller chooses.
 #[derive(Clone, Copy, Debug)]
 pub struct TicketRecord<M> {
     memory: M,
@@ -24,7 +24,8 @@ pub struct TicketRecord<M> {
 }
 
 impl<M: WordMemory> TicketRecord<M> {
-    /// A channel whose lanes have the first indices `firsts`; `None` if there are none or too many. Nobody else may use the words yet.
+    /// Creates the words of a channel whose lanes have the first indices `firsts`. Returns `None` for no lane or too many. No other thread
+    /// may use the words yet.
     #[must_use]
     pub fn create(memory: M, words: u64, firsts: &[u64]) -> Option<Self> {
         let lanes = u32::try_from(firsts.len()).ok().filter(|lanes| (1..=LANES_MAX).contains(lanes))?;
@@ -44,17 +45,18 @@ impl<M: WordMemory> TicketRecord<M> {
         self.words + lane as u64 * 16 + 8
     }
 
-    /// Has later flushes wait for a ticket of a lane; `false` if there is no such lane.
+    /// Records a ticket, so that later flushes wait for it. Returns `false` for an unknown lane.
     #[must_use]
     pub fn record_ticket(&self, lane: u32, ticket: EntryTicket) -> bool {
         if lane >= self.lanes {
             return false;
         }
+        // The counter only grows: of two threads that record at once, the later ticket remains.
         self.memory.advance_counter(self.recorded_offset(lane), ticket.index.wrapping_add(1), AcqRel);
         true
     }
 
-    /// The lanes that a flush would wait for, a bit each.
+    /// Returns the lanes that a flush would wait for, one bit each.
     #[must_use]
     pub fn pending_lanes(&self) -> u64 {
         let is_pending = |lane: &u32| {
@@ -64,11 +66,11 @@ impl<M: WordMemory> TicketRecord<M> {
         (0..self.lanes).filter(is_pending).fold(0, |bits, lane| bits | 1 << lane)
     }
 
-    /// Waits until everything that was recorded before has completed; `queues` are the lanes'.
+    /// Waits until all tickets recorded before this call have completed. `queues` are the queues of the lanes, in order.
     ///
     /// # Errors
-    /// As [`DeviceQueue::wait`], of the first lane that has something to say; the others have not been waited for then. [`WaitError::Stale`] if there are
-    /// more lanes or fewer.
+    /// As [`DeviceQueue::wait`], for the first lane with an error; later lanes have not been waited for then. [`WaitError::Stale`] if the
+    /// number of queues differs from the number of lanes.
     pub fn flush(&self, queues: &[DeviceQueue<M>], budget: &mut impl WaitBudget) -> Result<(), WaitError> {
         self.flush_all(queues.iter(), budget)
     }
@@ -86,6 +88,7 @@ impl<M: WordMemory> TicketRecord<M> {
         }
         for (lane, queue) in (0..self.lanes).zip(queues) {
             let flushed = self.memory.load(self.flushed_offset(lane), Acquire);
+            // The end is read once: tickets recorded during the flush belong to the next flush, so the wait is bounded.
             let end = self.memory.load(self.recorded_offset(lane), Acquire);
             if !is_before(flushed, end) {
                 continue;

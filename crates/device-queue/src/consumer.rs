@@ -1,8 +1,9 @@
-//! The engine's side of one queue: what may begin, what has completed, and what becomes of everything after a failure.
+//! The engine's side of one queue: which entries may begin, which have completed, and how entries end after a failure. Called by `drain`,
+//! or by a caller that drives one queue itself. It never executes an entry.
 //!
-//! Entries are copied out once and then read, as whoever wrote them may go on writing. They begin in order and complete in order;
-//! in between they may be under way together. After the first failure nothing more is executed: what comes is flushed, and the
-//! signals and counters that it was to change are poisoned, so that who waits for those hears of it as well.
+//! Each entry is copied out once and then parsed, as its producer may still write to it. Entries begin in order and complete in order;
+//! several may be in progress at a time. After the first failure no entry is executed. Later entries are flushed, and the signals and
+//! counters that they were to change are poisoned, so that waits for those fail too.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -24,17 +25,17 @@ use crate::queue::DeviceQueue;
 mod control_words;
 mod publish;
 
-/// Numbers of the operations of companions.
+/// Operation numbers of the entries that companions use.
 const WAIT: u8 = QueueEntry::new(EntryWork::Wait { queue: 0, index: 0 }).op_number();
 const ADD: u8 = {
     let at = PeerAddress { peer: 0, addr: 0, key: 0 };
     QueueEntry::new(EntryWork::Atomic { at, change: AtomicChange::Add(0), poisoned: false }).op_number()
 };
 
-/// Bytes of an entry from which on its end is told by itself.
+/// Entries that move more bytes than this have their completion published at once.
 const TOLD_AT_ONCE: u64 = 64 << 10;
 
-/// The engine's side of one queue. One at a time.
+/// The engine's side of one queue. A queue has one consumer at a time.
 #[derive(Debug)]
 pub struct QueueConsumer<M> {
     memory: M,
@@ -42,28 +43,28 @@ pub struct QueueConsumer<M> {
     rules: ExecutorRules,
     /// First index that is not known to be submitted.
     rung: u64,
-    /// First that has not begun.
+    /// First index that has not begun.
     begun: u64,
-    /// First that has not completed.
+    /// First index that has not completed.
     completed: u64,
-    /// What the frontier says of that.
+    /// The value of `completed` in the published frontier.
     told: u64,
-    /// The next entry, once copied out.
+    /// The next entry, once it has been copied out.
     head: Option<Result<QueueEntry, QueueEntryError>>,
     places: Box<[EntryRecord]>,
-    /// Under way: writes, reads, atomics.
+    /// Entries in progress, by [`EntryKind`]: others, writes, reads, atomics.
     under_way: [u32; 4],
-    /// Those that are [`EntryStage::Failed`].
+    /// Entries in the stage [`EntryStage::Failed`].
     to_poison: u32,
-    /// What entries that have completed leave to be done.
+    /// Follow-up jobs of completed entries.
     due: Vec<(u64, QueueJob)>,
-    /// Why nothing begins any more.
+    /// Why no entry begins any more.
     stopped: Option<(EntryStatus, u32)>,
     fault: Option<QueueFault>,
 }
 
 impl<M: WordMemory> QueueConsumer<M> {
-    /// The engine's side of a queue that no other engine has begun something of which it has not completed.
+    /// Creates the engine's side of a queue. No other engine may have operations of this queue in progress.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -77,7 +78,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         let first = FrontierWord(memory.load(at::FRONTIER, Acquire)).index_near(near);
         let window = rules.window.clamp(1, WINDOW_MAX).min(shape.depth());
         let places = try_filled_with(window.next_power_of_two() as usize, EntryRecord::default)?;
-        // As many as can complete at a time: nothing is allocated later.
+        // At most this many entries complete at a time, so no later push allocates.
         let due = try_vec(places.len())?;
         Ok(Self {
             memory,
@@ -97,27 +98,28 @@ impl<M: WordMemory> QueueConsumer<M> {
         })
     }
 
-    /// What the queue is.
+    /// Returns the layout and the number of the queue.
     #[must_use]
     pub const fn queue_shape(&self) -> &QueueShape {
         &self.shape
     }
 
-    /// How far it is.
+    /// Returns the progress of the queue, for WAITs of other queues.
     #[must_use]
     pub fn queue_progress(&self) -> QueueProgress {
-        // What fails stops the queue, and what has stopped begins nothing more.
+        // A failure stops the queue, and a stopped queue begins no entry. So without a fault the first failed entry is the first that has
+        // not begun.
         let stopped = self.stopped.map(|_| self.fault.map_or(self.begun, |fault| fault.first_bad));
         QueueProgress { completed: self.completed, first_bad: stopped }
     }
 
-    /// Why it has failed, if it has.
+    /// Returns why the queue has failed, if it has.
     #[must_use]
     pub const fn queue_fault(&self) -> Option<QueueFault> {
         self.fault
     }
 
-    /// Whether everything that was submitted has completed.
+    /// Returns whether all submitted entries have completed and no follow-up job is left.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
         self.completed == self.rung && self.due.is_empty()
@@ -125,6 +127,7 @@ impl<M: WordMemory> QueueConsumer<M> {
 
     fn stop_queue(&mut self, status: EntryStatus, reason: u32) {
         let status = if status == EntryStatus::Done { EntryStatus::Network } else { status };
+        // The first reason is kept: later ones are consequences of it.
         self.stopped.get_or_insert((status, reason));
     }
 
@@ -136,7 +139,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         &mut self.places[index as usize & (self.places.len() - 1)]
     }
 
-    /// What is to happen next; `others` tells of the queues that entries WAIT for. To be called until nothing can begin.
+    /// Returns the next step. `others` returns the progress of the queues that entries WAIT for. Call it until no job can begin.
     pub fn next(&mut self, others: &impl Fn(u32) -> Option<QueueProgress>) -> ConsumerStep {
         if let Some((index, job)) = self.due.pop() {
             return ConsumerStep::Begin(index, job);
@@ -147,8 +150,8 @@ impl<M: WordMemory> QueueConsumer<M> {
         step
     }
 
-    /// Begins up to `most` jobs at `port`, which says how each has ended if it has: as [`next`](Self::next) and [`end_job`](Self::end_job) again and
-    /// again, but what completes is told by one frontier. How many began.
+    /// Begins up to `most` jobs on `port`, which returns the outcome of each job that ended at once. This is [`next`](Self::next) and
+    /// [`end_job`](Self::end_job) in a loop, but one frontier publishes all completions. Returns the number of jobs begun.
     pub fn begin_jobs(
         &mut self,
         most: u32,
@@ -160,7 +163,8 @@ impl<M: WordMemory> QueueConsumer<M> {
             if !self.due.is_empty() {
                 self.run_due_jobs(port);
             }
-            // With nothing under way there is nothing to wait for but other queues, and what ends at once takes no place.
+            // With no entry in progress, only a WAIT for another queue can delay the next one. An entry that ends at once then needs no
+            // record.
             let is_alone = self.begun == self.completed && self.stopped.is_none() && self.has_more();
             if is_alone && let Some(more) = self.pass_alone(others, port) {
                 begun += more;
@@ -181,8 +185,9 @@ impl<M: WordMemory> QueueConsumer<M> {
         begun
     }
 
-    /// Completes what has ended, tells of it, and has done what that leaves to be done.
+    /// Retires finished entries, publishes the frontier, then runs follow-up jobs.
     fn run_due_jobs(&mut self, port: &mut impl JobExecutor) {
+        // A counter is raised only after the frontier covers its entry: its waiter may poll the ticket next.
         self.complete_entries();
         self.publish_frontier();
         while let Some((index, job)) = self.due.pop() {
@@ -190,8 +195,8 @@ impl<M: WordMemory> QueueConsumer<M> {
         }
     }
 
-    /// The next entry, which may begin as nothing else is under way and all is well, but for a WAIT; how many jobs began. `None`: it is held,
-    /// or cannot be read.
+    /// Begins the next entry while no other is in progress and the queue has not failed. Returns the number of jobs begun, or `None` if the
+    /// entry is a WAIT that must be held, or is invalid.
     #[inline]
     fn pass_alone(
         &mut self,
@@ -230,7 +235,7 @@ impl<M: WordMemory> QueueConsumer<M> {
                                 self.pass_by_and_count(index, entry.op_number(), value, count, port)
                             }
                         }
-                        // Whoever waits for it is not to wait for those behind it, which may take as long.
+                        // A waiter for this entry should not wait for the entries behind it, which may take as long.
                         if entry.work.moved_bytes() > TOLD_AT_ONCE {
                             self.publish_frontier();
                         }
@@ -248,7 +253,8 @@ impl<M: WordMemory> QueueConsumer<M> {
         Some(0)
     }
 
-    /// What companions do, by its words: a WAIT for what has completed, and an ADD that is done at once. As [`pass_alone`](Self::pass_alone), which goes on with all else.
+    /// Executes the two entries that companions use, from their words: a WAIT for a completed entry, and an ADD that is done at once.
+    /// Returns `None` for every other entry; [`pass_alone`](Self::pass_alone) then handles it.
     #[inline]
     fn pass_plain(
         &mut self,
@@ -258,6 +264,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         port: &mut impl JobExecutor,
     ) -> Option<u32> {
         let op = (words[0] >> 32) as u8;
+        // An entry with a check must be parsed in full, so the fast path does not apply.
         if !(op == WAIT || op == ADD) || self.shape.is_checked() {
             return None;
         }
@@ -273,14 +280,15 @@ impl<M: WordMemory> QueueConsumer<M> {
         Some(begun)
     }
 
-    /// The only entry under way has ended well.
+    /// Completes the only entry in progress with success.
     #[inline]
     fn pass_by(&mut self, index: u64, op: u8, value: u64) {
         self.publish_completion(index, EntryCompletion { status: EntryStatus::Done, op, value });
         self.completed = self.begun;
     }
 
-    /// The same of one that raises a counter: once that was told, as whoever hears of it by the counter may look.
+    /// As [`pass_by`](Self::pass_by), for an entry that raises a counter. The frontier is published first: a waiter for the counter may
+    /// poll the ticket next.
     #[inline]
     fn pass_by_and_count(
         &mut self,
@@ -296,7 +304,8 @@ impl<M: WordMemory> QueueConsumer<M> {
         port.raise_counter(queue, index, self.own_counter(count), count);
     }
 
-    /// The word of a counter of this process.
+    /// Returns the address of a counter in this process.
+    // A counter is always in this process, so the entry contains no rank for it.
     const fn own_counter(&self, count: CounterUpdate) -> PeerAddress {
         PeerAddress { peer: self.rules.me, addr: count.at.addr, key: count.at.key }
     }
@@ -315,7 +324,7 @@ impl<M: WordMemory> QueueConsumer<M> {
                 None => *self.head.insert(self.fetch_entry(index)),
             };
             let may_begin = match head {
-                // Its failure, if a WAIT finds one, stops the queue.
+                // If a WAIT finds a failed entry, that stops the queue.
                 Ok(entry) if self.stopped.is_none() => self.may_begin(&entry, index, others),
                 Ok(_) => true,
                 Err(_) => {
@@ -340,7 +349,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         is_before(self.begun, self.rung)
     }
 
-    /// Copies an entry out and reads it.
+    /// Copies an entry out and parses it.
     #[inline]
     fn fetch_entry(&self, index: u64) -> Result<QueueEntry, QueueEntryError> {
         self.parse_entry(&self.memory.get_entry(self.shape.entry_offset(index)), index)
@@ -351,7 +360,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         QueueEntry::from_words(words, index, self.shape.is_checked())
     }
 
-    /// Whether the next entry may begin, as far as those before it and other queues go.
+    /// Returns whether the next entry may begin, considering fences, earlier entries and other queues.
     fn may_begin(
         &mut self,
         entry: &QueueEntry,
@@ -369,6 +378,7 @@ impl<M: WordMemory> QueueConsumer<M> {
             return false;
         }
         match entry.work {
+            // Atomics take effect in order, and behind the bytes before them. An ordered executor guarantees that itself.
             EntryWork::Atomic { .. } if !self.rules.is_ordered => writes == 0 && atomics == 0,
             EntryWork::Barrier => all == 0,
             EntryWork::Wait { queue, index: awaited } => self.wait_is_over(queue, awaited, index, others),
@@ -387,7 +397,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         self.complete_entries();
         let own = QueueProgress { completed: self.completed, first_bad: None };
         let progress = if queue == self.shape.number() { Some(own) } else { others(queue) };
-        // What waits for itself, or for what comes behind it, waits for ever.
+        // A WAIT for itself or for a later entry of its own queue would never end.
         let hangs = queue == self.shape.number() && !is_before(awaited, index);
         let Some(progress) = progress.filter(|_| !hangs) else {
             self.stop_queue(EntryStatus::Awaited, queue);
@@ -403,7 +413,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         }
     }
 
-    /// Begins an entry: its job, if there is one; the others have ended with that.
+    /// Begins an entry. Returns its job, if it has one. An entry without a job has ended.
     fn begin_entry(&mut self, index: u64, entry: &QueueEntry) -> Option<QueueJob> {
         let (target, counts) = match (entry.work, entry.work.counter_update()) {
             (EntryWork::Atomic { at, poisoned, .. }, _) => (Some((at, poisoned)), None),
@@ -411,6 +421,7 @@ impl<M: WordMemory> QueueConsumer<M> {
             _ => (None, None),
         };
         *self.entry_record_mut(index) =
+            // The record is made also for an entry that is flushed, because its word must be poisoned.
             EntryRecord { state: EntryStage::Free, op: entry.op_number(), target, counts, reason: 0 };
         if let Some((status, reason)) = self.stopped {
             self.fail_entry(index, status, reason);
@@ -433,7 +444,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         Some(QueueJob::Execute(*entry))
     }
 
-    /// An entry has failed; if it was to change a word, that is to be poisoned before it completes.
+    /// Fails an entry. If it was to change a word, it completes only after that word is poisoned.
     fn fail_entry(&mut self, index: u64, status: EntryStatus, reason: u32) {
         let place = self.entry_record_mut(index);
         place.reason = reason;
@@ -444,7 +455,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         }
     }
 
-    /// The job that poisons the word of an entry that failed.
+    /// Returns the job that poisons the word of a failed entry.
     fn poison_job(&mut self, index: u64) -> Option<QueueJob> {
         let queue = self.shape.number();
         let place = self.entry_record_mut(index);
@@ -457,6 +468,7 @@ impl<M: WordMemory> QueueConsumer<M> {
     }
 
     fn next_poison(&mut self) -> Option<ConsumerStep> {
+        // The counter avoids a search of the whole window in every step of a queue without failures.
         if self.to_poison == 0 {
             return None;
         }
@@ -470,7 +482,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         None
     }
 
-    /// Takes in how a job ended; `false`: there is none under way at this index.
+    /// Takes the outcome of a job. Returns `false` if no job is in progress at this index.
     pub fn end_job(&mut self, index: u64, outcome: JobOutcome) -> bool {
         let ended = self.take_in(index, outcome);
         self.complete_entries();
@@ -496,7 +508,7 @@ impl<M: WordMemory> QueueConsumer<M> {
                     }
                 }
             }
-            // Whether the word could be poisoned or not, nothing more can be done.
+            // The outcome of the poisoning is ignored: no further measure exists if it failed.
             (EntryStage::Poisoning(status), _) => {
                 self.entry_record_mut(index).state = EntryStage::Ended(status, 0)
             }
@@ -505,7 +517,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         true
     }
 
-    /// Completes what has ended, in order.
+    /// Completes ended entries in order.
     #[inline]
     fn complete_entries(&mut self) {
         if self.completed != self.begun {
@@ -524,11 +536,13 @@ impl<M: WordMemory> QueueConsumer<M> {
             let status = if self.fault.is_some() { EntryStatus::Flushed } else { ended };
             let is_lost = counts.is_some() && ended == EntryStatus::Done && status != EntryStatus::Done;
             if is_lost {
-                // It ended well behind one that had not, and will not be counted: whoever waits for that hears of it first.
+                // The entry ended well behind a failed one, so its counter is not raised. The counter is poisoned before the entry
+                // completes, so that its waiters fail.
                 self.fail_entry(index, status, 0);
                 continue;
             }
             if status != EntryStatus::Done && self.fault.is_none() {
+                // The error page is written before the frontier passes this entry.
                 self.publish_fault(QueueFault { first_bad: index, status, reason });
             }
             self.publish_completion(index, EntryCompletion { status, op, value });
@@ -541,7 +555,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         self.completed = index;
     }
 
-    /// An entry that has completed leaves its counter to be raised.
+    /// Queues the counter of a completed entry to be raised.
     #[inline]
     fn leave_count(&mut self, index: u64, place: &EntryRecord) {
         if let (Some((at, poisoned)), Some(value)) = (place.target, place.counts) {

@@ -1,6 +1,7 @@
-//! The engine's side of many queues: whose doorbells were rung, and what of theirs can begin.
+//! The engine's side of many queues: it finds the queues whose doorbells were rung, and begins their entries. Called by the owner of the
+//! executor.
 //!
-//! Only queues that were rung, or that have something left to do, are looked at. One pass does a bounded amount of work.
+//! A pass polls only queues that were rung or have work left, and does a bounded amount of work.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,15 +17,15 @@ use crate::memory::WordMemory;
 use crate::progress::QueueProgress;
 use crate::queue::DeviceQueue;
 
-/// Jobs of one queue that begin in one pass, before the next queue has its turn.
+/// Most jobs of one queue per pass, so that each queue gets its turn.
 pub const BATCH: u32 = 16;
 
-/// What a pass did.
+/// The result of a pass.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct DrainPass {
-    /// Jobs that began.
+    /// Jobs begun.
     pub begun: u32,
-    /// Queues that have something left.
+    /// Queues with work left.
     pub busy: u32,
 }
 
@@ -32,30 +33,30 @@ pub struct DrainPass {
 struct DrainedQueue<M> {
     queue: DeviceQueue<M>,
     consumer: QueueConsumer<M>,
-    /// Stands in [`QueueDrain::busy`].
+    /// Whether it is listed in [`QueueDrain::busy`].
     is_busy: bool,
 }
 
-/// One engine's queues. Its owner calls it.
+/// The queues of one engine.
 #[derive(Debug)]
 pub struct QueueDrain<M> {
     page: BellPage<M>,
     members: Vec<DrainedQueue<M>>,
-    /// How far each of them is.
+    /// Progress of each member.
     progress: Vec<QueueProgress>,
-    /// Which of them has a number, by number.
+    /// Members by queue number, sorted.
     by_number: Vec<(u32, usize)>,
-    /// Which of them has a doorbell.
+    /// Members by doorbell.
     by_bell: Box<[Option<usize>]>,
-    /// Those that were rung or have something left to do; nobody looks at the others.
+    /// Members that were rung or have work left. A pass skips all others.
     busy: Vec<usize>,
-    /// Those whose companion is asked for and not answered.
+    /// Members with an unanswered request for a companion.
     asked: Vec<usize>,
 }
 
 #[inline]
 fn find_index(by_number: &[(u32, usize)], number: u32) -> Option<usize> {
-    // Mostly they are the numbers from 0 on.
+    // Queue numbers usually count from 0 without gaps, so the number is tried as the index first.
     if let Some(&(_, member)) = by_number.get(number as usize).filter(|known| known.0 == number) {
         return Some(member);
     }
@@ -64,7 +65,7 @@ fn find_index(by_number: &[(u32, usize)], number: u32) -> Option<usize> {
 }
 
 impl<M: WordMemory + Clone> QueueDrain<M> {
-    /// No queues yet, whose doorbells will be on this page.
+    /// Creates a drain without queues, for doorbells on `page`.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -77,10 +78,10 @@ impl<M: WordMemory + Clone> QueueDrain<M> {
         Ok(Self { page, members: Vec::new(), progress, by_number, by_bell, busy, asked })
     }
 
-    /// Takes a queue on; `false` if its doorbell is another queue's, is not on the page, or its number is taken.
+    /// Adds a queue. Returns `false` if its doorbell is in use or not on the page, or its number is in use.
     ///
     /// # Errors
-    /// [`OutOfMemory`]; then it is not taken on.
+    /// [`OutOfMemory`]; the queue was not added.
     pub fn add_queue(&mut self, queue: DeviceQueue<M>, rules: ExecutorRules) -> Result<bool, OutOfMemory> {
         let bell = queue.queue_shape().bell();
         let number = queue.queue_shape().number();
@@ -94,20 +95,20 @@ impl<M: WordMemory + Clone> QueueDrain<M> {
         try_grow(&mut self.members, 1)?;
         try_grow(&mut self.by_number, 1)?;
         try_grow(&mut self.progress, 1)?;
-        // A pass allocates nothing.
+        // Memory is reserved here, so that a pass allocates nothing.
         try_hold(&mut self.busy, self.members.len() + 1)?;
         try_hold(&mut self.asked, self.members.len() + 1)?;
         *of_bell = Some(self.members.len());
         self.by_number.insert(place, (number, self.members.len()));
         self.progress.push(consumer.queue_progress());
         self.members.push(DrainedQueue { queue, consumer, is_busy: false });
-        // Whoever rang before has set a bit that may have been taken since.
+        // The doorbell may have been rung before this call, and its bit already been taken. So its value is read once.
         self.handle_doorbell(bell, self.page.read_bell(bell));
         Ok(true)
     }
 
-    /// Leaves a queue, if everything that was submitted there has completed: its number and its doorbell are free then. `false`: there is something left, or no such
-    /// queue. What its producers still do reaches nobody, or whoever has that doorbell next.
+    /// Removes a queue, if all its submitted entries have completed: its number and doorbell are then free. Returns `false` if work is left
+    /// or the number is unknown. Doorbells that its producers ring later reach no queue, or the next queue with that doorbell.
     pub fn remove(&mut self, number: u32) -> bool {
         let Ok(place) = self.by_number.binary_search_by_key(&number, |&(number, _)| number) else {
             return false;
@@ -123,7 +124,7 @@ impl<M: WordMemory + Clone> QueueDrain<M> {
         self.asked.retain(|asked| *asked != at);
         self.members.swap_remove(at);
         self.progress.swap_remove(at);
-        // The last one has its place now.
+        // The last member was moved to this index, so its references are updated.
         let last = self.members.len();
         let known =
             self.by_number.iter_mut().map(|(_, known)| known).chain(self.by_bell.iter_mut().flatten());
@@ -133,20 +134,20 @@ impl<M: WordMemory + Clone> QueueDrain<M> {
         true
     }
 
-    /// How far a queue is.
+    /// Returns the progress of a queue.
     #[must_use]
     pub fn queue_progress(&self, number: u32) -> Option<QueueProgress> {
         find_index(&self.by_number, number).and_then(|at| self.progress.get(at)).copied()
     }
 
-    /// The number of a queue whose companion is asked for and not answered.
+    /// Returns the number of a queue with an unanswered request for a companion.
     #[must_use]
     pub fn asked_companion(&self) -> Option<u32> {
         let member = self.asked.first().and_then(|at| self.members.get(*at));
         member.map(|member| member.queue.queue_shape().number())
     }
 
-    /// Answers for the companion of a queue.
+    /// Answers the request for a companion of a queue.
     pub fn answer_companion(&mut self, number: u32, companion: CompanionWord) {
         let Some(at) = find_index(&self.by_number, number) else { return };
         self.asked.retain(|asked| *asked != at);
@@ -155,7 +156,7 @@ impl<M: WordMemory + Clone> QueueDrain<M> {
         }
     }
 
-    /// Takes in how a job ended; `false`: there is none under way at this index.
+    /// Takes the outcome of a job. Returns `false` if no job is in progress at this index.
     pub fn end_job(&mut self, number: u32, index: u64, outcome: JobOutcome) -> bool {
         let Some(at) = find_index(&self.by_number, number) else { return false };
         let (Some(member), Some(progress)) = (self.members.get_mut(at), self.progress.get_mut(at)) else {
@@ -166,14 +167,16 @@ impl<M: WordMemory + Clone> QueueDrain<M> {
         ended
     }
 
-    /// Looks at what was rung, and lets begin what can.
+    /// Makes one pass: reads the doorbells that were rung, and begins entries.
     pub fn run_pass(&mut self, port: &mut impl JobExecutor) -> DrainPass {
         for group in 0..self.page.group_count() {
             let mut bits = self.page.take_group(group);
+            // The bit was cleared before the doorbell is read. A producer that stores the doorbell later sets the bit again, so no doorbell
+            // is lost.
             while bits != 0 {
                 let bell = self.page.doorbell_layout().bell_of(group, bits.trailing_zeros());
                 bits &= bits - 1;
-                // Whoever writes the bits may set others'.
+                // A hostile producer may set bits of doorbells that do not exist.
                 if bell >= self.page.bell_count() {
                     continue;
                 }
@@ -198,7 +201,7 @@ impl<M: WordMemory + Clone> QueueDrain<M> {
         pass
     }
 
-    /// Takes in what a doorbell says.
+    /// Processes the value of a doorbell, and lists the queue as busy.
     #[inline]
     fn handle_doorbell(&mut self, bell: u32, says: u64) {
         let Some(&Some(at)) = self.by_bell.get(bell as usize) else { return };
@@ -213,7 +216,7 @@ impl<M: WordMemory + Clone> QueueDrain<M> {
         }
     }
 
-    /// One queue's turn; how many jobs began, and whether something is left to do.
+    /// Drains one queue. Returns the number of jobs begun, and whether work is left.
     #[inline]
     fn drain_queue(&mut self, at: usize, port: &mut impl JobExecutor) -> (u32, bool) {
         let Self { members, progress, by_number, .. } = self;

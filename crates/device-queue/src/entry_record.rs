@@ -1,10 +1,10 @@
-//! What a consumer keeps of an entry that has begun and not completed. Called by `consumer` alone.
+//! The consumer's record of an entry that has begun and not completed. Used by `consumer` alone.
 
 use trunkline_proto::wire::device_queue::{EntryStatus, PeerAddress};
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum EntryKind {
-    /// Nothing waits for it but what waits for all.
+    /// Only a fence or a barrier for all entries waits for it.
     #[default]
     Other,
     Write,
@@ -14,15 +14,15 @@ pub(crate) enum EntryKind {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum EntryStage {
-    /// Not begun, or over.
+    /// Not begun, or completed.
     #[default]
     Free,
     Running(EntryKind),
-    /// It failed, and its word is to be poisoned.
+    /// It failed, and its word must be poisoned.
     Failed(EntryStatus),
-    /// The executor does that.
+    /// The executor poisons its word.
     Poisoning(EntryStatus),
-    /// Its turn to complete comes when those before have.
+    /// It has ended, and completes after all entries before it.
     Ended(EntryStatus, u64),
 }
 
@@ -30,9 +30,9 @@ pub(crate) enum EntryStage {
 pub(crate) struct EntryRecord {
     pub(crate) state: EntryStage,
     pub(crate) op: u8,
-    /// What is to be poisoned if it fails.
+    /// The word to poison if the entry fails, and whether a poison word follows it.
     pub(crate) target: Option<(PeerAddress, bool)>,
-    /// What is added there once the entry has completed; else the entry itself changes it.
+    /// The increment of that word once the entry has completed; `None` if the entry itself changes the word.
     pub(crate) counts: Option<u32>,
     pub(crate) reason: u32,
 }

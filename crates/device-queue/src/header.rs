@@ -1,11 +1,12 @@
-//! The device header as text, for whoever compiles kernels at run time: no file need be installed. Its files are in `include/trunkline`.
+//! The text of the device header, for programs that compile kernels at run time without installed files. The files are in
+//! `include/trunkline`.
 
 /// A file of the header: the name by which `#include` finds it, and its text.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HeaderFile {
-    /// As `#include` has it, in kernels and in other files of the header.
+    /// The path in `#include`, in kernels and in other files of the header.
     pub name: &'static str,
-    /// The text.
+    /// The contents.
     pub text: &'static str,
 }
 
@@ -15,7 +16,7 @@ macro_rules! files {
     };
 }
 
-/// All files. A kernel includes the first, that the others.
+/// All files. A kernel includes the first, which includes the others.
 pub const FILES: [HeaderFile; 17] = files![
     "trunkline/device.h",
     "trunkline/device/abi.h",

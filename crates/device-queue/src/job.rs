@@ -1,30 +1,30 @@
-//! What a queue's consumer gives to its executor, and what it hears back. Values alone; used by `consumer`, `drain` and whoever executes.
+//! Jobs that a queue's consumer gives to its executor, and their outcomes. Plain values, used by `consumer`, `drain` and executors.
 
 use trunkline_proto::wire::device_queue::{CounterUpdate, EntryStatus, PeerAddress, PoisonWord, QueueEntry};
 
-/// Entries of one queue that may be under way together.
+/// Most entries of one queue that may be in progress at a time.
 pub const WINDOW_MAX: u32 = 64;
 
-/// What the executor promises.
+/// The guarantees of an executor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ExecutorRules {
-    /// It places what it was given first, first, and nothing behind what has failed: an atomic need not be held back until the writes before
-    /// it are placed.
+    /// It places earlier bytes first, and places nothing behind a failed entry. The consumer then need not hold back an atomic until the
+    /// writes before it are placed.
     pub is_ordered: bool,
     /// The rank of this process, whose counters entries raise.
     pub me: u32,
-    /// Entries that it may have under way together; 1 to [`WINDOW_MAX`], else the nearest of them.
+    /// Most entries in progress at a time, clamped to 1 to [`WINDOW_MAX`].
     pub window: u32,
 }
 
-/// What is to happen next.
+/// The next step of a consumer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConsumerStep {
-    /// A job to begin; its outcome is to be told by its index.
+    /// A job to begin. Its outcome is reported under this index.
     Begin(u64, QueueJob),
-    /// Nothing can begin now.
+    /// No entry can begin now.
     Held,
-    /// Everything that was submitted has begun.
+    /// All submitted entries have begun.
     Idle,
 }
 
@@ -33,59 +33,61 @@ pub enum ConsumerStep {
 pub enum QueueJob {
     /// An entry: a WRITE, READ, atomic, SHOW or NOTIFY.
     Execute(QueueEntry),
-    /// An entry has completed, and that was told: its counter is to be raised. How that ends is not asked: who executes it poisons the
-    /// counter if it fails.
+    /// An entry has completed, and the frontier covers it: raise its counter. The consumer needs no outcome: the executor poisons the
+    /// counter if the job fails.
     Count {
         /// The counter.
         at: PeerAddress,
-        /// Added.
+        /// The increment.
         value: u32,
-        /// Whether a poison word stands behind it.
+        /// Whether a poison word follows the counter.
         poisoned: bool,
     },
-    /// The word that an entry was to change does not change: its poison word is to be set, or the error word that its window has for it.
+    /// An entry failed to change its word: set the poison word, or the window's error word for it.
     Poison {
         /// The word that does not change.
         at: PeerAddress,
-        /// Whether a poison word stands behind it.
+        /// Whether a poison word follows it.
         poisoned: bool,
-        /// What goes there.
+        /// The value to set.
         poison: PoisonWord,
     },
 }
 
-/// How a job ended.
+/// The outcome of a job.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum JobOutcome {
-    /// Well, with the value before, where the entry brings one.
+    /// Success, with the old value where the operation returns one.
     Done(u64),
-    /// It failed.
+    /// Failure.
     Failed {
-        /// How; [`EntryStatus::Done`] stands for [`EntryStatus::Network`].
+        /// The status; [`EntryStatus::Done`] is treated as [`EntryStatus::Network`].
         status: EntryStatus,
-        /// The executor's own reason.
+        /// A reason of the executor, for diagnostics.
         reason: u32,
     },
 }
 
 /// Executes jobs.
 pub trait JobExecutor {
-    /// Begins a job of a queue, by the queue's number; how it ended, if it has, else [`QueueDrain::end_job`](crate::QueueDrain::end_job) is called later.
+    /// Begins a job of the queue with the number `queue`. Returns its outcome if it has ended; otherwise the executor later calls
+    /// [`QueueDrain::end_job`](crate::QueueDrain::end_job).
     fn begin_job(&mut self, queue: u32, index: u64, job: &QueueJob) -> Option<JobOutcome>;
 
-    /// The same of [`QueueJob::Execute`].
+    /// As [`begin_job`](Self::begin_job), for [`QueueJob::Execute`].
     #[inline]
     fn execute_entry(&mut self, queue: u32, index: u64, entry: &QueueEntry) -> Option<JobOutcome> {
         self.begin_job(queue, index, &QueueJob::Execute(*entry))
     }
 
-    /// The same of [`QueueJob::Count`], whose word is `at`.
+    /// As [`begin_job`](Self::begin_job), for [`QueueJob::Count`] of the word `at`.
     #[inline]
     fn raise_counter(&mut self, queue: u32, index: u64, at: PeerAddress, count: CounterUpdate) {
         self.begin_job(queue, index, &QueueJob::Count { at, value: count.value, poisoned: count.poisoned });
     }
 
-    /// Adds to a word, if that is all that it takes here and now: the value before. `None`: nothing was done, and [`execute_entry`](Self::execute_entry) is asked.
+    /// Adds to a word, if that needs neither a device nor the network, and returns the old value. `None`: nothing was done, and the
+    /// consumer calls [`execute_entry`](Self::execute_entry).
     #[inline]
     fn try_add(&mut self, at: PeerAddress, value: u64, poisoned: bool) -> Option<u64> {
         let _ = (at, value, poisoned);

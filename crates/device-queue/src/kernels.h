@@ -1,6 +1,6 @@
-// Kernels of this project: a program that uses every operation, floods, exchanges whose bytes are checked, failures, what `trunkline
-// bench device` times, and the programs of the three examples (a ring of sums, tokens, halos). Compiled when a program starts, by NVRTC (crates/device-queue/src/kernels.rs); and for threads of the host, which is how they
-// are tested where no GPU is (crates/device/tests/m2).
+// Kernels of this project: every operation, a flood of entries, exchanges with checked bytes, and failures. There are also the kernels that
+// `trunkline bench device` times, and those of the three examples (a ring of sums, tokens, halos). NVRTC compiles them when a program
+// starts (crates/device-queue/src/kernels.rs). Tests without a GPU compile them for threads of the host (crates/device/tests/m2).
 #ifndef TRUNKLINE_KERNELS_H
 #define TRUNKLINE_KERNELS_H
 
@@ -10,29 +10,29 @@ namespace kernels {
 
 using namespace trunkline;
 
-// What a kernel is given, as words by value: crates/device/src/lanes.rs has the twin.
+// The arguments of a kernel, as words by value; the twin is in crates/device/src/lanes.rs.
 struct Job {
     const View *views;  // lanes, then their companions
     u64 lanes;
-    u64 *channel;       // of each block: two words a lane, and the cursor
+    u64 *channel;       // of each block: two words per lane, and the cursor
     u64 *group;         // of each block
-    const u64 *slots;   // slots of 16 bytes that are raised here
-    u64 *bases;         // as many
-    u64 *data;          // the region's bytes here
-    u64 *results;       // a word for each thread
-    u64 key;            // of the region here, and of the peer's above 32 bits
+    const u64 *slots;   // slots of 16 bytes that are raised on this rank
+    u64 *bases;         // one base per slot
+    u64 *data;          // the bytes of this rank's region
+    u64 *results;       // one word per thread
+    u64 key;            // of the region of this rank; above 32 bits that of the peer's
     u64 peer;
-    u64 slots_at;       // where the slots are in the peer's region
+    u64 slots_at;       // offset of the slots in the peer's region
     u64 rounds;
     u64 batch;
     u64 bytes;
-    u64 ticks;          // of each wait
-    u64 number;         // this kernel's among several
+    u64 ticks;          // limit of each wait; 0 for no limit
+    u64 number;         // number of this kernel among several
 };
 
 static_assert(sizeof(Job) == 128, "Job");
 
-// What a thread is.
+// The position of a thread.
 struct Me {
     u32 block;
     u32 blocks;
@@ -62,7 +62,7 @@ TRUNKLINE_FN Channel channel_of(const Job &job, const Me &me, Lane *lanes) {
     return Channel{lanes, (u32)job.lanes, words, words + 2 * job.lanes};
 }
 
-// What the programs below work with, each thread for itself.
+// The state of the programs below, one per thread.
 struct Run {
     Lane lanes[LANES_OF_JOB];
     Channel channel;
@@ -70,8 +70,8 @@ struct Run {
     Budget budget;
     Put done;
     Ticket ticket;
-    u64 failed;  // what did not go well
-    u64 value;   // that a wait has found
+    u64 failed;  // number of failed operations
+    u64 value;   // result of the last wait
 };
 
 TRUNKLINE_FN void begin(const Job &job, const Me &me, Run &run) {
@@ -83,30 +83,30 @@ TRUNKLINE_FN void begin(const Job &job, const Me &me, Run &run) {
     run.failed = run.value = 0;
 }
 
-// Where a thread leaves what it has found.
+// The word for this thread's result.
 TRUNKLINE_FN u64 *result_of(const Job &job, const Me &me) { return job.results + me.block * me.group.size + me.group.rank; }
 
-// Waits until a slot of this rank is at least `value`; all threads of the group do.
+// Waits until a slot of this rank is at least `value`; called by all threads of the group.
 TRUNKLINE_FN void await(const Job &job, Run &run, u32 slot, u64 value) {
     Condition until = {AT_LEAST, value};
     run.failed += bad(wait_unless_aborted(run.group, *run.lanes[0].main, slot_of(job, slot), until, run.budget, run.value));
 }
 
-// Puts, all threads of the group.
+// Puts bytes; called by all threads of the group.
 TRUNKLINE_FN void give(Run &run, const Bytes &bytes, const With &with) {
     run.failed += bad(put(run.group, run.channel, bytes, with, run.budget, run.done));
 }
 
-// Raises a signal; one thread does.
+// Raises a signal; called by one thread.
 TRUNKLINE_FN void tell(Run &run, const Addition &signal) {
     run.failed += bad(trunkline::signal(run.channel, signal, run.budget, run.ticket));
 }
 
-// A word of the device's memory that a copy of the host's, or another thread, has changed.
+// Reads a word of the device's memory that a copy of the host, or another thread, has changed.
 TRUNKLINE_FN u64 data_at(const Job &job, u64 at) { return sys_load(job.data + at / 8); }
 
 struct Checks {
-    u64 failed;  // a bit for each that did not go well
+    u64 failed;  // one bit per failed check
     u32 next;
 };
 
@@ -115,7 +115,8 @@ TRUNKLINE_FN void check(Checks &checks, u64 is_bad) {
     checks.next += 1;
 }
 
-// Waits for a signal that nobody raises, until the time is over; what that wait said. With a number it is the kernel's last.
+// Waits for a signal that no rank raises, until the budget is spent, and stores the result of that wait. With a number in the job the
+// timeout ends the kernel.
 TRUNKLINE_FN void expires(const Job &job, const Me &me) {
     Budget soon = job.number == 0 ? looks(50) : or_die(looks(50));
     u64 value = 0;
@@ -201,7 +202,7 @@ TRUNKLINE_CALL void by_hand(const Job &job, const Channel &channel, Checks &chec
     check(checks, data_at(job, 16384) != 1234567);
 }
 
-// Every operation, once. The result is a bit for each check that failed.
+// Every operation, once. The result has one bit per failed check.
 TRUNKLINE_CALL void operations(const Job &job, const Me &me) {
     Run run;
     begin(job, me, run);
@@ -226,8 +227,8 @@ TRUNKLINE_CALL void operations(const Job &job, const Me &me) {
     dev_store(result_of(job, me), checks.failed);
 }
 
-// Every thread of every block posts, on the lane of its block: so many batches of WRITEs of a word, the last of each an ADD to
-// the lane's slot. What is written is the number of the batch, to a word of the thread's own.
+// Every thread of every block posts batches on its block's lane: WRITEs of one word, and behind them an ADD to the lane's slot. A thread
+// writes the number of the batch, to a word of its own.
 TRUNKLINE_CALL void flood(const Job &job, const Me &me) {
     u32 lane = me.block % (u32)job.lanes;
     const View &view = job.views[lane];
@@ -252,8 +253,9 @@ TRUNKLINE_CALL void flood(const Job &job, const Me &me) {
     dev_store(job.results + thread, failed);
 }
 
-// The first block fills its bytes with the number of the round and puts them, with a signal; the second one waits for that, looks at
-// every word, and answers by a signal. The result: how many words came later than the signal, and what did not go well above 32 bits.
+// The first block fills its bytes with the number of the round and puts them with a signal. The second block waits for the signal, checks
+// every word, and replies with a signal. The result is the number of words that arrived after the signal, and above 32 bits the number of
+// failed operations.
 TRUNKLINE_CALL void exchange(const Job &job, const Me &me) {
     Run run;
     begin(job, me, run);
@@ -275,8 +277,8 @@ TRUNKLINE_CALL void exchange(const Job &job, const Me &me) {
     dev_store(result_of(job, me), late | run.failed << 32);
 }
 
-// Waits of all kinds for what fails, or is aborted: each thread puts with a signal, and waits by ticket, by slot and by flush. The result
-// has the kinds of the waits, 8 bits each, and the status of the first.
+// All kinds of waits for operations that fail or are aborted: each thread puts with a signal, then waits by ticket, by slot and by flush.
+// The result contains the kinds of the three waits, 8 bits each, and the status of the first.
 TRUNKLINE_CALL void endure(const Job &job, const Me &me) {
     Run run;
     begin(job, me, run);
@@ -291,13 +293,14 @@ TRUNKLINE_CALL void endure(const Job &job, const Me &me) {
     dev_store(result_of(job, me), kinds | (u64)ticket.status << 32 | 1ull << 63);
 }
 
-// A thread of the device tells all to stop, and then waits as above.
+// A thread of the device aborts the queue, and then waits as in `endure`.
 TRUNKLINE_CALL void stop(const Job &job, const Me &me) {
     if (me.block == 0 && is_leader(me.group)) abort(job.views[0], STATUS_ABORTED, 7);
     endure(job, me);
 }
 
-// Puts of `bytes`, each waited for: the ticks that each took, in the results from the second on. The first says what did not go well.
+// Puts of `bytes`, each followed by a wait. The results from the second on are the ticks of each put; the first is the number of failed
+// operations.
 TRUNKLINE_CALL void ping(const Job &job, const Me &me) {
     if (me.block != 0 || !is_leader(me.group)) return;
     Entry entry = entry_write(here(job, 0), there(job, job.bytes), job.bytes);
@@ -314,8 +317,8 @@ TRUNKLINE_CALL void ping(const Job &job, const Me &me) {
     dev_store(job.results, failed);
 }
 
-// Gets bytes of the peer's, and looks at every word: the number of each is `number` more than that of the word before. The result: how
-// many are wrong, and what did not go well above 32 bits.
+// Gets bytes of the peer and checks every word: each is `number` more than the word before. The result is the number of wrong words, and
+// above 32 bits the number of failed operations.
 TRUNKLINE_CALL void fetch(const Job &job, const Me &me) {
     Run run;
     begin(job, me, run);
@@ -328,15 +331,16 @@ TRUNKLINE_CALL void fetch(const Job &job, const Me &me) {
     dev_store(result_of(job, me), wrong | run.failed << 32);
 }
 
-// The three programs below are kernels of several ranks, whose regions are alike and have one key: `peer` is this rank, `number` how
-// many there are. One lane, one block.
+// The three programs below are kernels of several ranks, with equal regions that have one key: `peer` is this rank, `number` the number of
+// ranks. They use one lane and one block.
 
 TRUNKLINE_FN Remote at_rank(const Job &job, u64 rank, u64 at) { return Remote{at, (u32)(job.key >> 32), (u32)rank}; }
 TRUNKLINE_FN Addition raise_at(const Job &job, u64 rank, u32 slot, u64 value) {
     return add_to_slot(at_rank(job, rank, job.slots_at), slot, value);
 }
 
-// Sums: every rank's numbers go around the ring, and each adds them to its own. Numbers to send, numbers that come, sums: `bytes` each.
+// Sums: the numbers of every rank are sent around the ring, and each rank adds them to its own. The region contains the numbers to send,
+// the received numbers, and the sums, `bytes` each.
 TRUNKLINE_CALL void ring(const Job &job, const Me &me) {
     Run run;
     begin(job, me, run);
@@ -356,15 +360,16 @@ TRUNKLINE_CALL void ring(const Job &job, const Me &me) {
             dev_store_relaxed(out + at, number);
         }
         meet(run.group);
-        // Nobody writes to where numbers come before they were taken.
+        // The rank before writes the next numbers only after this signal, so it cannot overwrite numbers that are still being read.
         if (is_leader(run.group)) tell(run, taken);
         await(job, run, 1, step);
     }
     dev_store(job.results + run.group.rank, run.failed);
 }
 
-// Tokens: each goes to the rank that its number says, to a place of its sender's there; then each rank is told how many came from each.
-// `batch` tokens a rank; a sender's places begin at `bytes` times its number. The sum of what came stands behind all places.
+// Tokens: each token is sent to the rank that its number selects, to a place of its sender there. Then a signal per pair of ranks reports
+// the number of tokens. Each rank has `batch` tokens; a sender's places begin at `bytes` times its number. The sum of the received tokens
+// is stored behind all places.
 TRUNKLINE_CALL void dispatch(const Job &job, const Me &me) {
     Run run;
     begin(job, me, run);
@@ -392,8 +397,9 @@ TRUNKLINE_CALL void dispatch(const Job &job, const Me &me) {
     dev_store(job.results + me.group.rank, run.failed);
 }
 
-// Cells in a row around all ranks: in each round a cell becomes the sum of itself and its neighbours. `batch` cells, and behind them
-// two pairs of ghosts, of even rounds and of odd ones: who is a round ahead does not write where others still read.
+// Cells in a row around all ranks: in each round a cell becomes the sum of itself and its neighbours. Behind the `batch` cells are two
+// pairs of ghost cells, for even and odd rounds. So a rank that is one round ahead does not overwrite ghost cells that another rank still
+// reads.
 TRUNKLINE_CALL void halo(const Job &job, const Me &me) {
     Run run;
     begin(job, me, run);
@@ -432,7 +438,7 @@ TRUNKLINE_CALL void halo(const Job &job, const Me &me) {
         kernels::name(job, kernels::Me{blockIdx.x, gridDim.x, group});                                            \
     }
 #else
-// For threads of the host: who plays the device calls these, a thread of it each.
+// For threads of the host: the stand-in driver calls these, one call per device thread.
 #define TRUNKLINE_ENTRY(name)                                                                                     \
     extern "C" void name(void **arguments, unsigned block, unsigned blocks, unsigned rank, unsigned size) {       \
         const kernels::Job job = *(const kernels::Job *)arguments[0];                                             \

@@ -1,5 +1,5 @@
-//! Kernels of this project for GPUs of NVIDIA, whose text is `kernels.h`: compiled by [`nvrtc`](crate::nvrtc) for a device and loaded there. Opened by
-//! tests and by `trunkline bench device`.
+//! Kernels of this project for NVIDIA GPUs, with the text `kernels.h`: compiled by [`nvrtc`] for a device and loaded there.
+//! Used by tests and by `trunkline bench device`.
 #![allow(unsafe_code, reason = "what kernels do is known of these alone")]
 
 use trunkline_mem::gpu::{DriverCallError, GpuDevice, KernelModule};
@@ -9,19 +9,19 @@ use crate::nvrtc::{self, CompileError, KernelImage};
 /// The text. It includes the device header.
 pub const TEXT: &str = include_str!("kernels.h");
 
-/// The kernels are not there.
+/// The kernels are not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelsError {
-    /// They were not compiled.
+    /// The compilation failed.
     #[error(transparent)]
     Compile(#[from] CompileError),
-    /// They were not loaded.
+    /// The load failed.
     #[error(transparent)]
     Load(#[from] DriverCallError),
 }
 
-/// Compiles them for an architecture: 90 is `sm_90`.
+/// Compiles the kernels for an architecture: 90 is `sm_90`.
 ///
 /// # Errors
 /// [`CompileError`].
@@ -29,12 +29,12 @@ pub fn compile_kernels(architecture: u32) -> Result<KernelImage, CompileError> {
     nvrtc::compile_text(TEXT, "kernels.cu", architecture, &[])
 }
 
-/// Compiles and loads them for a device.
+/// Compiles the kernels and loads them for a device.
 ///
 /// # Errors
 /// [`KernelsError`].
 pub fn load_kernels(device: &GpuDevice) -> Result<KernelModule, KernelsError> {
     let image = compile_kernels(device.architecture()?)?;
-    // SAFETY: these kernels change and read what their job names: views and memory of the device that it holds.
+    // SAFETY: these kernels access only the memory that their job names: views and device memory that the job holds.
     Ok(unsafe { device.load_module(&image.bytes) }?)
 }

@@ -1,5 +1,5 @@
-//! A lane towards another process: a queue, and its companion once somebody counts. Both APIs ([`original`](crate::original),
-//! [`successor`](crate::successor)) write their entries by it.
+//! A lane towards another process: a queue, and its companion once a counter needs it. Both APIs ([`original`](crate::original),
+//! [`successor`](crate::successor)) write their entries through it.
 
 use alloc::boxed::Box;
 
@@ -14,9 +14,9 @@ use crate::memory::WordMemory;
 use crate::queue::{DeviceQueue, EntryTicket, ReserveError};
 use crate::reservation::QueueReservation;
 
-/// Finds the queue of a number, when the host has made a companion. Who has the table implements it.
+/// Finds queues by number, such as a companion that the host has created. Implemented by the owner of the table of queues.
 pub trait CompanionDirectory<M> {
-    /// The queue; `None` if it is not known here.
+    /// Returns a queue; `None` if the number is unknown here.
     fn find_queue(&self, number: u32) -> Option<DeviceQueue<M>>;
 }
 
@@ -26,19 +26,19 @@ impl<M, F: Fn(u32) -> Option<DeviceQueue<M>>> CompanionDirectory<M> for F {
     }
 }
 
-/// An operation was not posted, or not as a whole.
+/// An operation was not posted, or not completely.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum OpError {
-    /// The queue did not take it.
+    /// The queue refused the entries.
     #[error(transparent)]
     Refused(#[from] ReserveError),
-    /// There is no companion, or waiting for it has ended.
+    /// No companion exists, or the wait for it has ended.
     #[error("no companion: {0}")]
     Companion(WaitError),
-    /// A put of nothing.
+    /// A put of no bytes.
     #[error("a put of no bytes")]
     Empty,
-    /// The bytes are not all within an address space.
+    /// The range exceeds the address space.
     #[error("{len} bytes from {addr:#x} on")]
     Range {
         /// The first byte.
@@ -46,38 +46,38 @@ pub enum OpError {
         /// How many.
         len: u64,
     },
-    /// More threads than the queue is deep, or none.
+    /// The group has no threads, or more than the queue is deep.
     #[error("a group of {0} threads")]
     Group(u32),
 }
 
-/// Bytes that a put is to bring there.
+/// The bytes of a put.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PutBytes {
-    /// From.
+    /// The source.
     pub from: LocalAddress,
-    /// To.
+    /// The target.
     pub to: PeerAddress,
-    /// How many.
+    /// The length.
     pub len: u64,
 }
 
 impl PutBytes {
-    /// Entries that they take: one for each GiB, and one for nothing.
+    /// Returns the number of entries for these bytes: one per GiB, and one for an empty range.
     #[must_use]
     pub const fn entry_count(&self) -> u64 {
         let pieces = self.len.div_ceil(LENGTH_MAX);
         if pieces == 0 { 1 } else { pieces }
     }
 
-    /// The WRITE of a piece of `len` bytes from `offset` on.
+    /// Returns the WRITE of `len` bytes from `offset` on.
     const fn piece_entry(&self, offset: u64, len: u64) -> QueueEntry {
         let from = LocalAddress { addr: self.from.addr + offset, ..self.from };
         let to = PeerAddress { addr: self.to.addr + offset, ..self.to };
         QueueEntry::new(EntryWork::Write { from, to, len, imm: None })
     }
 
-    /// The WRITE of a GiB of them, below [`entry_count`](Self::entry_count).
+    /// Returns the WRITE of the GiB number `nth`, which is below [`entry_count`](Self::entry_count).
     #[must_use]
     pub const fn nth_entry(&self, nth: u64) -> QueueEntry {
         let offset = nth * LENGTH_MAX;
@@ -86,10 +86,12 @@ impl PutBytes {
     }
 
     const fn last_share(&self, threads: u32) -> u64 {
+        // The last thread writes the remainder of the division as well.
         self.len - self.len / threads as u64 * (threads as u64 - 1)
     }
 
-    /// The WRITE of one of the threads of a group: as many bytes as each other, and the last one has what remains; a NOP for none.
+    /// Returns the WRITE of one thread of a group. All threads write the same length, and the last one writes the remainder too; a NOP if
+    /// the share is empty.
     #[must_use]
     pub const fn share_entry(&self, thread: u32, threads: u32) -> QueueEntry {
         let each = self.len / threads as u64;
@@ -108,27 +110,27 @@ impl PutBytes {
     }
 }
 
-/// A signal of another process, or a counter of this one: the word and what is added.
+/// An addition to a signal of another process, or to a counter of this one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct WordAddition {
     /// The word.
     pub at: PeerAddress,
-    /// Added.
+    /// The increment.
     pub value: u64,
-    /// Whether a poison word stands behind it.
+    /// Whether a poison word follows the word.
     pub poisoned: bool,
 }
 
 impl WordAddition {
-    /// The entry.
+    /// Returns the addition as an entry.
     #[must_use]
     pub const fn to_entry(&self) -> QueueEntry {
         let Self { at, value, poisoned } = *self;
         QueueEntry::new(EntryWork::Atomic { at, change: AtomicChange::Add(value), poisoned })
     }
 
-    /// A WRITE that raises this counter of its own process once it has completed; `None` of another entry, of a word that is not aligned, or if
-    /// there is more to add than an entry has room for.
+    /// Returns `write` with this counter attached, which is raised once the WRITE has completed. Returns `None` for another entry, an
+    /// unaligned word, or an increment above 2^32 - 1.
     #[must_use]
     pub fn attach_to(&self, write: QueueEntry) -> Option<QueueEntry> {
         let at = LocalAddress { addr: self.at.addr, key: self.at.key };
@@ -137,28 +139,29 @@ impl WordAddition {
         Some(QueueEntry { work, ..write })
     }
 
-    /// Whether an entry has room for it.
+    /// Returns whether an entry has room for this counter.
     const fn fits_entry(&self) -> bool {
         self.value <= u32::MAX as u64 && self.at.addr.is_multiple_of(8)
     }
 
-    /// Whether the last WRITE of some bytes can raise it, where each of so many threads writes its share; 0: in pieces that an entry has room for.
+    /// Returns whether the last WRITE of `bytes` can raise this counter. With `threads` above 0 each thread writes one share; with 0 the
+    /// bytes are cut into pieces that fit an entry.
     pub(crate) const fn fits_last_write(&self, bytes: &PutBytes, threads: u32) -> bool {
         self.fits_entry() && (threads == 0 || bytes.last_share(threads) <= LENGTH_MAX)
     }
 }
 
-/// What goes with bytes that are written.
+/// Additions to a write.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WriteExtras {
-    /// Behind the last WRITE.
+    /// The entry behind the last WRITE.
     pub(crate) behind: Option<QueueEntry>,
-    /// Raised by the last WRITE.
+    /// The counter that the last WRITE raises.
     pub(crate) counter: Option<WordAddition>,
 }
 
 impl WriteExtras {
-    /// The last WRITE, with what it raises.
+    /// Returns the last WRITE with its counter attached.
     #[inline]
     fn last_write(&self, write: QueueEntry) -> QueueEntry {
         self.counter.and_then(|counter| counter.attach_to(write)).unwrap_or(write)
@@ -171,7 +174,7 @@ pub struct QueueLane<M, D> {
     /// The queue.
     pub main: DeviceQueue<M>,
     directory: D,
-    /// Found once: a queue has one companion, and keeps it.
+    /// Found once: a queue keeps its companion.
     companion: OnceBox<DeviceQueue<M>>,
 }
 
@@ -184,14 +187,14 @@ impl<M: Clone, D: Clone> Clone for QueueLane<M, D> {
 }
 
 impl<M: WordMemory, D: CompanionDirectory<M>> QueueLane<M, D> {
-    /// A queue, and where its companion will be found.
+    /// Creates a lane of a queue. The companion is found in `directory` when it is first needed.
     #[must_use]
     pub const fn new(main: DeviceQueue<M>, directory: D) -> Self {
         Self { main, directory, companion: OnceBox::new() }
     }
 
-    /// Writes bytes, and behind them one more entry if given, with one doorbell for what fits into the queue at once; the tickets
-    /// of the last WRITE and of the last entry.
+    /// Writes bytes, and behind them one more entry if given. One doorbell covers all entries that fit into the queue at once. Returns the
+    /// tickets of the last WRITE and of the last entry.
     pub(crate) fn write_bytes(
         &self,
         bytes: &PutBytes,
@@ -203,8 +206,8 @@ impl<M: WordMemory, D: CompanionDirectory<M>> QueueLane<M, D> {
         Ok(tickets)
     }
 
-    /// The same, but what fits into the queue last is not submitted: that is the caller's to do at once. If it fails, `part` is the last
-    /// ticket of what was submitted before that.
+    /// As [`write_bytes`](Self::write_bytes), but leaves the last batch unsubmitted; the caller submits it at once. On failure `part` is
+    /// the last ticket that was submitted before it.
     #[inline]
     pub(crate) fn publish_write(
         &self,
@@ -218,6 +221,7 @@ impl<M: WordMemory, D: CompanionDirectory<M>> QueueLane<M, D> {
             return self.publish_pieces(bytes, beside, budget, part);
         }
         let write = bytes.piece_entry(0, bytes.len);
+        // The common case is one WRITE: no reservation object, and no wait.
         if beside.behind.is_none() && beside.counter.is_none() {
             match self.main.place_now([write]) {
                 Ok(ticket) => return Ok([ticket; 2]),
@@ -246,6 +250,8 @@ impl<M: WordMemory, D: CompanionDirectory<M>> QueueLane<M, D> {
         let mut next = 0;
         let mut last_write = None;
         loop {
+            // More entries than the queue is deep are posted in batches. Each batch is submitted, because room for the next one needs its
+            // completion.
             let count = (total - next).min(depth);
             let mut reservation = self.main.reserve_within(count as u32, budget)?;
             for nth in next..next + count {
@@ -270,7 +276,7 @@ impl<M: WordMemory, D: CompanionDirectory<M>> QueueLane<M, D> {
         }
     }
 
-    /// Writes the shares of a group's threads, by one reservation, and submits nothing, as `publish_write`.
+    /// Writes the shares of a group's threads in one reservation. Submits nothing, as `publish_write`.
     pub(crate) fn publish_shares(
         &self,
         bytes: &PutBytes,
@@ -309,7 +315,7 @@ impl<M: WordMemory, D: CompanionDirectory<M>> QueueLane<M, D> {
         Ok(self.main.post(core::slice::from_ref(entry), budget)?)
     }
 
-    /// The companion, which the host makes when it is first asked for. The directory is asked once.
+    /// Returns the companion, which the host creates on the first request. The directory is queried once.
     ///
     /// # Errors
     /// [`OpError::Companion`].
@@ -328,7 +334,7 @@ impl<M: WordMemory, D: CompanionDirectory<M>> QueueLane<M, D> {
         Ok(self.companion.get_or_init(|| Box::new(found)))
     }
 
-    /// Counts an entry when it has completed; the companion's ticket.
+    /// Has the companion raise a counter when an entry has completed. Returns the companion's ticket.
     pub(crate) fn count_completion(
         &self,
         companion: &DeviceQueue<M>,
@@ -340,8 +346,8 @@ impl<M: WordMemory, D: CompanionDirectory<M>> QueueLane<M, D> {
         Ok(companion.post(&[wait, counter.to_entry()], budget)?)
     }
 
-    /// Submits what was published up to `last`, and has the companion count an entry of it when that has completed: by one look of the engine
-    /// at both queues, if the companion has room.
+    /// Submits all entries up to `last`, and has the companion raise a counter when the entry `of` has completed. If the companion has
+    /// room, one poll of the engine finds both queues.
     pub(crate) fn submit_and_count(
         &self,
         last: EntryTicket,
@@ -359,7 +365,7 @@ impl<M: WordMemory, D: CompanionDirectory<M>> QueueLane<M, D> {
             }
             Err(early) => early,
         };
-        // Nothing is waited for before the first queue is submitted.
+        // The first queue is submitted before any wait: the wait may need its completions.
         self.main.submit(end);
         let Some(early) = early else {
             return self.count_completion(companion, of, counter, budget).map(drop);
@@ -369,10 +375,10 @@ impl<M: WordMemory, D: CompanionDirectory<M>> QueueLane<M, D> {
         Ok(())
     }
 
-    /// Writes bytes, and has the companion raise a counter when they are written; the ticket of the last WRITE.
+    /// Writes bytes, and has the companion raise a counter when they are written. Returns the ticket of the last WRITE.
     ///
     /// # Errors
-    /// [`OpError`]; before [`OpError::Refused`] of the companion, the bytes have been posted.
+    /// [`OpError`]. If the companion's queue refuses ([`OpError::Refused`]), the bytes have been posted.
     pub fn write_and_count(
         &self,
         companion: &DeviceQueue<M>,
@@ -385,7 +391,7 @@ impl<M: WordMemory, D: CompanionDirectory<M>> QueueLane<M, D> {
         Ok(write)
     }
 
-    /// Adds to a word of the other process.
+    /// Posts an addition to a word of another process.
     pub(crate) fn post_addition(
         &self,
         to: &WordAddition,
@@ -400,6 +406,6 @@ fn publish_reserved<M: WordMemory>(
     reservation: QueueReservation<'_, M>,
     budget: &mut impl WaitBudget,
 ) -> Result<EntryTicket, OpError> {
-    // What is given up here becomes NOPs.
+    // A reservation that fails to publish in time is dropped there, and becomes NOPs.
     reservation.publish_within(budget).map_err(|_left| OpError::Refused(ReserveError::Busy))
 }

@@ -1,11 +1,11 @@
-//! What the protocol asks of memory. Called by everything here, with offsets that the layout gives.
+//! Memory as the protocol needs it. All modules access it by offsets that the layout defines.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use trunkline_proto::wire::device_queue::is_before;
 
-/// A word to be written: where it is, and its value.
+/// A word to be written: its offset and its value.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredWord {
     /// The offset, a multiple of 8.
@@ -16,49 +16,49 @@ pub struct StoredWord {
 
 /// Words of 8 bytes by their offset, shared with other threads, processes or devices.
 ///
-/// An offset is a multiple of 8. One that is not, or is not below [`byte_len`](Self::byte_len), is a bug of the caller, and may panic as an index
-/// of a slice does. Nothing but words goes in and out, so that no reference to shared bytes ever exists.
+/// An offset is a multiple of 8 and below [`byte_len`](Self::byte_len). Any other offset is a bug of the caller and may panic, as a slice
+/// index does. The interface passes values only, so no reference to shared bytes ever exists.
 pub trait WordMemory {
-    /// Bytes there are.
+    /// Returns the length in bytes.
     fn byte_len(&self) -> u64;
 
-    /// Reads a word that others may change at the same time.
+    /// Reads a word that other threads may change concurrently.
     fn load(&self, at: u64, order: Ordering) -> u64;
 
-    /// Writes such a word.
+    /// Writes a word that other threads may access concurrently.
     fn store(&self, at: u64, value: u64, order: Ordering);
 
-    /// Adds, wrapping; the value before.
+    /// Adds, wrapping, and returns the old value.
     fn fetch_add(&self, at: u64, value: u64, order: Ordering) -> u64;
 
-    /// Sets bits; the value before.
+    /// Sets bits and returns the old value.
     fn fetch_or(&self, at: u64, bits: u64, order: Ordering) -> u64;
 
-    /// Replaces; the value before.
+    /// Replaces the word and returns the old value.
     fn swap(&self, at: u64, value: u64, order: Ordering) -> u64;
 
-    /// Replaces the word if it is `expect`.
+    /// Replaces the word if it equals `expect`, and returns the old value.
     ///
     /// # Errors
-    /// What it is instead.
+    /// The current value, if it differs.
     fn compare_exchange(&self, at: u64, expect: u64, new: u64, order: Ordering) -> Result<u64, u64>;
 
-    /// A fence between this thread's accesses.
+    /// Orders this thread's accesses by a fence.
     fn fence(&self, order: Ordering);
 
-    /// Reads a word that nobody changes at the same time, as far as the protocol holds: an entry's, or a header's.
+    /// Reads a word that no thread changes concurrently, as long as all follow the protocol: one of an entry or of a header.
     fn get(&self, at: u64) -> u64;
 
-    /// Writes such a word.
+    /// Writes a word that no thread accesses concurrently, as long as all follow the protocol.
     fn put(&self, at: u64, value: u64);
 
-    /// The eight words of an entry, as [`get`](Self::get) reads each.
+    /// Reads the eight words of an entry, each as [`get`](Self::get) does.
     #[inline]
     fn get_entry(&self, at: u64) -> [u64; 8] {
         core::array::from_fn(|word| self.get(at + word as u64 * 8))
     }
 
-    /// Writes them, as [`put`](Self::put) does each.
+    /// Writes the eight words of an entry, each as [`put`](Self::put) does.
     #[inline]
     fn put_entry(&self, at: u64, words: &[u64; 8]) {
         for (word, value) in words.iter().enumerate() {
@@ -66,8 +66,8 @@ pub trait WordMemory {
         }
     }
 
-    /// Writes a word with a full fence before and behind it, for accesses that are themselves sequentially consistent: memory whose
-    /// sequentially consistent store orders those may use that.
+    /// Writes a word with a full fence before and after it, for accesses that are themselves sequentially consistent. An implementation may
+    /// use a sequentially consistent store where that store orders those accesses.
     #[inline]
     fn store_fenced(&self, at: u64, value: u64) {
         self.fence(Ordering::SeqCst);
@@ -75,9 +75,9 @@ pub trait WordMemory {
         self.fence(Ordering::SeqCst);
     }
 
-    /// Stores two words as [`store_fenced`](Self::store_fenced) each, and then sets `bits` of a third one at
-    /// `bits_at`: the fences stand before both stores, and behind both and the bits. Memory whose change of a
-    /// word is a full fence by itself, behind an exchange before it, may use those.
+    /// Stores two words, each as [`store_fenced`](Self::store_fenced) does, and then sets `bits` of a third word at `bits_at`. Fences
+    /// precede both stores, and follow both stores and the bits. An implementation whose atomic read-modify-writes are full fences may use
+    /// those, after an exchange before the stores.
     #[inline]
     fn store_both_fenced(&self, words: [StoredWord; 2], bits_at: u64, bits: u64) {
         for StoredWord { at, value } in words {
@@ -86,7 +86,7 @@ pub trait WordMemory {
         self.fetch_or(bits_at, bits, Ordering::Release);
     }
 
-    /// Writes a completion: the head says at first that it is being written, then the value comes, then the head that tells of it.
+    /// Writes a completion: first a head that marks it as being written, then the value, then the final head.
     #[inline]
     fn put_completion(&self, at: u64, [writing, value, head]: [u64; 3]) {
         self.store(at, writing, Ordering::Relaxed);
@@ -95,30 +95,31 @@ pub trait WordMemory {
         self.store(at, head, Ordering::Release);
     }
 
-    /// Whether both are the same words. Who cannot tell says no.
+    /// Returns whether both are the same words. An implementation that cannot compare returns `false`.
     #[inline]
     fn is_same(&self, other: &Self) -> bool {
         core::ptr::eq(self, other)
     }
 
-    /// Lets others go on, between two looks of a wait.
+    /// Yields the processor to other threads between two polls of a wait.
     fn pause(&self);
 
-    /// Lets others go on who may be anywhere between two steps, after so many looks of somebody who cannot wait for ever: memory that is told when its threads
-    /// sleep has this one sleep, too, so that [`QueueReservation::cancel`](crate::QueueReservation::cancel) looks for a tenth of a second.
+    /// Yields to threads that may be stopped between two steps of the protocol; `looks` counts the polls so far. The caller's number of
+    /// polls is bounded. Memory that is notified when its threads sleep puts the caller to sleep here, so that
+    /// [`QueueReservation::cancel`](crate::QueueReservation::cancel) polls for a tenth of a second.
     #[inline]
     fn step_aside(&self, looks: u32) {
         let _ = looks;
         self.pause();
     }
 
-    /// Raises a counter to `to`, if that is ahead of it; the value before. Counters wrap, so this is no maximum; a device whose counters
-    /// never get that far may use one.
+    /// Raises a counter to `to`, if `to` is ahead of it, and returns the old value. Counters wrap, so this is not a maximum; a device whose
+    /// counters never reach the wrap may use one.
     #[inline]
     fn advance_counter(&self, at: u64, to: u64, order: Ordering) -> u64 {
         let mut seen = self.load(at, Ordering::Relaxed);
         loop {
-            // Also without a change it is a change of the word, so that it has the order that was asked for.
+            // The exchange is made also if the value stays the same, so that it has the memory order that was requested.
             let new = if is_before(seen, to) { to } else { seen };
             match self.compare_exchange(at, seen, new, order) {
                 Ok(old) => return old,
@@ -128,7 +129,7 @@ pub trait WordMemory {
     }
 }
 
-/// What a failed exchange reads with, when a successful one has this order.
+/// Returns the order of the read of a failed exchange, for the order of a successful one.
 pub(crate) const fn of_failure(order: Ordering) -> Ordering {
     match order {
         Ordering::SeqCst => Ordering::SeqCst,
@@ -143,7 +144,7 @@ const fn index(at: u64) -> usize {
     (at / 8) as usize
 }
 
-/// Words of whatever lies somewhere as atomics.
+/// Memory as a slice of atomics.
 impl WordMemory for [AtomicU64] {
     #[inline]
     fn byte_len(&self) -> u64 {
@@ -201,7 +202,7 @@ impl WordMemory for [AtomicU64] {
     }
 }
 
-/// Memory through something that points to it.
+/// Memory behind a pointer.
 macro_rules! through {
     ($($pointer:ty),*) => {$(
         impl<T: WordMemory + ?Sized> WordMemory for $pointer {
@@ -300,10 +301,10 @@ macro_rules! through {
 
 through!(&T, Arc<T>);
 
-/// Words of this process.
+/// Words on this process's heap.
 pub type HeapWords = Arc<[AtomicU64]>;
 
-/// At least so many bytes of this process, zeros.
+/// Allocates zeroed words of at least `bytes` bytes.
 #[must_use]
 pub fn allocate_words(bytes: u64) -> HeapWords {
     (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect()

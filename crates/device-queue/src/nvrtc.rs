@@ -1,8 +1,8 @@
-//! NVRTC, NVIDIA's compiler as a library: a kernel that includes the device header, compiled when a program starts. Called by [`kernels`](crate::kernels),
-//! and by whoever has kernels of his own.
+//! NVRTC, NVIDIA's run-time compiler: compiles a kernel that includes the device header when a program starts. Called by
+//! [`kernels`](crate::kernels), and by programs with kernels of their own.
 //!
-//! The library is opened at run time through `cudarc`, which panics where it, or a function of it, is not there. So both are looked for before; what is
-//! missing is [`CompileError::Missing`].
+//! The library is opened at run time through `cudarc`, which panics if the library or one of its functions is missing. So both are probed
+//! first, and a missing one is [`CompileError::Missing`].
 #![allow(unsafe_code, reason = "a compiler is called that is C")]
 
 use alloc::borrow::ToOwned as _;
@@ -17,7 +17,7 @@ use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
 use crate::header;
 
-/// The functions that are called; all of them are in NVRTC since CUDA 11.2.
+/// The functions that are called; NVRTC has all of them since CUDA 11.2.
 const NEEDED: [&str; 11] = [
     "nvrtcCreateProgram",
     "nvrtcCompileProgram",
@@ -32,14 +32,14 @@ const NEEDED: [&str; 11] = [
     "nvrtcGetPTXSize",
 ];
 
-/// The oldest architecture whose memory model the header needs.
+/// The oldest architecture with the memory model that the header needs.
 pub const ARCHITECTURE_MIN: u32 = 70;
 
 /// A kernel cannot be compiled.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompileError {
-    /// There is no such compiler, or an old one.
+    /// The library is missing, or too old.
     #[error(
         "NVRTC cannot be used ({0}); install it (CUDA 12 or 13; Debian: package libnvrtc12; PyPI: nvidia-cuda-nvrtc or nvidia-cuda-nvrtc-cu12, whose folder goes into LD_LIBRARY_PATH)"
     )]
@@ -49,44 +49,45 @@ pub enum CompileError {
         "NVRTC compiles for no architecture that sm_{asked} can run: it knows {known:?}, and device queues need sm_{ARCHITECTURE_MIN}"
     )]
     Architecture {
-        /// Asked for.
+        /// The requested architecture.
         asked: u32,
-        /// There are.
+        /// The architectures that the compiler supports.
         known: Vec<u32>,
     },
-    /// A text, name or option holds a zero.
+    /// A text, name or option contains a zero byte.
     #[error("a text with a zero in it")]
     Text,
-    /// It is no program; what the compiler says.
+    /// The compiler rejected the program.
     #[error("NVRTC: {code}\n{log}")]
     Compile {
-        /// Its code.
+        /// NVRTC's result code.
         code: String,
-        /// Its lines.
+        /// The compiler's log.
         log: String,
     },
 }
 
-/// What came out.
+/// A compiled kernel.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KernelImage {
-    /// Machine code; or PTX, where the device is younger than the compiler.
+    /// Machine code; or PTX, if the device is newer than the compiler.
     pub bytes: Vec<u8>,
-    /// What it was compiled for.
+    /// The architecture that it was compiled for.
     pub architecture: u32,
 }
 
-/// Finds the library as `cudarc` will, and all that is needed of it. A library that is open stays so.
+/// Opens the library by the names that `cudarc` uses, and checks that each needed function exists. The library stays open.
 fn probe_library() -> Result<(), CompileError> {
+    // `cudarc` opens the library again later. It is never closed, so the checked functions are the ones that are called.
     let mut reason = "it is not found".to_owned();
     for name in cudarc::get_lib_name_candidates("nvrtc") {
-        // SAFETY: a vendor's own library; its constructors run here as in any program that is linked with it.
+        // SAFETY: this is the vendor's own library; its constructors run here as in any program linked with it.
         let library = match unsafe { libloading::Library::new(&name) } {
             Ok(library) => core::mem::ManuallyDrop::new(library),
             Err(_) => continue,
         };
         for symbol in NEEDED {
-            // SAFETY: nothing is done with what is found.
+            // SAFETY: the symbol is only checked for existence; the pointer is neither read nor called.
             if unsafe { library.get::<*const ()>(symbol.as_bytes()) }.is_err() {
                 reason = alloc::format!("{name} has no {symbol}");
                 return Err(CompileError::Missing(reason));
@@ -98,7 +99,7 @@ fn probe_library() -> Result<(), CompileError> {
     Err(CompileError::Missing(reason))
 }
 
-/// Whether there is a compiler, and if not, why.
+/// Checks that the compiler can be used.
 ///
 /// # Errors
 /// [`CompileError::Missing`].
@@ -114,28 +115,28 @@ fn check_code(code: nvrtcResult) -> Result<(), CompileError> {
     code.result().map_err(failed)
 }
 
-/// The architectures that the compiler knows.
+/// Returns the architectures that the compiler supports.
 fn known_architectures() -> Result<Vec<u32>, CompileError> {
     let mut count: c_int = 0;
-    // SAFETY: writes a number to a place of ours.
+    // SAFETY: the call writes one number to `count`, which lives until it returns.
     check_code(unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) })?;
     let mut all: Vec<c_int> = alloc::vec![0; usize::try_from(count).unwrap_or(0)];
-    // SAFETY: as many places as it has just said.
+    // SAFETY: `all` has as many elements as the call above reported.
     check_code(unsafe { sys::nvrtcGetSupportedArchs(all.as_mut_ptr()) })?;
     Ok(all.into_iter().filter_map(|one| u32::try_from(one).ok()).collect())
 }
 
-/// Ends a program.
+/// A program of the compiler, destroyed on drop.
 struct NvrtcProgram(nvrtcProgram);
 
 impl Drop for NvrtcProgram {
     fn drop(&mut self) {
-        // SAFETY: it was made and is ended once.
+        // SAFETY: the handle came from `nvrtcCreateProgram`, and is destroyed only here.
         let _ = unsafe { destroy_program(self.0) };
     }
 }
 
-/// Compiles a text, which finds the device header's files by `#include`, for a device. `defines` are names, or `NAME=value`.
+/// Compiles a text for a device. Its `#include` finds the files of the device header. `defines` are names, or `NAME=value`.
 ///
 /// # Errors
 /// [`CompileError`].
@@ -152,6 +153,7 @@ pub fn compile_text(
         return Err(CompileError::Architecture { asked: architecture, known });
     };
     let is_exact = target == architecture;
+    // Machine code exists only for an architecture that the compiler supports. For a newer device the driver compiles PTX of an older one.
     let kind = if is_exact { "sm" } else { "compute" };
     let mut options: Vec<String> =
         alloc::vec!["--std=c++17".to_owned(), alloc::format!("--gpu-architecture={kind}_{target}")];
@@ -160,11 +162,11 @@ pub fn compile_text(
         return Err(CompileError::Text);
     }
     let program = create_program(text, name)?;
-    // SAFETY: the program was just made.
+    // SAFETY: `program` was created above and is not destroyed yet.
     let compiled = unsafe { compile_program(program.0, &options) };
     if let Err(code) = compiled {
         let code = alloc::format!("{:?}", code.0);
-        // SAFETY: as above.
+        // SAFETY: `program` was created above and is not destroyed yet.
         let log = unsafe { get_program_log(program.0) }.map(text_of).unwrap_or_default();
         return Err(CompileError::Compile { code, log });
     }
@@ -185,7 +187,7 @@ fn create_program(text: &str, name: &str) -> Result<NvrtcProgram, CompileError> 
         [&texts, &names].map(|all| all.iter().map(|one| one.as_ptr()).collect());
     let count = c_int::try_from(texts.len()).unwrap_or(0);
     let mut program = ptr::null_mut();
-    // SAFETY: texts that end with zero, as many as names; the compiler copies them.
+    // SAFETY: all texts and names end with zero, and there are as many texts as names; the compiler copies them.
     check_code(unsafe {
         sys::nvrtcCreateProgram(
             &raw mut program,
@@ -201,16 +203,16 @@ fn create_program(text: &str, name: &str) -> Result<NvrtcProgram, CompileError> 
 
 fn machine_code(program: &NvrtcProgram) -> Result<Vec<u8>, CompileError> {
     let mut size = 0;
-    // SAFETY: a compiled program; writes a number to a place of ours.
+    // SAFETY: the program was compiled; the call writes one number to `size`, which lives until it returns.
     check_code(unsafe { sys::nvrtcGetCUBINSize(program.0, &raw mut size) })?;
     let mut bytes = alloc::vec![0_u8; size];
-    // SAFETY: as many bytes as it has just said.
+    // SAFETY: `bytes` has as many bytes as the call above reported.
     check_code(unsafe { sys::nvrtcGetCUBIN(program.0, bytes.as_mut_ptr().cast()) })?;
     Ok(bytes)
 }
 
 fn program_ptx(program: &NvrtcProgram) -> Result<Vec<u8>, CompileError> {
-    // SAFETY: a compiled program.
+    // SAFETY: the program was compiled and is not destroyed yet.
     let text = unsafe { get_ptx(program.0) };
     let failed = |code: cudarc::nvrtc::result::NvrtcError| CompileError::Compile {
         code: alloc::format!("{:?}", code.0),

@@ -1,7 +1,7 @@
-//! The operations of the original API, as entries: what a program that was written for it gets.
+//! The operations of the original API, as entries, for programs written for that API.
 //!
-//! Signals and counters are words of 8 bytes side by side; their failures stand in the error table of their window. A signal with a put is an entry of its own behind a
-//! fence, a counter waits for the signal. What the original left to chance ends here: a wait says how it ended.
+//! Signals and counters are words of 8 bytes side by side, with failures in the error table of their window. The signal of a put is an
+//! entry of its own behind a fence, and a counter waits for the signal. Unlike the original, every wait returns how it ended.
 
 use trunkline_proto::wire::device_queue::{EntryFence, EntryWork, InlineBytes, PeerAddress, QueueEntry};
 
@@ -20,7 +20,7 @@ pub struct WordArray {
 }
 
 impl WordArray {
-    /// What is added to one of them.
+    /// Returns an addition to the word number `id`.
     #[must_use]
     pub const fn add_to_word(&self, id: u32, value: u64) -> WordAddition {
         WordAddition { at: self.word_address(id), value, poisoned: false }
@@ -31,20 +31,20 @@ impl WordArray {
     }
 }
 
-/// A peer, as the original sees it.
+/// A peer, as the original API names it.
 #[derive(Clone, Debug)]
 pub struct OriginalPeer<M, D>(pub QueueLane<M, D>);
 
 impl<M: WordMemory, D: CompanionDirectory<M>> OriginalPeer<M, D> {
-    /// Writes bytes. Nothing is said of when the peer sees them.
+    /// Writes bytes. The ticket does not report when the peer sees them.
     ///
     /// # Errors
-    /// [`OpError`]; of more GiB than the queue is deep the first may have been posted.
+    /// [`OpError`]. If the bytes need more entries than the queue is deep, the first ones may have been posted.
     pub fn put(&self, bytes: &PutBytes, budget: &mut impl WaitBudget) -> Result<EntryTicket, OpError> {
         self.0.write_bytes(bytes, None, budget).map(|[_, last]| last)
     }
 
-    /// Writes bytes, each thread of a group its share.
+    /// Writes bytes, one share per thread of a group.
     ///
     /// # Errors
     /// [`OpError`].
@@ -59,10 +59,10 @@ impl<M: WordMemory, D: CompanionDirectory<M>> OriginalPeer<M, D> {
         Ok(last)
     }
 
-    /// Writes bytes, and then raises a signal behind a fence; the signal's ticket. Two doorbells.
+    /// Writes bytes, then raises a signal behind a fence. Returns the signal's ticket. Rings two doorbells.
     ///
     /// # Errors
-    /// [`OpError`]; the bytes may have been put all the same.
+    /// [`OpError`]; the bytes may have been posted.
     pub fn put_signal(
         &self,
         bytes: &PutBytes,
@@ -97,10 +97,10 @@ impl<M: WordMemory, D: CompanionDirectory<M>> OriginalPeer<M, D> {
         self.0.post_addition(signal, EntryFence::ReadsAndAtomics, budget)
     }
 
-    /// Writes bytes, raises a signal, and counts that here once the signal's entry has completed.
+    /// Writes bytes, raises a signal, and raises a local counter once the signal's entry has completed.
     ///
     /// # Errors
-    /// [`OpError`]; before [`OpError::Refused`] of the companion, bytes and signal have been posted.
+    /// [`OpError`]. If the companion's queue refuses ([`OpError::Refused`]), bytes and signal have been posted.
     pub fn put_signal_counter_remote(
         &self,
         bytes: &PutBytes,
@@ -114,7 +114,7 @@ impl<M: WordMemory, D: CompanionDirectory<M>> OriginalPeer<M, D> {
         self.0.submit_and_count(last, companion, last, counter, budget)
     }
 
-    /// Raises a signal, and counts that here once its entry has completed.
+    /// Raises a signal, and raises a local counter once the signal's entry has completed.
     ///
     /// # Errors
     /// As [`put_signal_counter_remote`](Self::put_signal_counter_remote).
@@ -129,7 +129,7 @@ impl<M: WordMemory, D: CompanionDirectory<M>> OriginalPeer<M, D> {
         self.0.count_completion(companion, last, counter, budget).map(|_| ())
     }
 
-    /// Waits until an entry has completed: its source can be used again.
+    /// Waits until an entry has completed: its source can be reused.
     ///
     /// # Errors
     /// As [`DeviceQueue::wait`](crate::DeviceQueue::wait).
@@ -137,16 +137,17 @@ impl<M: WordMemory, D: CompanionDirectory<M>> OriginalPeer<M, D> {
         self.0.main.wait(ticket, budget)
     }
 
-    /// Waits until all that was posted before has completed here.
+    /// Waits until all earlier entries have completed locally.
     ///
     /// # Errors
     /// [`FenceError`].
     pub fn fence(&self, budget: &mut impl WaitBudget) -> Result<(), FenceError> {
+        // Entries complete in order, so a NOP completes behind all of them.
         let nop = self.0.post_entry(&QueueEntry::new(EntryWork::Nop), budget)?;
         Ok(self.wait_local(nop, budget)?)
     }
 
-    /// Sets a signal **of the peer** to 0, behind all that was posted before, and waits until that has completed here.
+    /// Sets a signal **of the peer** to 0 behind all earlier entries, and waits until that has completed locally.
     ///
     /// # Errors
     /// [`FenceError`].
@@ -164,18 +165,18 @@ impl<M: WordMemory, D: CompanionDirectory<M>> OriginalPeer<M, D> {
     }
 }
 
-/// An operation that posts and waits did not do both.
+/// An operation that posts and waits failed in one of the two steps.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum FenceError {
-    /// It was not posted.
+    /// The post failed.
     #[error(transparent)]
     Post(#[from] OpError),
-    /// It has not completed.
+    /// The wait failed.
     #[error(transparent)]
     Wait(#[from] WaitError),
 }
 
-/// Waits until a signal of this process is at least `value`; what it is then. What came before it can be read.
+/// Waits until a signal of this process is at least `value`, and returns it. Bytes written before it can be read then.
 ///
 /// # Errors
 /// As [`SignalSlot::wait`].
@@ -188,7 +189,7 @@ pub fn wait_signal<M: WordMemory>(
     slot.wait(memory, SlotCondition::AtLeast(value), budget)
 }
 
-/// What a signal of this process is.
+/// Returns the value of a signal of this process.
 pub fn read_signal<M: WordMemory>(memory: &M, slot: &SignalSlot) -> u64 {
     slot.read_value(memory)
 }

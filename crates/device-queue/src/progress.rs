@@ -1,18 +1,19 @@
-//! How far a queue is. Kept by `consumer`, for queues that WAIT for it.
+//! Progress of a queue. Maintained by `consumer`, read for entries of other queues that WAIT for it.
 
 use trunkline_proto::wire::device_queue::is_before;
 
-/// How far a queue is, for others that WAIT for it.
+/// Progress of a queue, for WAITs of other queues.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct QueueProgress {
-    /// All before this index have completed.
+    /// All entries before this index have completed.
     pub completed: u64,
-    /// The first that failed, or will whatever comes, as nothing is executed any more: so do all behind it, posted or not.
+    /// The first entry that has failed or certainly will: a stopped queue executes nothing more. All entries behind it fail too, posted or
+    /// not.
     pub first_bad: Option<u64>,
 }
 
 impl QueueProgress {
-    /// How an entry has ended, or will whatever comes: `true` well. `None` as long as that is open.
+    /// Returns how an entry has ended or certainly will: `Some(true)` for success, `None` while that is open.
     #[inline]
     #[must_use]
     pub const fn of_entry(&self, index: u64) -> Option<bool> {

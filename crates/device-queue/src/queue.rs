@@ -1,8 +1,8 @@
 //! The producer's side of a queue, for any number of threads at once: reserve, write, publish, submit, poll.
 //!
-//! A reservation takes nothing unless there is room, so whoever finds none has nothing to give back. Publication is in the order of
-//! reservation: what was reserved first must be published first, and one who leaves without publishing has that done for him, with
-//! NOPs, or ends the queue for all where even that cannot be. Nothing here waits but what has `within` or `wait` in its name.
+//! A reservation acquires places only if they are free, so a producer that finds no room has nothing to give back. Publication follows the
+//! order of reservation. The entries of a reservation that is dropped unpublished become NOPs; where even that is impossible, the queue is
+//! aborted for all producers. Only functions that take a budget wait.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -17,7 +17,7 @@ use crate::error::{QueueFault, WaitError};
 use crate::memory::WordMemory;
 use crate::reservation::QueueReservation;
 
-/// A queue, as its producers see it. Any number of threads may use it through one or several of these.
+/// A queue, as its producers see it. Any number of threads may use one value, or several values for the same queue.
 #[derive(Clone, Debug)]
 pub struct DeviceQueue<M> {
     memory: M,
@@ -25,7 +25,7 @@ pub struct DeviceQueue<M> {
     bell: QueueDoorbell<M>,
 }
 
-/// Names an entry that was published.
+/// Names a published entry.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct EntryTicket {
     /// The number of its queue.
@@ -36,59 +36,59 @@ pub struct EntryTicket {
     pub index: u64,
 }
 
-/// What a look at a ticket found.
+/// The result of one poll of a ticket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TicketPoll {
-    /// Not yet.
+    /// The entry has not completed.
     Busy,
-    /// The entry is done, and all before it.
+    /// The entry and all entries before it have completed.
     Done,
 }
 
-/// No reservation was made, and nothing was taken.
+/// A reservation was refused. No place was acquired.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ReserveError {
-    /// There is no room now.
+    /// The queue is full now. The caller may retry.
     #[error("the queue has no room now")]
     Busy,
-    /// There never will be.
+    /// The queue never has room for this many entries.
     #[error("{asked} entries of a queue that is {depth} deep")]
     TooMany {
-        /// Asked for; 0 is as wrong.
+        /// Entries that were requested; 0 is also refused.
         asked: u32,
-        /// There are.
+        /// The queue's depth.
         depth: u32,
     },
-    /// There is no room, and the queue has come to its end.
+    /// The queue is full, and has failed or was aborted.
     #[error(transparent)]
     Over(WaitError),
 }
 
-/// Whether a doorbell was rung.
+/// Whether this call rang the doorbell.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RingOutcome {
-    /// It was.
+    /// It did.
     Yes,
-    /// Somebody else's covers these entries, or is about to.
+    /// Another producer's doorbell covers these entries, or will.
     Covered,
 }
 
-/// A completion cannot be had.
+/// A completion cannot be read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum CompletionError {
     /// The entry has not completed.
     #[error("the entry has not completed")]
     NotYet,
-    /// It has, and a later one's completion is in its place.
+    /// The entry has completed, but a later entry's completion has replaced it.
     #[error("the completion was overwritten by a later one's")]
     Gone,
-    /// The ticket is of another queue.
+    /// The ticket belongs to another queue.
     #[error("the ticket is not of this queue")]
     Stale,
 }
 
 impl<M: WordMemory + Clone> DeviceQueue<M> {
-    /// Makes a queue whose first index is `first`. Nobody else may use the memory yet.
+    /// Creates a queue whose first index is `first`. No other thread may use the memory yet.
     ///
     /// # Errors
     /// [`ShapeError`], if the memory is too small, or the page has no such doorbell.
@@ -115,19 +115,20 @@ impl<M: WordMemory + Clone> DeviceQueue<M> {
             }
         }
         for place in 0..u64::from(shape.depth()) {
-            // No entry of an earlier queue in this memory is to be taken for one of this.
+            // A stale entry of an earlier queue in this memory must not be parsed as one of this queue.
             memory.put(shape.entry_offset(place), 0);
             memory.store(shape.completion_offset(place), EntryCompletion::NONE, Relaxed);
         }
         page.reset_bell(shape.bell(), first);
+        // The fence orders these stores before the handle that producers receive.
         memory.fence(SeqCst);
         Ok(Self { memory, shape, bell })
     }
 
-    /// Finds a queue that somebody else has made.
+    /// Opens a queue that another thread or process has created.
     ///
     /// # Errors
-    /// [`ShapeError`], if there is none.
+    /// [`ShapeError`], if the memory contains no valid queue.
     pub fn open(memory: M, page: &BellPage<M>) -> Result<Self, ShapeError> {
         let have = memory.byte_len();
         if have < at::RESERVED {
@@ -142,29 +143,29 @@ impl<M: WordMemory + Clone> DeviceQueue<M> {
         Ok(Self { memory, shape, bell })
     }
 
-    /// The memory, for its engine.
+    /// Returns a handle to the memory, for the queue's engine.
     pub(crate) fn clone_memory(&self) -> M {
         self.memory.clone()
     }
 }
 
 impl<M: WordMemory> DeviceQueue<M> {
-    /// What the queue is.
+    /// Returns the layout and the number of the queue.
     #[must_use]
     pub const fn queue_shape(&self) -> &QueueShape {
         &self.shape
     }
 
-    /// Its words, for those who look at the protocol from outside: tests and tools.
+    /// Returns the words of the queue, for tests and tools that inspect the protocol.
     #[must_use]
     pub const fn as_memory(&self) -> &M {
         &self.memory
     }
 
-    /// Takes `count` places in a row, if they are free.
+    /// Reserves `count` consecutive places, if they are free.
     ///
     /// # Errors
-    /// [`ReserveError`]; nothing was taken.
+    /// [`ReserveError`]; no place was acquired.
     pub fn reserve_entries(&self, count: u32) -> Result<QueueReservation<'_, M>, ReserveError> {
         self.take_places(count).map(|first| self.reservation_at(first, count))
     }
@@ -172,7 +173,7 @@ impl<M: WordMemory> DeviceQueue<M> {
     /// As [`reserve_entries`](Self::reserve_entries), and waits for room.
     ///
     /// # Errors
-    /// [`ReserveError::TooMany`], [`ReserveError::Over`], or [`ReserveError::Busy`] when the time is over.
+    /// [`ReserveError::TooMany`], [`ReserveError::Over`], or [`ReserveError::Busy`] when the budget is spent.
     pub fn reserve_within(
         &self,
         count: u32,
@@ -195,17 +196,20 @@ impl<M: WordMemory> DeviceQueue<M> {
         }
     }
 
-    /// The first of the places.
+    /// Acquires `count` consecutive places and returns the first index.
     #[inline]
     fn take_places(&self, count: u32) -> Result<u64, ReserveError> {
         let depth = self.shape.depth();
         if count == 0 || count > depth {
             return Err(ReserveError::TooMany { asked: count, depth });
         }
+        // Relaxed is enough: this counter only divides places among producers. `has_room` acquires the completion of the entries that used
+        // these places a lap ago.
         let mut first = self.memory.load(at::RESERVED, Relaxed);
         loop {
             let end = first.wrapping_add(count.into());
             if !self.has_room(end) {
+                // A full queue that has ended reports its end, so that producers stop retrying.
                 return Err(self.end_error().map_or(ReserveError::Busy, ReserveError::Over));
             }
             match self.memory.compare_exchange(at::RESERVED, first, end, Relaxed) {
@@ -221,19 +225,20 @@ impl<M: WordMemory> DeviceQueue<M> {
             .put_entry(self.shape.entry_offset(index), &entry.to_words(index, self.shape.is_checked()));
     }
 
-    /// Publishes what was written from `first` to before `end`, if it is the turn of that. Nobody else changes the word then, so it takes no
-    /// exchange.
+    /// Publishes the entries from `first` to before `end`, if all reservations before `first` are published. No other producer changes the
+    /// word then, so a store does instead of a compare and swap.
     #[inline]
     pub(crate) fn publish_entries(&self, first: u64, end: u64) -> bool {
         if self.memory.load(at::READY, Acquire) != first {
             return false;
         }
+        // Release makes the entries visible with the counter. The acquire above continues the chain to the producers before this one.
         self.memory.store(at::READY, end, Release);
         true
     }
 
-    /// Whether the place before `end` is free: what lay there a lap ago has completed. First by what some producer has seen, as
-    /// the frontier may be far away.
+    /// Returns whether the place before `end` is free: the entry that used it one lap earlier has completed. It first reads the shadow, the
+    /// frontier as some producer last saw it, because the frontier itself may be in remote or uncached memory.
     fn has_room(&self, end: u64) -> bool {
         let needed = end.wrapping_sub(u64::from(self.shape.depth()));
         if !is_before(self.memory.load(at::SHADOW, Acquire), needed) {
@@ -244,19 +249,20 @@ impl<M: WordMemory> DeviceQueue<M> {
         !is_before(frontier, needed)
     }
 
-    /// Tells the engine of all before `end`, which were published. One doorbell does for all who ask at the same time.
+    /// Submits all entries before `end`, which are published, to the engine. One doorbell serves all producers that submit at the same
+    /// time.
     pub fn submit(&self, end: u64) -> RingOutcome {
         let Some(to) = self.raise_submitted(end) else { return RingOutcome::Covered };
         self.ring_until_current(to);
         RingOutcome::Yes
     }
 
-    /// Rings for what was submitted, once: whoever was to do that has died in between.
+    /// Rings the doorbell once for entries that a producer submitted before it died without ringing.
     pub fn ring_for_dead_producer(&self) {
         self.bell.ring(self.memory.load(at::SUBMITTED, SeqCst));
     }
 
-    /// Raises the counter of what was submitted; where it is now, if that was needed.
+    /// Raises the counter of submitted entries. Returns its current value, or `None` if it already covered `end`.
     #[inline]
     fn raise_submitted(&self, end: u64) -> Option<u64> {
         let memory = &self.memory;
@@ -266,12 +272,12 @@ impl<M: WordMemory> DeviceQueue<M> {
         Some(memory.load(at::SUBMITTED, SeqCst))
     }
 
-    /// Rings until the doorbell says what was submitted.
+    /// Rings until the doorbell equals the counter of submitted entries.
     #[inline]
     fn ring_until_current(&self, mut to: u64) {
         loop {
-            // Who raised the counter before the last doorbell was stored is seen by whoever stored that one: of two that store
-            // in the wrong order, the one that did so last looks after the other has raised the counter.
+            // Two producers may store their doorbells in the wrong order. The later of the two reads the counter after the other has
+            // raised it, so it sees the larger value and rings again.
             self.bell.ring(to);
             let now = self.memory.load(at::SUBMITTED, SeqCst);
             if now == to {
@@ -281,7 +287,7 @@ impl<M: WordMemory> DeviceQueue<M> {
         }
     }
 
-    /// As [`submit`](Self::submit) of this queue and of another one, and the engine is told once where their doorbells are side by side.
+    /// As [`submit`](Self::submit), for this queue and another one. If both doorbells are side by side, one word of bits marks both queues.
     pub fn submit_both(&self, end: u64, other: &Self, others_end: u64) {
         if !self.bell.is_beside(&other.bell) {
             self.submit(end);
@@ -295,6 +301,7 @@ impl<M: WordMemory> DeviceQueue<M> {
             return theirs.into_iter().for_each(|to| other.ring_until_current(to));
         };
         self.bell.ring_both(ours, &other.bell, theirs);
+        // Each queue has the race of `ring_until_current` of its own, so each counter is read again.
         for (queue, to) in [(self, ours), (other, theirs)] {
             let now = queue.memory.load(at::SUBMITTED, SeqCst);
             if now != to {
@@ -303,11 +310,11 @@ impl<M: WordMemory> DeviceQueue<M> {
         }
     }
 
-    /// Reserves, writes, publishes and submits entries; the ticket of the last one.
+    /// Reserves, writes, publishes and submits entries. Returns the ticket of the last one.
     ///
     /// # Errors
-    /// [`ReserveError`]. [`ReserveError::Busy`] once the time is over; where that was only while those before were not published, the queue has
-    /// been aborted, as they are gone.
+    /// [`ReserveError`]. [`ReserveError::Busy`] once the budget is spent. If it was spent while earlier reservations were unpublished, the
+    /// queue has been aborted, because their producers are taken to have left.
     pub fn post(
         &self,
         entries: &[QueueEntry],
@@ -318,7 +325,7 @@ impl<M: WordMemory> DeviceQueue<M> {
         Ok(ticket)
     }
 
-    /// As [`post`](Self::post), but nothing is submitted: that is the caller's to do at once.
+    /// As [`post`](Self::post), but submits nothing. The caller submits at once.
     #[inline]
     pub(crate) fn place_entries(
         &self,
@@ -326,15 +333,16 @@ impl<M: WordMemory> DeviceQueue<M> {
         budget: &mut impl WaitBudget,
     ) -> Result<EntryTicket, ReserveError> {
         let first = self.take_within(u32::try_from(entries.len()).unwrap_or(u32::MAX), budget)?;
-        // What is given up becomes NOPs.
+        // A reservation that fails to publish in time is dropped there, and becomes NOPs.
         self.write_all(first, entries)
             .or_else(|early| early.publish_within(budget).map_err(|_left| ReserveError::Busy))
     }
 
-    /// The same without waiting, of entries that are known where it is called: each is put together there in few instructions.
+    /// As [`place_entries`](Self::place_entries), without waiting. It is inlined so that entries known at compile time are built in a few
+    /// instructions.
     ///
     /// # Errors
-    /// The reservation while those before it are not published; nothing if there is no room.
+    /// The reservation, while earlier ones are unpublished; `None` if the queue has no room.
     #[inline(always)]
     pub(crate) fn place_now<const N: usize>(
         &self,
@@ -352,7 +360,7 @@ impl<M: WordMemory> DeviceQueue<M> {
         Err(Some(QueueReservation::new(self, first, count, count)))
     }
 
-    /// Writes and publishes entries in places that were taken for them.
+    /// Writes and publishes entries in places that were reserved for them.
     #[inline]
     fn write_all(&self, first: u64, entries: &[QueueEntry]) -> Result<EntryTicket, QueueReservation<'_, M>> {
         let mut end = first;
@@ -367,14 +375,15 @@ impl<M: WordMemory> DeviceQueue<M> {
         Err(QueueReservation::new(self, first, count, count))
     }
 
-    /// Looks whether an entry is done.
+    /// Polls a ticket once.
     ///
     /// # Errors
-    /// [`WaitError`], when it will never be: it has failed, or the queue was aborted before it completed.
+    /// [`WaitError`], if the entry will never complete successfully: it has failed, or the queue was aborted before it completed.
     pub fn poll(&self, ticket: EntryTicket) -> Result<TicketPoll, WaitError> {
         if (ticket.queue, ticket.epoch) != (self.shape.number(), self.shape.epoch()) {
             return Err(WaitError::Stale);
         }
+        // Acquire pairs with the engine's release of the frontier, so bytes of a completed READ and the error page are visible.
         let frontier = FrontierWord(self.memory.load(at::FRONTIER, Acquire));
         if !frontier.has_completed(ticket.index) {
             return self.abort_word().map_or(Ok(TicketPoll::Busy), |why| Err(WaitError::Aborted(why)));
@@ -385,7 +394,7 @@ impl<M: WordMemory> DeviceQueue<M> {
         }
     }
 
-    /// Waits until an entry is done.
+    /// Waits until an entry has completed.
     ///
     /// # Errors
     /// As [`poll`](Self::poll), and [`WaitError::Timeout`].
@@ -393,7 +402,7 @@ impl<M: WordMemory> DeviceQueue<M> {
         self.wait_for(budget, || self.poll(ticket).map(|poll| (poll == TicketPoll::Done).then_some(())))
     }
 
-    /// Waits until a look finds something.
+    /// Polls until `look` returns a value.
     fn wait_for<T>(
         &self,
         budget: &mut impl WaitBudget,
@@ -410,11 +419,12 @@ impl<M: WordMemory> DeviceQueue<M> {
         }
     }
 
-    /// The fault, if a frontier says that there is one.
+    /// Returns the fault, if the failure bit of `frontier` is set.
     fn fault_of(&self, frontier: FrontierWord) -> Option<QueueFault> {
         if !frontier.has_failed() {
             return None;
         }
+        // Relaxed is enough: the engine wrote the error page before the frontier, which the caller has acquired.
         let error = self.memory.load(at::ERROR, Relaxed);
         let reason = self.memory.load(at::REASON, Relaxed);
         let status = EntryStatus::from_bits((error >> 32) as u16);
@@ -425,13 +435,13 @@ impl<M: WordMemory> DeviceQueue<M> {
         })
     }
 
-    /// Why the queue has failed, if it has.
+    /// Returns why the queue has failed, if it has.
     #[must_use]
     pub fn queue_fault(&self) -> Option<QueueFault> {
         self.fault_of(FrontierWord(self.memory.load(at::FRONTIER, Acquire)))
     }
 
-    /// Why everybody is to stop, if so.
+    /// Returns why the queue was aborted, if it was.
     #[must_use]
     pub fn abort_word(&self) -> Option<AbortWord> {
         AbortWord::from_word(self.memory.load(at::ABORT, Acquire))
@@ -441,15 +451,16 @@ impl<M: WordMemory> DeviceQueue<M> {
         self.queue_fault().map(WaitError::Failed).or_else(|| self.abort_word().map(WaitError::Aborted))
     }
 
-    /// Tells everybody to stop, unless somebody has already; `true` if this is the reason that stays. The engine executes nothing more once
-    /// it has seen this; what it was at may still touch memory until it has completed.
+    /// Aborts the queue. The first reason is kept; returns whether it is this call's. The engine executes no entry once it
+    /// has read the abort. Operations in progress may still access memory until they have completed.
     pub fn abort(&self, why: AbortWord) -> bool {
         let is_first = self.memory.compare_exchange(at::ABORT, 0, why.to_word(), AcqRel).is_ok();
         self.bell.mark_queue();
         is_first
     }
 
-    /// The completion of an entry: how it ended, and the value that it brings. It is there until a later one takes its place.
+    /// Reads the completion of an entry: its status, and the value that the operation returned. It is valid until a later entry's
+    /// completion replaces it.
     ///
     /// # Errors
     /// [`CompletionError`].
@@ -464,6 +475,8 @@ impl<M: WordMemory> DeviceQueue<M> {
             CompletionOwner::Gone => return Err(CompletionError::Gone),
             CompletionOwner::Here { status, op } => (status, op),
         };
+        // The engine may replace the completion meanwhile. The second read of the head detects that, as of a sequence lock; the fence keeps
+        // it behind the read of the value.
         let value = self.memory.load(place + 8, Relaxed);
         self.memory.fence(Acquire);
         if self.memory.load(place, Relaxed) != head {
@@ -472,7 +485,7 @@ impl<M: WordMemory> DeviceQueue<M> {
         Ok(EntryCompletion { status, op, value })
     }
 
-    /// The companion queue. The first who asks has the host make it.
+    /// Returns the state of the companion queue. The first call requests it from the host.
     pub fn request_companion(&self) -> CompanionWord {
         match CompanionWord::from_word(self.memory.load(at::COMPANION, Acquire)) {
             CompanionWord::None => {
@@ -494,10 +507,10 @@ impl<M: WordMemory> DeviceQueue<M> {
         }
     }
 
-    /// As [`request_companion`](Self::request_companion), and waits until the host has made it; its number.
+    /// As [`request_companion`](Self::request_companion), and waits until the host has created it. Returns its number.
     ///
     /// # Errors
-    /// [`WaitError::Refused`], [`WaitError::Timeout`], or the end of this queue.
+    /// [`WaitError::Refused`], [`WaitError::Timeout`], or the failure or abort of this queue.
     pub fn companion_within(&self, budget: &mut impl WaitBudget) -> Result<u32, WaitError> {
         self.wait_for(budget, || match self.request_companion() {
             CompanionWord::Queue(number) => Ok(Some(number)),
@@ -512,9 +525,9 @@ impl<M: WordMemory> DeviceQueue<M> {
     }
 }
 
-/// Only for what the engine tells producers.
+/// Words that the engine writes for producers.
 impl<M: WordMemory> DeviceQueue<M> {
-    /// Answers who has asked for a companion.
+    /// Answers a request for a companion.
     pub fn answer_companion(&self, companion: CompanionWord) {
         self.memory.store(at::COMPANION, companion.to_word(), Release);
     }

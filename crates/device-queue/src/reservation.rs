@@ -1,4 +1,4 @@
-//! Places of a queue that somebody has taken and not published. Made by `queue`.
+//! Reserved places of a queue that are not published yet. Created by `queue`.
 
 use trunkline_proto::wire::device_queue::{AbortWord, EntryStatus, EntryWork, QueueEntry};
 
@@ -6,13 +6,11 @@ use crate::budget::WaitBudget;
 use crate::memory::WordMemory;
 use crate::queue::{DeviceQueue, EntryTicket};
 
-/// How often somebody who leaves a reservation tries to publish NOPs in its place. Those before him are about to publish, unless they
-/// have left in the middle, or their thread is not running: of two threads on one core one may be away for some milliseconds.
+/// Attempts of a dropped reservation to publish NOPs in its places. The producers before it normally publish soon. They do not if they have
+/// left, and they are late if their thread is not running: of two threads on one core, one may be descheduled for some milliseconds.
 const LEAVING_LOOKS_MAX: u32 = 1 << 10;
 
-/// Places in a row that are one's own to write, until they are published.
-///
-/// Dropped before that, they become NOPs.
+/// Consecutive places that this producer alone writes until they are published. If it is dropped before that, they become NOPs.
 #[derive(Debug)]
 #[must_use = "a reservation that is dropped becomes NOPs"]
 pub struct QueueReservation<'q, M: WordMemory> {
@@ -24,30 +22,30 @@ pub struct QueueReservation<'q, M: WordMemory> {
 }
 
 impl<'q, M: WordMemory> QueueReservation<'q, M> {
-    /// Of places that were taken, of which so many are written.
+    /// Wraps reserved places, of which the first `written` are written.
     pub(crate) const fn new(queue: &'q DeviceQueue<M>, first: u64, count: u32, written: u32) -> Self {
         Self { queue, first, count, written, is_open: true }
     }
 
-    /// The number of the queue.
+    /// Returns the number of the queue.
     #[must_use]
     pub const fn queue_number(&self) -> u32 {
         self.queue.queue_shape().number()
     }
 
-    /// The first index.
+    /// Returns the first index.
     #[must_use]
     pub const fn first_index(&self) -> u64 {
         self.first
     }
 
-    /// How many places there are.
+    /// Returns the number of places.
     #[must_use]
     pub const fn place_count(&self) -> u32 {
         self.count
     }
 
-    /// Writes the next entry; the ticket that it will have. `None` when all places are written.
+    /// Writes the next entry and returns its future ticket; `None` when all places are written.
     #[must_use]
     pub fn write_entry(&mut self, entry: &QueueEntry) -> Option<EntryTicket> {
         if self.written == self.count {
@@ -59,10 +57,10 @@ impl<'q, M: WordMemory> QueueReservation<'q, M> {
         Some(self.queue.ticket_at(index))
     }
 
-    /// Publishes the entries, those that were not written as NOPs; the ticket of the last one. It can be submitted then.
+    /// Publishes the entries, with NOPs in unwritten places, and returns the ticket of the last one. It can then be submitted.
     ///
     /// # Errors
-    /// The reservation again, while those before it are not published.
+    /// The reservation, while earlier reservations are unpublished.
     pub fn publish(mut self) -> Result<EntryTicket, Self> {
         if self.try_publish() {
             self.is_open = false;
@@ -71,10 +69,10 @@ impl<'q, M: WordMemory> QueueReservation<'q, M> {
         Err(self)
     }
 
-    /// As [`publish`](Self::publish), and waits for those before.
+    /// As [`publish`](Self::publish), and waits for earlier reservations.
     ///
     /// # Errors
-    /// The reservation again, when the time is over or the queue was aborted.
+    /// The reservation, when the budget is spent or the queue was aborted.
     pub fn publish_within(mut self, budget: &mut impl WaitBudget) -> Result<EntryTicket, Self> {
         loop {
             if self.try_publish() {
@@ -88,7 +86,7 @@ impl<'q, M: WordMemory> QueueReservation<'q, M> {
         }
     }
 
-    /// Gives the places up: they become NOPs, and are published and submitted.
+    /// Gives the places up: they become NOPs, which are published and submitted.
     pub fn cancel(self) {
         drop(self);
     }
@@ -98,6 +96,7 @@ impl<'q, M: WordMemory> QueueReservation<'q, M> {
     }
 
     fn try_publish(&mut self) -> bool {
+        // Every place must hold a valid entry: the engine executes all of a published range.
         while self.written < self.count {
             let _ = self.write_entry(&QueueEntry::new(EntryWork::Nop));
         }
@@ -110,6 +109,7 @@ impl<M: WordMemory> Drop for QueueReservation<'_, M> {
         if !self.is_open {
             return;
         }
+        // Entries that were written must not run, as their producer gave up: all of them become NOPs.
         self.written = 0;
         for looks in 0..LEAVING_LOOKS_MAX {
             if self.try_publish() {
@@ -121,7 +121,7 @@ impl<M: WordMemory> Drop for QueueReservation<'_, M> {
             }
             self.queue.as_memory().step_aside(looks);
         }
-        // Those before have left in the middle: nobody gets further than them, so everybody is told.
+        // The producers before this one have left in the middle. No producer can publish past them, so the queue ends for all.
         self.queue.abort(AbortWord { status: EntryStatus::Abandoned, reason: 0 });
     }
 }

@@ -1,7 +1,8 @@
-//! Signals and counters: words that others change, at addresses that the caller gives.
+//! Signals and counters: words at offsets of the caller, which remote operations change. Called by producers that wait, and by the executor
+//! to find error words.
 //!
-//! What fails before it gets there is told by an error word: behind the value in a slot of 16 bytes, in a table where values of 8 bytes lie side by
-//! side. A slot begins anew by remembering what it had: nothing is written to the value, so no addition is ever lost.
+//! An error word reports an operation that failed before it changed its word. It follows the value in a slot of 16 bytes, and lies in a
+//! table for bare values of 8 bytes. A reset stores the current value as a base and never writes to the value, so no addition is lost.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire};
 
@@ -12,25 +13,25 @@ use crate::error::WaitError;
 use crate::memory::WordMemory;
 use crate::queue::DeviceQueue;
 
-/// What a signal or counter is waited to be, less its base.
+/// The condition that a signal or counter, less its base, must meet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SlotCondition {
-    /// Equal.
+    /// Equal to the value.
     Equal(u64),
-    /// Not equal.
+    /// Not equal to the value.
     NotEqual(u64),
-    /// Greater or equal.
+    /// Greater than or equal to the value.
     AtLeast(u64),
-    /// Greater.
+    /// Greater than the value.
     MoreThan(u64),
-    /// Less or equal.
+    /// Less than or equal to the value.
     AtMost(u64),
-    /// Less.
+    /// Less than the value.
     LessThan(u64),
 }
 
 impl SlotCondition {
-    /// Whether a value is as wanted.
+    /// Returns whether `value` meets the condition.
     #[inline]
     #[must_use]
     pub const fn is_met_by(self, value: u64) -> bool {
@@ -45,12 +46,12 @@ impl SlotCondition {
     }
 }
 
-/// Most pauses between two looks at a slot that many are to raise.
+/// Most pauses between two polls of a slot that needs several more additions.
 const SPARED_MAX: u64 = 16;
 
 impl SlotCondition {
-    /// Pauses that a waiter can make before it is likely to find what it waits for: each look takes the line from whoever raises it, so of
-    /// several that are missing not each one is looked for.
+    /// Returns the pauses that a waiter makes before its next poll. Each poll takes the cache line from the threads that raise the slot, so
+    /// with several additions missing not each one is worth a poll.
     #[inline]
     const fn spared_pauses(self, value: u64) -> u64 {
         let missing = match self {
@@ -62,31 +63,31 @@ impl SlotCondition {
     }
 }
 
-/// Where slots lie in a memory. All offsets are the caller's.
+/// Layout of slots in a memory. The caller chooses all offsets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SlotLayout {
     /// Values of 8 bytes side by side, and a table of as many error words.
     Bare {
-        /// The first value.
+        /// Offset of the first value.
         values: u64,
-        /// The first error word.
+        /// Offset of the first error word.
         errors: u64,
-        /// How many there are.
+        /// Number of slots.
         count: u32,
     },
-    /// Slots of 16 bytes: value and poison.
+    /// Slots of 16 bytes: value and poison word.
     Poisoned {
-        /// The first slot.
+        /// Offset of the first slot.
         slots: u64,
-        /// How many there are.
+        /// Number of slots.
         count: u32,
     },
 }
 
-/// Looks whether slots together have come to `value`: what they are, if so.
+/// Polls once whether the sum of slots is at least `value`. Returns the sum if so.
 ///
 /// # Errors
-/// [`WaitError::Poisoned`], if they have not, and something that was to come to one of them has failed.
+/// [`WaitError::Poisoned`], if the sum is smaller, and an operation on one of the slots has failed.
 pub fn poll_sum<M: WordMemory>(
     memory: &M,
     slots: impl Iterator<Item = SignalSlot> + Clone,
@@ -101,12 +102,12 @@ pub fn poll_sum<M: WordMemory>(
         return Ok(found);
     }
     let Some(poison) = slots.clone().find_map(|slot| slot.read_poison(memory)) else { return Ok(None) };
-    // What came before the failure may have come since the look.
+    // Additions before the failure may have arrived since the first read, so the sum is read again.
     sum().map_or(Err(WaitError::Poisoned(poison)), |found| Ok(Some(found)))
 }
 
 impl SlotLayout {
-    /// A slot; `None` if there are fewer.
+    /// Returns a slot; `None` if `number` is out of range.
     #[must_use]
     pub const fn slot_at(&self, number: u32) -> Option<SignalSlot> {
         match *self {
@@ -122,7 +123,7 @@ impl SlotLayout {
         }
     }
 
-    /// The error word of the slot whose value lies at `value`; `None` if no slot's does. For the executor.
+    /// Returns the error word of the slot whose value is at offset `value`; `None` if no slot matches. For the executor.
     #[must_use]
     pub fn error_of(&self, value: u64) -> Option<u64> {
         let (first, stride, count) = match *self {
@@ -138,47 +139,48 @@ impl SlotLayout {
 /// One signal or counter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SignalSlot {
-    /// The value.
+    /// Offset of the value.
     pub value: u64,
-    /// The word that tells of a failure.
+    /// Offset of the error word.
     pub error: u64,
-    /// The word with its base, if it ever begins anew. Only its owner changes that.
+    /// Offset of its base, if it is ever reset. Only the slot's owner changes the base.
     pub base: Option<u64>,
 }
 
 impl SignalSlot {
-    /// A slot of 16 bytes.
+    /// A slot of 16 bytes at the offset `at`.
     #[must_use]
     pub const fn with_poison_word(at: u64) -> Self {
         Self { value: at, error: at + 8, base: None }
     }
 
-    /// The same, and its base lies at `base`.
+    /// The same slot, with its base at the offset `base`.
     #[must_use]
     pub const fn with_base(self, base: u64) -> Self {
         Self { base: Some(base), ..self }
     }
 
-    /// What has been added since it began anew.
+    /// Returns the sum of additions since the last reset.
     #[inline]
     pub fn read_value<M: WordMemory>(&self, memory: &M) -> u64 {
-        // The base first: it never is ahead of a value that is read later.
+        // The base is read first: it is then never ahead of the value, which is read later.
         let base = self.base.map_or(0, |base| memory.load(base, Acquire));
         memory.load(self.value, Acquire).wrapping_sub(base)
     }
 
-    /// Why what was to come here did not, if so.
+    /// Returns why an operation on this slot failed, if one has.
     pub fn read_poison<M: WordMemory>(&self, memory: &M) -> Option<PoisonWord> {
         PoisonWord::from_word(memory.load(self.error, Acquire))
     }
 
-    /// Begins anew: what has come before counts no more, what comes later does. What it counted, as the number of all that this call has set
-    /// aside; `None` without a base, as its value is never written.
+    /// Resets the slot: earlier additions no longer count, later ones do. Returns the amount that this call set aside, or `None` without a
+    /// base, as the value itself is never written.
     pub fn reset_base<M: WordMemory>(&self, memory: &M) -> Option<u64> {
         let at = self.base?;
         let mut base = memory.load(at, Acquire);
         loop {
             let value = memory.load(self.value, Acquire);
+            // A concurrent reset moves the base. The exchange then fails, and this call sets aside the additions since then.
             match memory.compare_exchange(at, base, value, AcqRel) {
                 Ok(_) => return Some(value.wrapping_sub(base)),
                 Err(other) => base = other,
@@ -186,15 +188,15 @@ impl SignalSlot {
         }
     }
 
-    /// Takes the poison away, once its owner has put right what failed; `false` if there is another one by now.
+    /// Clears the poison word, once the owner has repaired the failure. Returns `false` if another poison has replaced it.
     pub fn clear_poison<M: WordMemory>(&self, memory: &M, poison: PoisonWord) -> bool {
         memory.compare_exchange(self.error, poison.to_word(), 0, AcqRel).is_ok()
     }
 
-    /// Looks whether the value is as wanted: `true` if so.
+    /// Polls once whether the value meets the condition.
     ///
     /// # Errors
-    /// [`WaitError::Poisoned`], if it is not, and something that was to come has failed.
+    /// [`WaitError::Poisoned`], if it does not, and an operation on the slot has failed.
     pub fn check_condition<M: WordMemory>(
         &self,
         memory: &M,
@@ -204,14 +206,14 @@ impl SignalSlot {
             return Ok(true);
         }
         match self.read_poison(memory) {
-            // What came before the failure may have come since the look.
+            // Additions before the failure may have arrived since the first read.
             Some(_) if until.is_met_by(self.read_value(memory)) => Ok(true),
             Some(poison) => Err(WaitError::Poisoned(poison)),
             None => Ok(false),
         }
     }
 
-    /// Waits until the value is as wanted. What was written before it was changed can be read then.
+    /// Waits until the value meets the condition, and returns the value. Bytes written before the value was changed can be read then.
     ///
     /// # Errors
     /// As [`check_condition`](Self::check_condition), and [`WaitError::Timeout`].
@@ -229,7 +231,7 @@ impl SignalSlot {
         self.wait_longer(memory, until, budget)
     }
 
-    /// The same once a look has found that it is not as wanted.
+    /// Continues a wait whose first poll failed.
     fn wait_longer<M: WordMemory>(
         &self,
         memory: &M,
@@ -244,6 +246,7 @@ impl SignalSlot {
                 return Err(WaitError::Timeout);
             }
             memory.pause();
+            // The value alone is read right after the pause: success then needs no read of the poison word.
             let value = self.read_value(memory);
             if until.is_met_by(value) {
                 return Ok(value);
@@ -252,10 +255,10 @@ impl SignalSlot {
         }
     }
 
-    /// As [`wait`](Self::wait), and ends when everybody who uses a queue is to stop: what was to come may then never have been posted.
+    /// As [`wait`](Self::wait), but also ends when `queue` is aborted: the awaited operation may then never have been posted.
     ///
     /// # Errors
-    /// As there, and [`WaitError::Aborted`].
+    /// As [`wait`](Self::wait), and [`WaitError::Aborted`].
     pub fn wait_unless_aborted<M: WordMemory>(
         &self,
         memory: &M,

@@ -1,7 +1,7 @@
-//! The operations of the successor's API, as entries: one put for all, channels of several lanes, and tickets.
+//! The operations of the successor's API, as entries: one put with optional actions, channels of several lanes, and tickets.
 //!
-//! Signals and counters are slots of 16 bytes with a poison word. A signal with a put goes with it, without a fence; a counter waits for the last WRITE, and so says
-//! that the source can be used again.
+//! Signals and counters are slots of 16 bytes with a poison word. The signal of a put follows its bytes without a fence. A counter waits
+//! for the last WRITE, so its value means that the source can be reused.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -16,45 +16,45 @@ use crate::lane::{CompanionDirectory, OpError, PutBytes, QueueLane, WordAddition
 use crate::memory::WordMemory;
 use crate::queue::EntryTicket;
 
-/// Bytes from a lane's signal to the next lane's, where each lane has its own.
+/// Bytes between the signals of two lanes, where each lane has its own.
 pub const LANE_STRIDE: u64 = 128;
 
-/// What goes with a put.
+/// The actions of a put.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PutActions {
-    /// A signal of the peer.
+    /// The peer's signal to raise.
     pub signal: Option<WordAddition>,
-    /// A counter here.
+    /// The local counter to raise.
     pub counter: Option<WordAddition>,
     /// Each lane raises a signal of its own, [`LANE_STRIDE`] bytes apart: two NICs must not add to one word.
     pub signal_per_lane: bool,
-    /// The counter waits for the signal, as in the original, and not for the bytes.
+    /// The counter waits for the signal, as in the original, instead of the bytes.
     pub counter_after_signal: bool,
-    /// The counter is raised by the last WRITE's own entry, without a companion: where that is software, as it is for an engine of this project.
-    /// What an entry has no room for, and what waits for the signal, goes by the companion all the same.
+    /// The last WRITE's own entry raises the counter, without a companion. The executor must be software, as this project's engine is. A
+    /// counter that does not fit the entry, or that waits for the signal, still uses the companion.
     pub counter_in_entry: bool,
 }
 
-/// What was put.
+/// A posted put.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PostedPut {
-    /// The lane.
+    /// The number of its lane.
     pub lane: u32,
     /// The last WRITE.
     pub write: EntryTicket,
-    /// The signal, or the last WRITE if there is none.
+    /// The signal, or the last WRITE if the put has no signal.
     pub last: EntryTicket,
 }
 
 /// Slots of 16 bytes, by the address of the first.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SlotArray {
-    /// The first one.
+    /// The address of the first slot.
     pub at: PeerAddress,
 }
 
 impl SlotArray {
-    /// What is added to one of them.
+    /// Returns an addition to the slot number `id`.
     #[must_use]
     pub const fn add_to_slot(&self, id: u32, value: u64) -> WordAddition {
         WordAddition {
@@ -65,7 +65,7 @@ impl SlotArray {
     }
 }
 
-/// A channel: lanes, what was recorded of them, and whose turn it is.
+/// A channel: its lanes, their recorded tickets, and the counter that selects the next lane.
 #[derive(Debug)]
 pub struct LaneChannel<'a, M, D> {
     lanes: &'a [QueueLane<M, D>],
@@ -75,8 +75,8 @@ pub struct LaneChannel<'a, M, D> {
 }
 
 impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
-    /// Creates a channel of lanes. At the offset `cursor_at`, `memory` has a word that all users of the channel
-    /// share: it counts their turns. Returns `None` if there are no lanes.
+    /// Creates a channel of lanes. The word of `memory` at the offset `cursor_at` is shared by all users of the channel, and counts their
+    /// puts. Returns `None` if there are no lanes.
     #[must_use]
     pub fn new(
         lanes: &'a [QueueLane<M, D>],
@@ -87,16 +87,18 @@ impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
         (!lanes.is_empty()).then_some(Self { lanes, recorded, memory, cursor_at })
     }
 
-    /// The lane whose turn it is, and its number. Of several threads no two have the same turn.
+    /// Returns the next lane, and its number. Concurrent callers get different turns.
     fn next_lane(&self) -> (u32, &QueueLane<M, D>) {
+        // Relaxed is enough: the counter only spreads puts over lanes and orders no other access.
         let turn = self.memory.fetch_add(self.cursor_at, 1, Relaxed) % self.lanes.len() as u64;
         (turn as u32, &self.lanes[turn as usize])
     }
 
-    /// Writes bytes on the next lane, with what goes with them.
+    /// Writes bytes on the next lane, with the given actions.
     ///
     /// # Errors
-    /// [`OpError`]; of more GiB than the queue is deep the first may have been posted, and before [`OpError::Refused`] of the companion, bytes and signal have been posted.
+    /// [`OpError`]. If the bytes need more entries than the queue is deep, the first ones may have been posted. If the companion returns
+    /// [`OpError::Refused`], bytes and signal have been posted.
     pub fn put(
         &self,
         bytes: &PutBytes,
@@ -108,10 +110,10 @@ impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
         })
     }
 
-    /// As [`put`](Self::put), each thread of a group its share.
+    /// As [`put`](Self::put), one share per thread of a group.
     ///
     /// # Errors
-    /// As there.
+    /// As [`put`](Self::put).
     pub fn put_cooperative(
         &self,
         bytes: &PutBytes,
@@ -143,6 +145,7 @@ impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
         let (number, lane) = self.next_lane();
         let may_be = with.counter_in_entry && !with.counter_after_signal;
         let in_entry = with.counter.filter(|counter| may_be && counter.fits_last_write(bytes, threads));
+        // The companion is requested before the put is published, so a refused companion leaves nothing posted.
         let companion = match with.counter.filter(|_| in_entry.is_none()) {
             Some(counter) => Some((lane.companion_queue(budget)?, counter)),
             None => None,
@@ -150,7 +153,7 @@ impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
         let signal = with.signal.map(|signal| self.of_lane(signal, with, number).to_entry());
         let mut part = None;
         let published = publish(lane, &WriteExtras { behind: signal, counter: in_entry }, budget, &mut part);
-        // What was submitted before the rest was refused is read all the same.
+        // Entries submitted before the failure still read their source, so a later flush must wait for them.
         let Ok([write, last]) = published else {
             if let Some(part) = part {
                 let _ = self.recorded.record_ticket(number, part);
@@ -176,10 +179,10 @@ impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
         WordAddition { at: PeerAddress { addr, ..signal.at }, ..signal }
     }
 
-    /// Writes bytes of the caller's, which stand in the entry, on the next lane.
+    /// Writes bytes that are copied into the entry, on the next lane.
     ///
     /// # Errors
-    /// [`OpError::Empty`] of none, [`OpError::Range`] of more than an entry has room for, and [`OpError`].
+    /// [`OpError::Empty`] for no bytes, [`OpError::Range`] for more than an entry holds, and [`OpError`].
     pub fn put_inline(
         &self,
         bytes: &[u8],
@@ -195,10 +198,10 @@ impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
         self.post_next(&QueueEntry::new(EntryWork::WriteInline { bytes, to }), budget)
     }
 
-    /// Fetches at most [`LENGTH_MAX`] bytes on the next lane: they are here when the ticket is done.
+    /// Reads at most [`LENGTH_MAX`] bytes on the next lane. They have arrived when the ticket is done.
     ///
     /// # Errors
-    /// [`OpError::Empty`] of none, [`OpError::Range`] of too many, and [`OpError`].
+    /// [`OpError::Empty`] for no bytes, [`OpError::Range`] for too many, and [`OpError`].
     pub fn get(
         &self,
         into: LocalAddress,
@@ -224,11 +227,11 @@ impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
         Ok(PostedPut { lane: number, write: ticket, last: ticket })
     }
 
-    /// Changes a word of the peer on the first lane, behind its reads and atomics; a strong one behind all that was posted on it. What was there
-    /// before is in the completion, where the change brings it.
+    /// Changes a word of the peer on the first lane, behind the lane's reads and atomics; with `is_strong` behind all its earlier entries.
+    /// The completion contains the old value, if the change returns one.
     ///
     /// # Errors
-    /// [`OpError::Range`] of a word that is not aligned, and [`OpError`].
+    /// [`OpError::Range`] for an unaligned word, and [`OpError`].
     pub fn change_word(
         &self,
         at: PeerAddress,
@@ -248,7 +251,7 @@ impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
         Ok(ticket)
     }
 
-    /// Raises a signal on the first lane, behind its reads and atomics. It says nothing of what went over other lanes: flush first.
+    /// Raises a signal on the first lane, behind the lane's reads and atomics. It implies nothing about other lanes: flush them first.
     ///
     /// # Errors
     /// [`OpError`].
@@ -263,10 +266,11 @@ impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
         Ok(ticket)
     }
 
-    /// Raises a signal, and counts that here once its entry has completed: the original's operation that the successor has no more.
+    /// Raises a signal, and raises a local counter once the signal's entry has completed. The original API has this operation; the
+    /// successor dropped it.
     ///
     /// # Errors
-    /// As of [`put`](Self::put).
+    /// As [`put`](Self::put).
     pub fn signal_counter(
         &self,
         signal: &WordAddition,
@@ -280,24 +284,24 @@ impl<'a, M: WordMemory, D: CompanionDirectory<M>> LaneChannel<'a, M, D> {
         Ok(ticket)
     }
 
-    /// Waits until a put's last WRITE has completed: its source can be used again.
+    /// Waits until a put's last WRITE has completed: its source can be reused.
     ///
     /// # Errors
-    /// As [`DeviceQueue::wait`](crate::DeviceQueue::wait); [`WaitError::Stale`] if it is of no lane here.
+    /// As [`DeviceQueue::wait`](crate::DeviceQueue::wait); [`WaitError::Stale`] if the put belongs to no lane of this channel.
     pub fn wait_local(&self, put: &PostedPut, budget: &mut impl WaitBudget) -> Result<(), WaitError> {
         let lane = self.lanes.get(put.lane as usize).ok_or(WaitError::Stale)?;
         lane.main.wait(put.write, budget)
     }
 
-    /// Waits until all puts and signals of the channel have completed; counters do not count.
+    /// Waits until all puts and signals of the channel have completed. It does not wait for counters.
     ///
     /// # Errors
-    /// As of a flush.
+    /// As [`TicketRecord::flush`](crate::channel::TicketRecord::flush).
     pub fn flush(&self, budget: &mut impl WaitBudget) -> Result<(), WaitError> {
         self.recorded.flush_all(self.lanes.iter().map(|lane| &lane.main), budget)
     }
 
-    /// Lanes that a flush would wait for, a bit each.
+    /// Returns the lanes that a flush would wait for, one bit each.
     #[must_use]
     pub fn pending_lanes(&self) -> u64 {
         self.recorded.pending_lanes()

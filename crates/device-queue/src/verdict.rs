@@ -1,4 +1,5 @@
-//! What the leader of a group of threads has learned by a wait, told to all of them. So a group goes on, or stops, as one.
+//! The verdict of a group's leader: the result of its wait, shared with all threads of the group, so that they continue or stop together.
+//! Called by groups of threads; the leader alone writes.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -8,7 +9,7 @@ use crate::budget::WaitBudget;
 use crate::error::{QueueFault, WaitError};
 use crate::memory::WordMemory;
 
-/// Three words of a group, at an offset of the caller's, that are 0 at first.
+/// Three words of a group, at an offset that the caller chooses, initially 0.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupVerdict<M> {
     memory: M,
@@ -26,12 +27,12 @@ mod kind {
 }
 
 impl<M: WordMemory> GroupVerdict<M> {
-    /// The words.
+    /// Wraps the words.
     pub const fn new(memory: M, at: u64) -> Self {
         Self { memory, at }
     }
 
-    /// Tells the group how a round ended; the leader alone does. Rounds count from 1, wrap past 0, and the group meets between two of them.
+    /// Publishes the result of a round. Only the leader calls it. Rounds count from 1 and wrap past 0. The group meets between two rounds.
     pub fn publish_result(&self, round: u32, result: Result<(), WaitError>) {
         let (kind, status, detail, more) = match result {
             Ok(()) => (kind::GOOD, EntryStatus::Done, 0, 0),
@@ -44,13 +45,14 @@ impl<M: WordMemory> GroupVerdict<M> {
         };
         self.memory.store(self.at + 8, u64::from(status.to_bits()) | u64::from(detail) << 32, Relaxed);
         self.memory.store(self.at + 16, more, Relaxed);
+        // The round is stored last, with release: a thread that sees it also sees the other two words.
         self.memory.store(self.at, u64::from(round) | u64::from(kind) << 32, Release);
     }
 
-    /// How a round ended, once the leader has told.
+    /// Waits for the result of a round.
     ///
     /// # Errors
-    /// As the leader's wait; [`WaitError::Timeout`] also when nothing was told in time.
+    /// As the leader's wait; [`WaitError::Timeout`] also if no result was published in time.
     pub fn await_result(&self, round: u32, budget: &mut impl WaitBudget) -> Result<(), WaitError> {
         loop {
             let told = self.memory.load(self.at, Acquire);

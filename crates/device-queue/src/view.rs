@@ -1,27 +1,27 @@
-//! What a producer of the device header is given: where the words of a queue lie, as addresses. The twin of `View` in
-//! `include/trunkline/device/abi.h`; whoever launches kernels makes it, and hands its bytes over.
+//! The data with which a kernel uses a queue through the device header: the addresses of its words. The twin of `View` in
+//! `include/trunkline/device/abi.h`. The code that launches kernels creates it and passes its bytes.
 //!
-//! Nothing here reads or writes memory: addresses are numbers, good where the kernel runs.
+//! Nothing here reads or writes memory: addresses are numbers, valid where the kernel runs.
 
 use trunkline_proto::wire::device_queue::{DoorbellLayout, LINE_BYTES, QueueShape, VERSION, at};
 
-/// Bytes of the words that producers change, where a device has them in its own memory.
+/// Bytes of the producers' words, where a device keeps them in its own memory.
 pub const WORDS_BYTES: u64 = 4 * LINE_BYTES;
 
-/// Bytes of the words by which threads of one device find out who of them asks first.
+/// Bytes of the claims: words by which the threads of one device determine which of them makes a request first.
 pub const CLAIMS_BYTES: u64 = 16;
 
-/// Words of a group of threads (`GROUP_WORDS`), 0 at first.
+/// Bytes of the words of a group of threads (`GROUP_WORDS`), initially 0.
 pub const GROUP_BYTES: u64 = 128;
 
-/// Flag: entries carry a check.
+/// Flag: entries contain a check word.
 const CHECKED: u32 = 1;
 
 /// A queue, as its producers see it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(C)]
 pub struct QueueView {
-    /// Producers' words.
+    /// The producers' words.
     pub words: u64,
     /// The frontier, and the lines behind it.
     pub told: u64,
@@ -31,44 +31,45 @@ pub struct QueueView {
     pub completions: u64,
     /// The doorbell.
     pub bell: u64,
-    /// The word of its bit, or its byte.
+    /// The word with the doorbell's bit, or the doorbell's byte.
     pub mark: u64,
-    /// The bit; 0: it is a byte.
+    /// The bit; 0 if the doorbell has a byte.
     pub bit: u64,
-    /// Who asks first; 0: by the queue's own words.
+    /// The claims; 0 if requests use the queue's own words.
     pub claims: u64,
-    /// As the queue's.
+    /// The queue's depth.
     pub depth: u32,
-    /// As the queue's.
+    /// The queue's number.
     pub number: u32,
-    /// As the queue's.
+    /// The queue's epoch.
     pub epoch: u32,
     /// Flags.
     pub flags: u32,
     /// Binary logarithm of the depth.
     pub shift: u32,
-    /// Of the layout.
+    /// Version of the layout.
     pub version: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: [u64; 5],
 }
 
 const _: () = assert!(size_of::<QueueView>() == 128 && core::mem::offset_of!(QueueView, depth) == 64);
 
-/// The words of a device's own memory that its producers share; addresses as it sees them.
+/// The words in a device's own memory that its producers share, by the addresses that the device uses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DeviceWords {
-    /// [`WORDS_BYTES`]: the first index at the beginning of each line ([`initial_words`](Self::initial_words)).
+    /// [`WORDS_BYTES`], with the first index at the beginning of each line ([`initial_words`](Self::initial_words)).
     pub words: u64,
-    /// [`CLAIMS_BYTES`], 0 at first.
+    /// [`CLAIMS_BYTES`], initially 0.
     pub claims: u64,
 }
 
 impl DeviceWords {
-    /// What the producers' words are at first, for a queue whose first index is `first`.
+    /// Returns the initial producers' words of a queue whose first index is `first`.
     #[must_use]
     pub const fn initial_words(first: u64) -> [u64; (WORDS_BYTES / 8) as usize] {
         let mut words = [0; (WORDS_BYTES / 8) as usize];
+        // Each counter has a line of its own, so that threads that change one do not take the line of another.
         let line = (LINE_BYTES / 8) as usize;
         (words[0], words[line], words[2 * line], words[3 * line]) = (first, first, first, first);
         words
@@ -76,8 +77,8 @@ impl DeviceWords {
 }
 
 impl QueueView {
-    /// Of a queue at `queue` and a page of doorbells at `page`; `own` is a device's. `None` where they do not fit: a queue made for a device is
-    /// used by that alone, and its doorbell has a byte.
+    /// Creates the view of a queue at the address `queue` with a page of doorbells at `page`. `own` is the device's own memory. Returns
+    /// `None` if they do not match: only a device uses a queue made for one, and its doorbell has a byte.
     #[must_use]
     pub fn new(
         shape: &QueueShape,
@@ -114,7 +115,7 @@ impl QueueView {
 }
 
 impl QueueView {
-    /// As it lies in memory.
+    /// Returns the view as it lies in memory.
     #[must_use]
     pub fn to_words(&self) -> [u64; 16] {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -142,38 +143,38 @@ impl QueueView {
 
 /// A queue pair of an NVIDIA NIC, as its producers see it. The twin of `mlx5::QueuePair` in `include/trunkline/device/mlx5.h`.
 ///
-/// The completion queue is as deep as the ring, is this queue pair's alone, may overrun, and begins filled with ones. Indices begin where
-/// the producers' words say.
+/// The completion queue is as deep as the ring, belongs to this queue pair alone, may overrun, and is initially filled with ones. Indices
+/// begin at the value of the producers' words.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(C)]
 pub struct QueuePair {
-    /// Producers' words and, behind them, the lock: [`QUEUE_PAIR_WORDS_BYTES`].
+    /// The producers' words and, behind them, the lock: [`QUEUE_PAIR_WORDS_BYTES`].
     pub words: u64,
-    /// Entries of 64 bytes.
+    /// The send queue: entries of 64 bytes.
     pub ring: u64,
-    /// Completions of 64 bytes.
+    /// The completion queue: entries of 64 bytes.
     pub cqes: u64,
     /// The send queue's half of the doorbell record, 4 bytes.
     pub record: u64,
-    /// The register.
+    /// The doorbell register.
     pub doorbell: u64,
-    /// A word of the host: why everybody is to stop, or 0.
+    /// A word of host memory: the reason of an abort, or 0.
     pub abort: u64,
-    /// Who of a device tells all to stop first: [`CLAIMS_BYTES`].
+    /// The claims, by which a device's threads determine which of them aborts first: [`CLAIMS_BYTES`].
     pub claims: u64,
     /// A power of two, up to 32,768.
     pub depth: u32,
     /// Binary logarithm of the depth.
     pub shift: u32,
-    /// Of the queue pair, 24 bits.
+    /// The queue pair number, 24 bits.
     pub number: u32,
-    /// For tickets.
+    /// The epoch, for tickets.
     pub epoch: u32,
     /// Number of the completion queue, 24 bits.
     pub cq: u32,
-    /// Key of the region that takes what atomics bring back: 8 bytes whose addresses begin at 0.
+    /// Key of the region that receives the old values of atomics: 8 bytes whose addresses begin at 0.
     pub sink: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: [u64; 6],
 }
 

@@ -1,7 +1,7 @@
-//! Queues under an executor that does the worst that is allowed, and producers that stop anywhere, with every invariant looked at after
-//! every step. A world follows from its seed; one that fails prints it, and `TRUNKLINE_SEED` runs it alone.
+//! Queues under the worst executor that the protocol allows, and producers that stop anywhere, with every invariant checked after every
+//! step. A seed determines a world. A failing world prints its seed, and `TRUNKLINE_SEED` runs it alone.
 //!
-//! `TRUNKLINE_SEEDS` says how many, 8,000 if nothing does, 100,000 with `TRUNKLINE_FULL`.
+//! `TRUNKLINE_SEEDS` sets the number of worlds: 8,000 by default, 100,000 with `TRUNKLINE_FULL`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -26,16 +26,16 @@ use trunkline_proto::wire::device_queue::{
 use common::is_full;
 use world::{Dice, Executor, key};
 
-/// Queues that producers post puts to; each has its companion behind them by number.
+/// Queues that producers post puts to; the companion of each follows them in number.
 const MAINS: u32 = 2;
 
-/// Indices near which everything is tried: 16, 32, 63 and 64 bits, and the start.
+/// Values near which all indices are tested: 16, 32, 63 and 64 bits, and the start.
 fn first_index(dice: &mut Dice, depth: u64) -> u64 {
     let firsts = [0, (1 << 16) - 3, (1 << 32) - 3, (1 << 63) - 3, u64::MAX - 2 * depth + 1, u64::MAX - 2];
     firsts[dice.below(firsts.len() as u64) as usize]
 }
 
-/// What was asked for by one put: a write, and the signal of its queue raised by one behind it.
+/// The actions of one put: a write, and behind it an addition to the signal of its queue.
 #[derive(Clone, Copy, Debug)]
 struct Put {
     queue: u32,
@@ -44,9 +44,9 @@ struct Put {
     /// The words that it writes.
     addr: u64,
     words: u64,
-    /// What its tickets are.
+    /// Its tickets.
     tickets: [EntryTicket; 2],
-    /// Whether it counts, and what raises the counter.
+    /// Whether it has a counter, and what raises it.
     counts: Counting,
 }
 
@@ -76,9 +76,9 @@ struct World<'q> {
     /// Published and not submitted.
     unsubmitted: Vec<EntryTicket>,
     puts: Vec<Put>,
-    /// Every ticket that was published, of real entries.
+    /// The tickets of all published entries, without NOPs.
     tickets: Vec<EntryTicket>,
-    /// What each counter's additions have been, if everything is well.
+    /// The sum of each counter's additions, if nothing fails.
     counted: BTreeMap<u32, u64>,
     last: BTreeMap<(u32, u64), u64>,
     begun_at_abort: Option<(u32, usize)>,
@@ -178,7 +178,7 @@ impl<'q> World<'q> {
 
     fn fill(&mut self, number: u32, mut reservation: QueueReservation<'q, HeapWords>) {
         if self.dice.one_in(8) {
-            // It will be left: as NOPs, or with one entry of two.
+            // It will be dropped: as NOPs, or with one entry of two.
             let _ = self.dice.one_in(2).then(|| reservation.write_entry(&QueueEntry::new(EntryWork::Show)));
             self.open.push(Open { reservation, put: None, companion: false });
             return;
@@ -214,7 +214,7 @@ impl<'q> World<'q> {
         self.open.push(Open { reservation, put: Some(put), companion: false });
     }
 
-    /// What is added to a queue's counter for a put.
+    /// The increment of a queue's counter for a put.
     fn addition(&self, queue: u32) -> WordAddition {
         let slot = self.executor.counter_slots.slot_at(queue).unwrap();
         let at = PeerAddress { peer: 0, addr: slot.value, key: key::COUNTERS };
@@ -225,7 +225,7 @@ impl<'q> World<'q> {
         }
     }
 
-    /// Notes that a put's own entry will be counted.
+    /// Records that a put's own entry will raise the counter.
     fn note(&mut self, put: &Put) {
         if put.counts == Counting::Entry {
             *self.counted.entry(put.queue).or_default() += 3;
@@ -280,7 +280,7 @@ impl<'q> World<'q> {
         }
     }
 
-    /// Whether those before a reservation are published.
+    /// Whether all earlier reservations are published.
     fn is_next(&self, reservation: &QueueReservation<'_, HeapWords>) -> bool {
         let queue = &self.queues[reservation.queue_number() as usize];
         queue.as_memory().load(at::READY, Acquire) == reservation.first_index()
@@ -315,7 +315,7 @@ impl<'q> World<'q> {
         }
     }
 
-    /// A doorbell that comes late, or twice: the engine sees an older one, and then the one that counts.
+    /// A late or repeated doorbell: the engine reads an older value first, and then the current one.
     fn late_bell(&mut self) {
         let queue = &self.queues[self.dice.below(self.queues.len() as u64) as usize];
         let bell = queue.queue_shape().bell();
@@ -345,7 +345,7 @@ impl<'q> World<'q> {
             assert!(
                 self.queues[number as usize].abort(AbortWord { status: EntryStatus::Aborted, reason: 5 })
             );
-            // The engine sees it with its next look, and nothing begins after that.
+            // The engine sees the abort with its next poll, and nothing begins after that.
             self.drain.run_pass(&mut self.executor);
             self.begun_at_abort = Some((number, self.executor.begun_of(number)));
         }
@@ -363,7 +363,7 @@ impl<'q> World<'q> {
         }
     }
 
-    /// Everything that must hold at any time.
+    /// The invariants that hold at any time.
     fn look(&mut self) {
         for number in 0..self.queues.len() {
             self.look_at_queue(number as u32);
@@ -402,7 +402,7 @@ impl<'q> World<'q> {
         );
     }
 
-    /// I6, I8, I11 as far as they can be seen now.
+    /// I6, I8, I11, as far as they can be checked now.
     fn look_at_tickets(&self) {
         for ticket in &self.tickets {
             let queue = &self.queues[ticket.queue as usize];
@@ -436,7 +436,7 @@ impl<'q> World<'q> {
         }
     }
 
-    /// I9: of the puts of a queue as many are there as its signal says.
+    /// I9: a signal's value never exceeds the number of placed puts of its queue.
     fn look_at_signals(&self) {
         for queue in 0..MAINS {
             let slot = self.executor.signal_slots.slot_at(queue).unwrap();
@@ -447,7 +447,7 @@ impl<'q> World<'q> {
                 for word in 0..put.words {
                     let there = self.executor.data.load(put.addr + word * 8, Acquire);
                     let expected = put.write | 1 << 40;
-                    // A later put may have come to the same place when addresses have gone round.
+                    // A later put may have overwritten the same place after addresses have wrapped.
                     assert!(there == expected || self.puts.len() > 200, "I9: {put:?} {there:#x}");
                 }
             }
@@ -460,7 +460,7 @@ impl<'q> World<'q> {
         puts
     }
 
-    /// I7: no counter is more than what has completed and was to be counted.
+    /// I7: no counter exceeds the sum of its completed entries.
     fn look_at_counters(&self) {
         for queue in 0..MAINS {
             let slot = self.executor.counter_slots.slot_at(queue).unwrap();
@@ -473,7 +473,7 @@ impl<'q> World<'q> {
         }
     }
 
-    /// Everybody goes on until nothing is left to do; then everything has come to an end.
+    /// All producers and the engine run until no work is left; then every entry has completed.
     fn finish(&mut self) {
         while let Some(next) = self.open.iter().position(|open| {
             let queue = open.queue();
@@ -504,7 +504,7 @@ impl<'q> World<'q> {
                 break;
             }
         }
-        // What was told of last may leave a counter to be raised.
+        // The last completion may leave a counter to be raised.
         self.pass();
         self.look();
         self.look_at_the_end();
@@ -534,7 +534,7 @@ impl<'q> World<'q> {
         }
     }
 
-    /// A waiter of a signal or counter gets what it waits for, or an error; unless whoever had to be told is gone.
+    /// A waiter of a signal or counter gets its value, or an error, unless the sender of the error is gone.
     fn ends(&self, queue: u32, slot: SignalSlot, memory: &HeapWords, expected: u64, is_gone: bool) {
         let result = slot.wait(memory, SlotCondition::AtLeast(expected), &mut PollLimit(1));
         match result {
@@ -555,8 +555,7 @@ impl Open<'_> {
     }
 }
 
-/// Whether a completion may have been overwritten by one that has not been told of by the frontier: never here, as engine and
-/// reader take turns.
+/// Returns whether an unpublished completion may have overwritten this one: never here, as engine and reader take turns.
 fn completion_may_be_gone(queue: &DeviceQueue<HeapWords>, ticket: EntryTicket) -> bool {
     let age = frontier(queue).wrapping_sub(ticket.index);
     age > u64::from(queue.queue_shape().depth())

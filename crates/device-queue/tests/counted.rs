@@ -1,4 +1,4 @@
-//! WRITEs that raise a counter of their own process: when they do, and what becomes of the counter when something fails.
+//! WRITEs that raise a counter of their own process: when they do, and how the counter is treated after a failure.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -14,7 +14,7 @@ use trunkline_proto::wire::device_queue::{
 
 use common::write;
 
-/// What an executor was asked for.
+/// The jobs that an executor received.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Event {
     Began(u64),
@@ -22,12 +22,12 @@ enum Event {
     Poisoned(u64, EntryStatus),
 }
 
-/// Executes WRITEs at once or later, as it is told, and looks whether what is counted has completed.
+/// Executes WRITEs at once or later, as configured, and checks that counted entries have completed.
 struct Watching {
     queue: DeviceQueue<HeapWords>,
-    /// They end at once; else by [`QueueDrain::end_job`].
+    /// WRITEs end at once; otherwise by [`QueueDrain::end_job`].
     at_once: bool,
-    /// The one that fails, if it ends at once.
+    /// The index of the WRITE that fails, if WRITEs end at once.
     fails: Option<u64>,
     seen: Vec<Event>,
 }
@@ -88,7 +88,7 @@ fn ended(drain: &mut QueueDrain<HeapWords>, index: u64, outcome: JobOutcome) {
 const DONE: JobOutcome = JobOutcome::Done(0);
 const FAILED: JobOutcome = JobOutcome::Failed { status: EntryStatus::Network, reason: 3 };
 
-/// What ends at once, one after another.
+/// Entries that end at once, one after another.
 #[test]
 fn what_ends_at_once_is_counted_once_it_has_completed() {
     let (mut drain, mut port) = world(4, true);
@@ -109,7 +109,7 @@ fn what_ends_at_once_is_counted_once_it_has_completed() {
     }
 }
 
-/// What ends later, and not in order: nothing is counted before all before it have completed, and what is counted is not left over.
+/// Entries that end later and out of order: no counter is raised before all earlier entries have completed, and none is left over.
 #[test]
 fn what_ends_later_is_counted_in_its_turn() {
     let (mut drain, mut port) = world(4, false);
@@ -121,7 +121,7 @@ fn what_ends_later_is_counted_in_its_turn() {
     assert_eq!(drain.run_pass(&mut port).busy, 1);
     assert!(port.seen.is_empty(), "the first one is under way");
     ended(&mut drain, 0, DONE);
-    // Its turn comes before that of anything new.
+    // The counter is raised before any new entry begins.
     port.at_once = true;
     port.queue.post(&[write(8, 8)], &mut PollLimit(1)).unwrap();
     ended(&mut drain, 2, DONE);
@@ -141,7 +141,7 @@ fn what_is_due_keeps_the_queue_busy() {
     assert_eq!(port.seen, [Event::Began(0), Event::Counted(0)]);
 }
 
-/// The counter of a WRITE that fails is poisoned, and those of all behind it, whether they began or not; those before are raised.
+/// The counters of a failed WRITE and of all entries behind it are poisoned, whether these began or not; earlier counters are raised.
 #[test]
 fn who_waits_for_a_counter_hears_of_a_failure() {
     let (mut drain, mut port) = world(4, true);
@@ -153,7 +153,7 @@ fn who_waits_for_a_counter_hears_of_a_failure() {
     assert_eq!(port.seen, seen);
 }
 
-/// One that ended well behind one that fails completes as flushed: it is not counted, and whoever waits for its counter hears of it.
+/// An entry that ended well behind a failed one completes as flushed: its counter is poisoned, not raised, so its waiters fail.
 #[test]
 fn who_waits_for_a_counter_hears_that_it_was_flushed() {
     let (mut drain, mut port) = world(4, false);

@@ -1,5 +1,5 @@
-//! The device header, compiled for the host, beside the Rust core: the same acts on two worlds leave the same words in all of memory and have
-//! the same results. Traces of the design are among them, and orders of accesses that no single thread could tell from others.
+//! The device header, compiled for the host, beside the Rust core: the same acts on two worlds leave the same words in all of memory and
+//! have the same results. It includes traces of the design, and orders of accesses that no single thread could distinguish.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -27,13 +27,13 @@ const GIB: u64 = 1 << 30;
 
 const PLAN: Plan = Plan { mode: Mode::Device, lanes: 1, depth: 8, first: 0, checked: false };
 
-/// Near all ends of numbers that an index, or a part of it, may have.
+/// Values near all limits of an index, or of a part of it.
 fn firsts(depth: u32) -> [u64; 8] {
     let depth = u64::from(depth);
     [0, 1, 0xfffd, 0xffff_fffd, (1 << 63) - 3, (1 << 62) - 2, u64::MAX - 2 * depth + 1, u64::MAX - 1]
 }
 
-/// What is done, to both or by both.
+/// One act on both worlds.
 #[derive(Clone, Copy, Debug)]
 struct Act {
     kind: u8,
@@ -42,12 +42,12 @@ struct Act {
 
 const LENGTHS: [u64; 10] = [0, 1, 20, 100, 4096, GIB - 1, GIB, GIB + 1, 5 * GIB / 2, 4 * GIB + 5];
 
-/// An address: mostly small, at times near the end of all.
+/// An address: mostly small, sometimes near the limit of the address space.
 fn address(raw: u16) -> u64 {
     if raw.is_multiple_of(17) { u64::MAX - u64::from(raw) * 4096 } else { u64::from(raw) * 8 }
 }
 
-/// Makes an act of the world on both sides, or an operation with its arguments.
+/// Performs an act of the world on both sides, or an operation with its arguments.
 fn arguments(pair: &Pair<'_>, rust: &Rust<'_>, act: &Act) -> Option<(u64, [u64; 10])> {
     let [a, b, c, d, e, f] = act.raw.map(u64::from);
     let looks = 1 + f % 3;
@@ -96,7 +96,7 @@ fn arguments(pair: &Pair<'_>, rust: &Rust<'_>, act: &Act) -> Option<(u64, [u64; 
     })
 }
 
-/// What the engine, the host or the other side does.
+/// An act of the engine, the host or the other rank.
 fn others(pair: &Pair<'_>, act: &Act) {
     let [a, b, c, ..] = act.raw.map(u64::from);
     match act.raw[5] % 8 {
@@ -148,12 +148,12 @@ fn plan() -> impl Strategy<Value = Plan> {
     )
 }
 
-/// No atomic of a device reaches what it shares with the host.
+/// No atomic of a device changes memory that it shares with the host.
 fn no_change(fixture: &Fixture) {
     assert_eq!(fixture.changes(), 0, "atomics on memory of the host");
 }
 
-/// T15: random scripts of all operations, over all ends of numbers, with errors.
+/// T15: random scripts of all operations, near all limits of numbers, with errors.
 #[test]
 fn acts_leave_the_same_words() {
     let Some(fixture) = fixture("the device header beside the Rust core") else { return };
@@ -173,7 +173,7 @@ fn acts_leave_the_same_words() {
     }
 }
 
-/// Does one act on both sides, and compares.
+/// Performs one act on both sides, and compares.
 fn both(pair: &Pair<'_>, rust: &mut Rust<'_>, act: u64, args: &[u64; 10]) -> [u64; 8] {
     let theirs = pair.twin.act(act, args);
     assert_eq!(theirs, rust.act(act, args), "act {act}");
@@ -181,7 +181,7 @@ fn both(pair: &Pair<'_>, rust: &mut Rust<'_>, act: u64, args: &[u64; 10]) -> [u6
     theirs
 }
 
-/// The works of a queue's entries from `first` on, as they lie in the header's ring.
+/// The decoded entries of a queue from `first` on, from the header's ring.
 fn works(pair: &Pair<'_>, queue: usize, first: u64, count: u64) -> Vec<QueueEntry> {
     let queue = &pair.header.queues[queue];
     let read = |index: u64| {
@@ -193,7 +193,7 @@ fn works(pair: &Pair<'_>, queue: usize, first: u64, count: u64) -> Vec<QueueEntr
     (0..count).map(|at| read(first.wrapping_add(at))).collect()
 }
 
-/// Runs a trace in each mode, from all firsts.
+/// Runs a trace in each mode, from all first indices.
 fn trace(plan: Plan, test: &str, run: impl Fn(&Pair<'_>, &mut Rust<'_>)) {
     let Some(fixture) = fixture(test) else { return };
     let _turn = fixture.turn();
@@ -231,12 +231,12 @@ fn puts_are_writes() {
         let [write, signal] = works(pair, 0, at(4), 2).try_into().unwrap();
         assert!(matches!(write.work, EntryWork::Write { .. }));
         assert!(signal.fence == trunkline_proto::wire::device_queue::EntryFence::ReadsAndAtomics);
-        // A8: behind all else, and waited for.
+        // A8: behind all other entries, with a wait.
         assert_eq!(both(pair, rust, 8, &[1, 0, 0, 0, 0, 2, 0, 0, 0, 0])[..2], [8, 4]);
     });
 }
 
-/// A4, A5: what a counter waits for.
+/// A4, A5: the entry that a counter waits for.
 #[test]
 fn counters_wait_for_the_right_entry() {
     trace(PLAN, "counters of the device header", |pair, rust| {
@@ -266,7 +266,7 @@ fn counters_wait_for_the_right_entry() {
     });
 }
 
-/// A counter that the last WRITE raises itself; where an entry cannot have it, the companion does.
+/// A counter that the last WRITE raises itself; if the entry has no room for it, the companion does.
 #[test]
 fn a_counter_in_the_entry() {
     trace(PLAN, "counters in entries of the device header", |pair, rust| {
@@ -320,13 +320,13 @@ fn shares_and_signals_of_lanes() {
     });
 }
 
-/// A9: who reserved first publishes first, and one doorbell does.
+/// A9: reservations are published in order, and one doorbell covers them.
 #[test]
 fn publication_is_in_order() {
     trace(Plan { lanes: 2, ..PLAN }, "reservations of the device header", |pair, rust| {
         let first = pair.plan.first;
         assert_eq!(both(pair, rust, 23, &[1, 0, 2, 0, 0, 0, 0, 0, 0, 0])[5], first);
-        // The second producer finds that it is not its turn, gives up, and everybody is told.
+        // The second producer cannot publish, gives up, and aborts the queue.
         let out = both(pair, rust, 14, &[2, 0, 0, 0, 0, 1, 1, 0, 0, 0]);
         assert_eq!(out[0], 1, "busy");
         let poll = both(pair, rust, 20, &[1, 0, 0, 5, first, 0, 0, 0, 0, 0]);
@@ -373,7 +373,7 @@ fn room_laps_and_errors() {
     });
 }
 
-/// A15: a flush waits for the last of each lane, and what it has not seen stays to be waited for.
+/// A15: a flush waits for the last entry of each lane, and unseen completions are waited for again later.
 #[test]
 fn flushes_cover_all_lanes() {
     trace(Plan { lanes: 2, ..PLAN }, "flushes of the device header", |pair, rust| {
@@ -390,7 +390,7 @@ fn flushes_cover_all_lanes() {
     });
 }
 
-/// Of a put that is too long for the queue some is posted, and the rest refused: a flush waits for what was.
+/// A put is too long for the queue: some entries are posted, and the rest is refused. A flush waits for the posted ones.
 #[test]
 fn a_flush_covers_a_put_that_was_refused_in_the_middle() {
     trace(PLAN, "a long put of the device header", |pair, rust| {
@@ -401,7 +401,7 @@ fn a_flush_covers_a_put_that_was_refused_in_the_middle() {
     });
 }
 
-/// What a leader has learned, for the group.
+/// The leader's result, for the group.
 #[test]
 fn verdicts_tell_errors() {
     trace(PLAN, "verdicts of the device header", |pair, rust| {
@@ -414,7 +414,7 @@ fn verdicts_tell_errors() {
     });
 }
 
-/// One act of the header alone, and what happens in the middle of it, at a step of its own.
+/// One act of the header alone, and another act in the middle of it, at one of its steps.
 fn interrupted(
     mode: Mode,
     test: &str,
@@ -451,7 +451,7 @@ fn the_smaller_doorbell_is_not_the_last() {
     }
 }
 
-/// The mark before the doorbell (m3): an engine that looks in between comes back.
+/// The mark after the doorbell (m3): an engine that polls in between polls again.
 #[test]
 fn the_mark_is_behind_the_doorbell() {
     for mode in [Mode::Bits, Mode::Bytes, Mode::Device] {
@@ -463,7 +463,7 @@ fn the_mark_is_behind_the_doorbell() {
     }
 }
 
-/// The doorbell before the publication (m1): no engine sees what is not written.
+/// The doorbell after the publication (m1): the engine reads no unwritten entry.
 #[test]
 fn the_doorbell_is_behind_the_publication() {
     for step in ["early", "publish", "half-rung"] {
@@ -483,7 +483,7 @@ fn the_doorbell_is_behind_the_publication() {
     }
 }
 
-/// Both fences of the loop that rings are there, and where they belong: no run of one thread could miss them.
+/// Both fences of the loop that rings exist, and are in their places: runs of one thread could not show it.
 #[test]
 fn the_doorbell_is_between_two_full_fences() {
     let Some(fixture) = fixture("fences of the device header") else { return };
@@ -495,7 +495,7 @@ fn the_doorbell_is_between_two_full_fences() {
     assert_eq!(*steps.borrow(), ["publish", "submit", "full-fence", "half-rung", "full-fence", "rung"]);
 }
 
-/// A slot begins anew while others add (m9): no addition is lost.
+/// A slot is reset while other threads add (m9): no addition is lost.
 #[test]
 fn no_addition_is_lost_when_a_slot_begins_anew() {
     let Some(fixture) = fixture("slots of the device header") else { return };
@@ -513,7 +513,7 @@ fn no_addition_is_lost_when_a_slot_begins_anew() {
     assert_eq!(left[5], 5, "what came in between");
 }
 
-/// A device asks by words of its own: the engine makes an abort of that, unless there is one, and has companions made.
+/// A device makes requests by words of its own: the engine turns them into an abort, unless there is one, and into companions.
 #[test]
 fn requests_of_a_device_are_taken_up() {
     let Some(fixture) = fixture("requests of the device header") else { return };
@@ -543,7 +543,7 @@ fn requests_of_a_device_are_taken_up() {
     }
 }
 
-/// What a queue of a device must be.
+/// The requirements for a queue of a device.
 #[test]
 fn views_are_for_whom_they_are_made() {
     let Some(fixture) = fixture("views of the device header") else { return };
@@ -618,7 +618,8 @@ fn layouts_are_the_same() {
     assert_eq!(EntryStatus::Abandoned.to_bits(), 10);
 }
 
-/// Every compiler of C++ that is there takes the header, and kernels by it, without a warning; and the text that a program has of it is whole.
+/// Every installed C++ compiler accepts the header, and kernels that use it, without a warning. And the embedded text of the header is
+/// complete.
 #[test]
 fn compilers_take_it() {
     for compiler in ["g++", "clang++"] {

@@ -1,5 +1,5 @@
-//! The device header on lanes that run in lockstep, as those of a wavefront on GPUs of AMD: `header/wavefront.h` masks a lane that has left a loop until
-//! all lanes have, and ends the program if a second lane enters a loop in which lanes wait for each other.
+//! The device header on lanes that run in lockstep, as those of a wavefront on GPUs of AMD: `header/wavefront.h` stops a lane that has left
+//! a loop until all lanes have, and ends the program if a second lane enters a loop in which lanes wait for each other.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -11,7 +11,8 @@ use std::process::Command;
 
 use fixture::{compile, skip};
 
-/// Runs the program for each operation, by both of its modes. With each: how many of 24 operations went well, and how many entries were posted.
+/// Runs the program for each operation, in both of its modes. Returns for each the number of successful operations of 24, and the number of
+/// posted entries.
 fn run_operations(test: &str, operations: &[(&str, &str)]) {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("lockstep");
@@ -29,7 +30,7 @@ fn run_operations(test: &str, operations: &[(&str, &str)]) {
     }
 }
 
-/// The queue has room for two entries, so lanes wait for entries that others have reserved.
+/// The queue has room for two entries, so lanes wait for entries that other lanes have reserved.
 #[test]
 fn lanes_in_lockstep_post_by_turns() {
     let operations =
@@ -37,13 +38,13 @@ fn lanes_in_lockstep_post_by_turns() {
     run_operations("lanes in lockstep post by turns", &operations);
 }
 
-/// Several groups have lanes of one wavefront.
+/// Lanes of several groups share a wavefront.
 #[test]
 fn groups_in_lockstep_put_by_their_leaders() {
     run_operations("groups in lockstep put by their leaders", &[("alone", "24 48"), ("groups", "24 24")]);
 }
 
-/// Its first lane gives up while a thread of another wavefront does not publish; the lanes behind it go on.
+/// Its first lane gives up while a thread of another wavefront does not publish; the lanes behind it continue.
 #[test]
 fn a_lane_in_lockstep_cancels_its_place() {
     run_operations("a lane in lockstep cancels its place", &[("outsider", "23 25")]);

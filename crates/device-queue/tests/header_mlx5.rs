@@ -1,5 +1,6 @@
-//! The device header's part for NVIDIA's NICs, beside such a NIC in software: it reads the ring by the decoder of `proto`, holds a companion queue pair
-//! at WAIT, executes writes and atomics on registered memory, a sink whose addresses begin at 0 among it, and writes completions.
+//! The device header's part for NVIDIA's NICs, beside such a NIC in software. That NIC reads the ring by the decoder of `proto`, holds a
+//! companion queue pair at a WAIT, and executes writes and atomics on registered memory, which includes a sink whose addresses begin at 0.
+//! It also writes completions.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -26,13 +27,13 @@ use trunkline_proto::wire::mlx5::{
 use common::is_full;
 use fixture::{library, skip, symbol, with_steps};
 
-/// Memory that the NIC knows by a key.
+/// Memory registered with the NIC under a key.
 struct Region {
     key: u32,
-    /// The address of its first byte; 0 of one that is zero-based, wherever it lies.
+    /// The address of its first byte; 0 for a zero-based region, wherever its memory is.
     base: u64,
     words: HeapWords,
-    /// Whether the other end may use it.
+    /// Whether the other end may access it.
     is_remote: bool,
 }
 
@@ -52,7 +53,7 @@ impl Place<'_> {
     }
 }
 
-/// A queue pair's memory, and what the NIC knows of it.
+/// A queue pair's memory, and the NIC's state of it.
 struct Pair {
     view: QueuePair,
     words: HeapWords,
@@ -80,7 +81,7 @@ impl Pair {
         for at in 0..u64::from(depth) * 8 {
             cqes.store(at * 8, u64::MAX, Relaxed);
         }
-        // Before a lap with the other owner the places have to say so.
+        // Before the first lap the places must contain the opposite owner bit.
         if lap_bit(first, depth) || first & (u64::from(depth) - 1) != 0 {
             for index in first.wrapping_sub(depth.into())..first {
                 let none =
@@ -211,7 +212,7 @@ impl Nic {
         Ok(())
     }
 
-    /// `None`: it is not its turn yet.
+    /// Executes an entry; `None` if it must wait.
     fn execute(&self, work: &Mlx5Work) -> Option<Result<(), CqeSyndrome>> {
         let copy =
             |from: Place<'_>, to: Place<'_>, len: u64| (0..len).for_each(|at| to.write(at, from.read(at)));
@@ -249,7 +250,7 @@ impl Nic {
         })
     }
 
-    /// One entry of a queue pair, if there is one whose turn it is.
+    /// Executes the next entry of a queue pair, if one is ready.
     fn step(&mut self, at: usize) -> bool {
         let pair = &self.pairs[at];
         let (index, number, depth) = (pair.fetched, pair.view.number, pair.view.depth);
@@ -276,7 +277,7 @@ impl Nic {
         true
     }
 
-    /// The companion first: it must wait by itself.
+    /// The companion runs first: it must wait by itself.
     fn run(&mut self) {
         while self.step(1) || self.step(0) {}
     }
@@ -304,7 +305,7 @@ impl Header {
     fn act(&self, nic: &Nic, act: u64, args: [u64; 12]) -> [u64; 8] {
         let run = symbol::<Do>(&self.library, "nic_do");
         let mut out = [0; 8];
-        // SAFETY: the views' words live in the NIC, and the arguments are as many as every act reads.
+        // SAFETY: the views' words live in the NIC, and `arguments` has as many words as every act reads.
         unsafe {
             run(
                 &raw const nic.pairs[0].view,
@@ -317,7 +318,7 @@ impl Header {
         out
     }
 
-    /// A put of `len` bytes with its signal and counter; what is 0 stands for its usual place.
+    /// A put of `len` bytes with its signal and counter; 0 selects the default place.
     fn put(&self, nic: &Nic, len: u64, there: u32, with: u64) -> [u64; 8] {
         let (here, to) = (u64::from(HERE), 0x20_0000);
         let args =
@@ -330,10 +331,10 @@ impl Header {
     }
 }
 
-/// Near the ends of all numbers that a NIC keeps of an index.
+/// Values near the limits of all parts of an index that a NIC stores.
 const FIRSTS: [u64; 6] = [0, 3, 0xfffe, 0xffff_fffd, (1 << 48) - 1, u64::MAX - 5];
 
-/// Golden bytes: entries are those of `proto`'s encoder, at all indices.
+/// Golden bytes: entries equal those of `proto`'s encoder, at all indices.
 #[test]
 fn entries_are_those_of_the_encoder() {
     let Some(header) = Header::new("entries of the device header for NICs") else { return };
@@ -399,7 +400,7 @@ fn entries_are_those_of_the_encoder() {
     }
 }
 
-/// A4, A5, A13: a put, its signal, and its counter by the companion, over all laps and ends of numbers.
+/// A4, A5, A13: a put, its signal, and its counter by the companion, over all laps and limits of numbers.
 #[test]
 fn counters_count_through_the_companion() {
     let Some(header) = Header::new("the companion queue pair of the device header") else { return };
@@ -433,7 +434,7 @@ fn counters_count_through_the_companion() {
     }
 }
 
-/// The ring is full, and free again entry by entry; the other operations; a put that is longer than an entry.
+/// The ring is full, and is freed entry by entry. Also the other operations, and a put that is longer than an entry.
 #[test]
 fn rooms_and_other_operations() {
     let Some(header) = Header::new("operations of the device header for NICs") else { return };
@@ -471,7 +472,8 @@ fn rooms_and_other_operations() {
     }
 }
 
-/// A12: what failed, and all behind it, is told to who waits, and to who wants room. What a WAIT counts are completions, good or bad.
+/// A12: a failed entry, and all behind it, fail for their waiters, and for producers that wait for room. A WAIT counts completions, good or
+/// bad.
 #[test]
 fn failures_reach_waiters() {
     let Some(header) = Header::new("failures of the device header for NICs") else { return };
@@ -518,7 +520,7 @@ fn aborts_end_waits() {
     assert_eq!(header.wait(&nic, 0)[1..5], [3, 6, 4, 0], "the host's word before the device's");
 }
 
-/// The record covers what the register tells of, whenever the NIC looks.
+/// The record covers the register's value whenever the NIC reads both.
 #[test]
 fn the_record_is_before_the_register() {
     let Some(header) = Header::new("doorbells of the device header for NICs") else { return };
@@ -551,10 +553,10 @@ struct Job {
     failed: *const u64,
 }
 
-// SAFETY: threads get it by reference, and all that it points to are words of atomics, or never written.
+// SAFETY: threads share it by reference, and all words that it points to are atomics, or never written.
 unsafe impl Sync for Job {}
 
-/// T11: many threads of one queue pair and its companion, and the NIC.
+/// T11: many threads on one queue pair and its companion, and the NIC.
 #[test]
 fn threads_share_a_queue_pair() {
     let Some(header) = Header::new("threads of the device header for NICs") else { return };
@@ -571,7 +573,7 @@ fn threads_share_a_queue_pair() {
             failed: failed.as_ptr().cast(),
         };
         let exercise = symbol::<unsafe extern "C" fn(*const Job)>(&header.library, "nic_exercise");
-        // The NIC's own copies of the views are what it reads; these are only read as well.
+        // The NIC reads its own copies of the views; these are only read as well.
         let views = [nic.pairs[0].view, nic.pairs[1].view];
         let job = Job { main: &raw const views[0], companion: &raw const views[1], ..job };
         let left = AtomicU32::new(threads);

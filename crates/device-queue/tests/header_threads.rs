@@ -1,5 +1,5 @@
-//! A program by the device header, unchanged, as threads of this machine: groups and single threads as producers in C++, and the engine of the
-//! Rust core. The same kernels are compiled for GPUs by `scripts/device-header`.
+//! A program that uses the device header, unchanged, as threads of this machine: groups and single threads as producers in C++, and the
+//! engine of the Rust core. `scripts/device-header` compiles the same kernels for GPUs.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -36,7 +36,7 @@ struct Job {
     looks: u64,
 }
 
-// SAFETY: threads get it by reference, and all that it points to are words of atomics, or never written.
+// SAFETY: threads share it by reference, and all words that it points to are atomics, or never written.
 unsafe impl Sync for Job {}
 
 type Exercise = unsafe extern "C" fn(*const Job, u32, u32);
@@ -45,14 +45,14 @@ const SIGNAL: u64 = 0;
 const COUNTER: u64 = 16;
 const COUNTER_BASE: u64 = (16 + 1) * 8;
 
-/// What the program left.
+/// The results of the program.
 struct Left {
-    /// Of each thread, how many operations did not go well.
+    /// The number of failed operations of each thread.
     results: Vec<u64>,
     slots: HeapWords,
 }
 
-/// Runs the program with so many threads, whose group has met before; after `entries` of the first lane have completed, all is aborted.
+/// Runs the program with this many threads, whose group has met before. After `entries` of the first lane have completed, all is aborted.
 fn run(library: &Library, plan: Plan, threads: u32, rounds: u32, entries: u64) -> Left {
     let world = World::new(&plan, plan.mode == Mode::Device);
     let own: Vec<_> = match plan.mode {
@@ -60,7 +60,7 @@ fn run(library: &Library, plan: Plan, threads: u32, rounds: u32, entries: u64) -
         _ => Vec::new(),
     };
     let (views, results) = (views(&world, &own), allocate_words(u64::from(threads) * 8));
-    // As a kernel before may have left them: a verdict, and so many meetings.
+    // As an earlier kernel may have left them: a verdict, and a number of meetings.
     for (at, word) in [(0, 7), (96, 5)] {
         world.group.store(at, word, Relaxed);
     }
@@ -113,7 +113,7 @@ fn library_of(test: &str) -> Option<Library> {
 
 const PLAN: Plan = Plan { mode: Mode::Device, lanes: 2, depth: 64, first: 0, checked: true };
 
-/// T9, T11: everything arrives, exactly once, and every thread of a group hears the same.
+/// T9, T11: every operation takes effect exactly once, and every thread of a group gets the same result.
 #[test]
 fn a_program_runs_as_threads() {
     let Some(library) = library_of("a program by the device header") else { return };
@@ -132,7 +132,7 @@ fn a_program_runs_as_threads() {
     }
 }
 
-/// A wait that takes too long ends with a reason; it ends the program only where that was asked for.
+/// A wait that takes too long ends with a reason. It ends the program only if the budget requests that.
 #[test]
 fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
     use std::os::unix::process::ExitStatusExt as _;
@@ -150,7 +150,7 @@ fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
     }
 }
 
-/// A signal that came before its slot failed is no failure, though both happened between two looks.
+/// A signal that arrived before its slot failed is no failure, though both happened between two polls.
 #[test]
 fn what_came_before_a_failure_counts() {
     let folder = tempfile::tempdir().unwrap();
@@ -163,7 +163,7 @@ fn what_came_before_a_failure_counts() {
     assert_eq!(told, (Some(0), "0 1\n0 1\n2 0\n".to_owned()), "GOOD and the value, twice, and POISONED");
 }
 
-/// T9: an abort ends all waits, of all threads, whatever they are at.
+/// T9: an abort ends all waits of all threads, wherever they are.
 #[test]
 fn an_abort_ends_a_program() {
     let Some(library) = library_of("an abort of a program by the device header") else { return };

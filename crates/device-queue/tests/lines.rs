@@ -1,4 +1,4 @@
-//! How much memory a waiter looks at: one line of the cache for a counter that 64 queues raise, and one for each ticket.
+//! The memory that a waiter reads: one cache line for a counter that 64 queues raise, and one line per ticket.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -16,14 +16,14 @@ use trunkline_proto::wire::device_queue::{AtomicChange, DoorbellLayout, EntryWor
 
 use common::add;
 
-/// Queues, each of which does a part of what is waited for.
+/// Queues, each of which does a part of the awaited work.
 const QUEUES: u32 = 64;
 /// Bytes of a line of a host's cache.
 const LINE: u64 = 64;
 
 type Lines = Arc<Mutex<BTreeSet<(u32, u64)>>>;
 
-/// Notes which lines were read or changed; those of another memory have another number.
+/// Records the lines that were read or changed; those of another memory have other numbers.
 #[derive(Clone)]
 struct Watched {
     words: HeapWords,

@@ -1,7 +1,7 @@
-//! The protocol under every order of events, and every value that a load may return, that the memory model of C++ allows: the
-//! small worlds that the design names, and those that were found to matter.
+//! The protocol under every order of events, and every value that a load may return, that the memory model of C++ allows: the small worlds
+//! that the design names, and others that were found to matter.
 //!
-//! `TRUNKLINE_FULL` allows one more change of threads where they could go on, in most; the last figure that a test prints is how many runs there were.
+//! `TRUNKLINE_FULL` allows one more preemption in most tests. The last figure that a test prints is the number of runs.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -33,12 +33,12 @@ use loomed::Words;
 
 const RULES: ExecutorRules = ExecutorRules { is_ordered: false, me: 0, window: 2 };
 
-/// Runs a world in every way with at most so many changes of threads that could go on.
+/// Runs a world in every order with at most this many preemptions.
 fn check(preemptions: usize, world: impl Fn() + Send + Sync + 'static) {
     check_within(preemptions + usize::from(is_full()), world);
 }
 
-/// The same, also where `TRUNKLINE_FULL` is set: one more takes too long.
+/// As above, also with `TRUNKLINE_FULL`: one more preemption takes too long.
 fn check_within(preemptions: usize, world: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -60,7 +60,7 @@ fn queue(shape: QueueShape, first: u64, page: &BellPage<Words>) -> DeviceQueue<W
     DeviceQueue::create(loomed::for_queue(&shape), shape, first, page).unwrap()
 }
 
-/// Has everything executed that one queue brings, until it has completed `count`; the numbers that were notified.
+/// Executes the entries of one queue until it has completed `count`. Returns the numbers that were notified.
 fn serve(page: &BellPage<Words>, consumer: &mut QueueConsumer<Words>, count: u64) -> Vec<u32> {
     let mut notified = Vec::new();
     let end = consumer.queue_progress().completed.wrapping_add(count);
@@ -81,7 +81,7 @@ fn serve(page: &BellPage<Words>, consumer: &mut QueueConsumer<Words>, count: u64
     notified
 }
 
-/// (a) Two producers on a queue that is two deep, three entries: nothing is lost, torn, executed twice or out of order; the last
+/// (a) Two producers on a queue of depth two, with three entries: no entry is lost, torn, executed twice or out of order, and the last
 /// doorbell covers all.
 #[test]
 fn producers_of_one_queue() {
@@ -111,7 +111,7 @@ fn producers_of_one_queue() {
     });
 }
 
-/// What the producers' counters say.
+/// The values of the producers' counters.
 fn queue_words(queue: &DeviceQueue<Words>) -> [u64; 3] {
     let memory = queue.as_memory();
     [at::RESERVED, at::READY, at::SUBMITTED].map(|word| memory.load(word, Relaxed))
@@ -134,7 +134,7 @@ fn a_place_is_not_written_before_it_is_free() {
     });
 }
 
-/// What one producer has seen of the frontier is good for the other one, too.
+/// A frontier that one producer has read is valid for the other one, too.
 #[test]
 fn room_is_seen_through_another_producer() {
     check(3, || {
@@ -143,7 +143,7 @@ fn room_is_seen_through_another_producer() {
         let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
         queue.post(&[notify(0), notify(1)], &mut UnlimitedWait).unwrap();
         let post = |queue: DeviceQueue<Words>, number| {
-            // Only a try: if there is no room now, then not.
+            // A single attempt: it may find no room.
             move || match queue.reserve_entries(1) {
                 Ok(mut reservation) => {
                     assert!(reservation.write_entry(&notify(number)).is_some());
@@ -164,7 +164,7 @@ fn room_is_seen_through_another_producer() {
     });
 }
 
-/// (b) A producer that flushes, beside another flush: whichever returns, everything that was recorded before has completed.
+/// (b) A producer that flushes, beside another flush: when either returns, all entries recorded before have completed.
 #[test]
 fn a_flush_beside_a_flush() {
     check(2, || {
@@ -175,7 +175,7 @@ fn a_flush_beside_a_flush() {
         let first = queue.post(&[notify(0)], &mut UnlimitedWait).unwrap();
         assert!(channel.record_ticket(0, first));
         let flush = |channel: &TicketRecord<Words>, queue: &DeviceQueue<Words>, last| {
-            // It may give up, but it may not say what is not so.
+            // It may time out, but must not report a wrong result.
             match channel.flush(std::slice::from_ref(queue), &mut PollLimit(2)) {
                 Ok(()) => assert_eq!(queue.poll(last), Ok(TicketPoll::Done)),
                 Err(error) => assert_eq!(error, WaitError::Timeout),
@@ -226,8 +226,8 @@ impl JobExecutor for Counters {
     }
 }
 
-/// (c) A queue, its companion and the engine: the counter rises once, and whoever sees it sees the entry complete, also when the
-/// companion comes first.
+/// (c) A queue, its companion and the engine: the counter rises once, and a thread that sees it sees the entry complete, also if the
+/// companion runs first.
 #[test]
 fn a_companion_counts_what_has_completed() {
     check(2, || {
@@ -260,7 +260,7 @@ fn a_companion_counts_what_has_completed() {
     });
 }
 
-/// The same of a WRITE that raises the counter itself.
+/// As above, for a WRITE that raises the counter itself.
 #[test]
 fn a_write_counts_what_has_completed() {
     check(3, || {
@@ -290,8 +290,8 @@ fn a_write_counts_what_has_completed() {
     });
 }
 
-/// Two queues that are submitted together, while another producer of the first one submits as well: both doorbells are the greatest, and an
-/// engine that takes the bits at any time sees both.
+/// Two queues that are submitted together, while another producer of the first one submits as well: the greatest doorbell of each queue is
+/// stored last, and an engine that takes the bits at any time reads both.
 #[test]
 fn two_queues_are_submitted_together() {
     check(3, || {
@@ -308,7 +308,7 @@ fn two_queues_are_submitted_together() {
         let both = thread::spawn(move || main.submit_both(1, &companion, 1));
         let [main, _] = queues;
         let other = thread::spawn(move || main.submit(2));
-        // Whoever clears a bit looks at its doorbell then.
+        // A thread that clears a bit reads its doorbell afterwards.
         let mut seen = [0; 2];
         let mut look = |page: &BellPage<Words>| {
             let bits = page.take_group(0);
@@ -326,7 +326,7 @@ fn two_queues_are_submitted_together() {
     });
 }
 
-/// (d) Bits are taken while others set them: what was rung is seen, at the latest when all have rung.
+/// (d) Bits are taken while other threads set them: every doorbell is read, at the latest after all were rung.
 #[test]
 fn bits_are_taken_while_others_ring() {
     check(3, || {
@@ -349,7 +349,7 @@ fn bits_are_taken_while_others_ring() {
     });
 }
 
-/// Two who submit at the same time, in the other order than they have published: the last doorbell covers both.
+/// Two producers submit at the same time, in the other order than they published: the last doorbell covers both.
 #[test]
 fn the_last_doorbell_is_the_greatest() {
     check(4, || {
@@ -369,7 +369,7 @@ fn the_last_doorbell_is_the_greatest() {
     });
 }
 
-/// (e) A slot begins anew while others add: nothing is lost and nothing counts twice.
+/// (e) A slot is reset while other threads add: no addition is lost or counted twice.
 #[test]
 fn a_slot_begins_anew_while_others_add() {
     check(4, || {
@@ -391,7 +391,7 @@ fn a_slot_begins_anew_while_others_add() {
     });
 }
 
-/// A completion is read while a later one takes its place: it is the right one, or gone.
+/// A completion is read while a later one replaces it: the read returns the right one, or fails.
 #[test]
 fn a_completion_is_read_while_it_is_overwritten() {
     check(3, || {
@@ -424,8 +424,8 @@ fn a_completion_is_read_while_it_is_overwritten() {
     });
 }
 
-/// One producer leaves between reserving and publishing, while another is behind it: the other's entry gets there, and so does the
-/// doorbell.
+/// One producer leaves between reserving and publishing, while another is behind it: the other's entry is executed, and the doorbell covers
+/// it.
 #[test]
 fn who_leaves_holds_nobody_up() {
     check_within(1, || {
@@ -441,8 +441,7 @@ fn who_leaves_holds_nobody_up() {
     });
 }
 
-/// The queue fails while a waiter looks: whoever waits for the entry that failed, or for one behind it, hears of that; who
-/// waits for one before it does not.
+/// The queue fails while a waiter polls: waits for the failed entry and later ones fail, and waits for earlier ones do not.
 #[test]
 fn a_failure_is_seen_with_the_frontier() {
     check(3, || {
@@ -468,7 +467,7 @@ fn a_failure_is_seen_with_the_frontier() {
     });
 }
 
-/// The leader of a group waits, and all of it hear the same, twice in a row.
+/// The leader of a group waits, and all threads get the same result, twice in a row.
 #[test]
 fn a_group_hears_what_its_leader_learned() {
     check(3, || {
@@ -486,7 +485,7 @@ fn a_group_hears_what_its_leader_learned() {
     });
 }
 
-/// Two threads put on one channel: each has a turn of its own, so lanes are taken one after another.
+/// Two threads put on one channel: each gets a different turn, so lanes are used one after another.
 #[test]
 fn turns_of_a_channel() {
     check(2, || {
@@ -514,7 +513,7 @@ fn turns_of_a_channel() {
     });
 }
 
-/// Two slots that are waited for together: what they were raised to before one of them failed is no failure.
+/// Two slots in one wait: a sum that was reached before one of them failed is a success.
 #[test]
 fn a_sum_that_was_reached_before_a_failure_is_reached() {
     check(2, || {
@@ -536,7 +535,7 @@ fn a_sum_that_was_reached_before_a_failure_is_reached() {
     });
 }
 
-/// The same of one slot.
+/// As above, for one slot.
 #[test]
 fn a_value_that_was_reached_before_a_failure_is_reached() {
     check(2, || {
@@ -557,7 +556,7 @@ fn a_value_that_was_reached_before_a_failure_is_reached() {
     });
 }
 
-/// What a signal says is there is there: bytes that were written before it was raised are read after it was seen.
+/// A signal covers its bytes: bytes that were written before it was raised are read after it was seen.
 #[test]
 fn who_sees_a_signal_sees_the_bytes() {
     check(3, || {

@@ -1,5 +1,5 @@
-//! Kernels compiled when a program starts: without the compiler that is an error and no panic, and with it machine code comes out. The compiler
-//! is that of `scripts/device-header`, a wheel of PyPI that this script keeps, or the system's.
+//! Kernels compiled when a program starts: without the compiler the result is an error and no panic, and with it machine code. The compiler
+//! is the one that `scripts/device-header` keeps, a wheel of PyPI, or the system's.
 
 #![cfg(feature = "cuda")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
@@ -19,7 +19,7 @@ fn kept() -> Option<PathBuf> {
     found.find(|folder| folder.join("libnvrtc.so.12").exists())
 }
 
-/// Runs a test of this file in a process of its own, as the loader looks for libraries when that begins.
+/// Runs a test of this file in a process of its own, as the loader reads its search path when a process starts.
 fn again(test: &str, folder: &std::ffi::OsStr) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env("TRUNKLINE_TEST_NVRTC", "1");
@@ -48,7 +48,7 @@ fn say_skipped(name: &str, reason: &str) {
     }
 }
 
-/// Where it is not installed at all.
+/// Without an installed compiler.
 #[test]
 fn a_compiler_that_is_not_there_is_an_error() {
     if !is_again() {
@@ -64,7 +64,7 @@ fn a_compiler_that_is_not_there_is_an_error() {
     }
 }
 
-/// A library that is called so and is something else; by each of the names that releases have it under.
+/// Another library under the compiler's name, by each of the names that releases use.
 #[test]
 fn a_compiler_without_its_functions_is_an_error() {
     let name = "a_compiler_without_its_functions_is_an_error";
@@ -121,7 +121,7 @@ fn kernels_are_compiled_for_what_the_device_is() {
         }
         Err(error) => panic!("{error}"),
     }
-    // One that the compiler does not know yet runs what it knows, as PTX.
+    // For an architecture that the compiler does not know yet it produces PTX of the newest one that it knows.
     let image = kernels::compile_kernels(999).unwrap();
     assert!(image.architecture < 999 && image.bytes.windows(8).any(|bytes| bytes == b".version"));
     assert!(matches!(kernels::compile_kernels(60), Err(CompileError::Architecture { asked: 60, .. })));

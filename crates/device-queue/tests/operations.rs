@@ -1,6 +1,6 @@
-//! The operations of both APIs: what stands in the rings afterwards, row by row, and what may be relied on.
+//! The operations of both APIs: the resulting entries in the rings, row by row, and the guarantees.
 //!
-//! Rows are written as the design's traces have them: `M` is the queue, `C` its companion; addresses in hexadecimal, then keys.
+//! Rows are written as in the design's traces: `M` is the queue, `C` its companion; addresses in hexadecimal, then keys.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -28,7 +28,7 @@ use world::{Dice, Executor, key};
 
 const GIB: u64 = 1 << 30;
 
-/// The executor's rules, and whose are looked at.
+/// The executor's rules, and the API that is tested.
 const RULES: ExecutorRules = ExecutorRules { is_ordered: false, me: 0, window: 4 };
 
 /// Finds companions among the queues of a test.
@@ -41,7 +41,7 @@ impl trunkline_device_queue::CompanionDirectory<HeapWords> for Table {
     }
 }
 
-/// Lanes with their companions: queue `n` and `n + lanes`, all eight deep, from one index on.
+/// Lanes with their companions: queue `n` and `n + lanes`, all of depth eight, from one index on.
 struct Rig {
     page: BellPage<HeapWords>,
     queues: Vec<DeviceQueue<HeapWords>>,
@@ -92,7 +92,7 @@ impl Rig {
         LaneChannel::new(&self.lanes, recorded, allocate_words(8), 0).unwrap()
     }
 
-    /// The rows of a queue from an index on, as far as they are published.
+    /// The rows of a queue from an index on, up to the last published one.
     fn rows(&self, queue: u32, from: u64) -> Vec<String> {
         let letter = if (queue as usize) < self.lanes.len() { 'M' } else { 'C' };
         let queue = &self.queues[queue as usize];
@@ -121,7 +121,7 @@ impl Rig {
                     .is_some_and(|p| p.completed == submitted)
             };
             if self.window.is_idle() && self.queues.iter().all(idle) {
-                // What was told of last may leave a counter to be raised.
+                // The last completion may leave a counter to be raised.
                 self.drain.run_pass(&mut self.window);
                 return;
             }
@@ -137,7 +137,7 @@ impl Rig {
     }
 }
 
-/// One entry, as the traces write it.
+/// Formats one entry as in the traces.
 fn row(queue: &DeviceQueue<HeapWords>, index: u64) -> String {
     let place = queue.queue_shape().entry_offset(index);
     let words: [u64; 8] = std::array::from_fn(|word| queue.as_memory().get(place + word as u64 * 8));
@@ -174,7 +174,7 @@ fn bytes(len: u64) -> PutBytes {
     PutBytes { from: LocalAddress { addr: 0x1000, key: 9 }, to, len }
 }
 
-/// The peer's signals, and the counters here, as each API has them.
+/// The peer's signals and the local counters, in the layout of each API.
 const SIGNALS: PeerAddress = PeerAddress { peer: 1, addr: 0, key: key::SIGNALS };
 const COUNTERS: PeerAddress = PeerAddress { peer: 0, addr: 0, key: key::COUNTERS };
 
@@ -218,7 +218,7 @@ fn a_long_put_is_cut_at_a_gibibyte() {
     assert_eq!((rig.rows(0, 0), put.write, put.last.index), (rows.map(String::from).to_vec(), put.last, 2));
 }
 
-/// T10: more gibibytes than the queue is deep, with an engine beside.
+/// T10: more gibibytes than the queue is deep, with a running engine.
 #[test]
 fn a_put_may_be_longer_than_the_queue_is_deep() {
     let (rig, peer) = original(u64::MAX);
@@ -229,7 +229,7 @@ fn a_put_may_be_longer_than_the_queue_is_deep() {
         fn spend_poll(&mut self) -> bool {
             let mut rig = self.0.borrow_mut();
             let Rig { drain, .. } = &mut *rig;
-            // Gibibytes are only counted.
+            // The bytes are counted, not moved.
             drain.run_pass(&mut Counting);
             self.1.below(2) < 2
         }
@@ -310,7 +310,8 @@ fn a_put_with_a_counter_alone() {
     assert_eq!(rig.channel().put(&bytes(0), &with, &mut PollLimit(1)), Err(OpError::Empty));
 }
 
-/// Of a put that is too long for the queue some is posted, and the rest refused, as nothing is executed: a flush waits for what was.
+/// A put is too long for the queue while nothing is executed: some entries are posted, and the rest is refused. A flush waits for the
+/// posted ones.
 #[test]
 fn a_flush_covers_a_put_that_was_refused_in_the_middle() {
     let rig = successor(2);
@@ -322,7 +323,7 @@ fn a_flush_covers_a_put_that_was_refused_in_the_middle() {
     assert_eq!(channel.flush(&mut PollLimit(3)), Err(WaitError::Timeout), "its source is still to be read");
 }
 
-/// Who finds queues by their numbers may take a lock for it: it is asked once for a companion, not for each put.
+/// A directory may take a lock, so it is queried once for a companion, not for each put.
 #[test]
 fn a_companion_is_found_once() {
     let rig = successor(1);
@@ -341,7 +342,8 @@ fn a_companion_is_found_once() {
     assert_eq!(asked.get(), 1);
 }
 
-/// A counter that the last WRITE raises itself: one entry, and none of the companion's; where an entry cannot have it, the companion's.
+/// A counter that the last WRITE raises itself needs one entry, and none of the companion. If the entry has no room for it, the companion
+/// raises it.
 #[test]
 fn a_put_whose_entry_counts() {
     let rig = successor(1);
@@ -377,7 +379,7 @@ fn a_put_whose_entry_counts() {
     assert_eq!(rig.rows(0, 0).len(), 4);
     let waits: Vec<_> = rig.rows(1, 0).into_iter().step_by(2).collect();
     assert_eq!(waits, ["C[0]=WAIT(0,1)", "C[2]=WAIT(0,3)"]);
-    // A share that no entry has room for fails, and its counter is to hear of that.
+    // A share that does not fit an entry fails, and must poison its counter.
     let rig = successor(1);
     rig.channel().put_cooperative(&bytes(5 * GIB), 2, &with, &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(1, 0)[0], "C[0]=WAIT(0,1)");
@@ -448,7 +450,7 @@ fn a_fence_and_a_reset_of_the_original() {
     assert_eq!(rig.borrow().rows(0, 1), ["M[1]=NOP", "M[2]=WRITE(10,3,[0, 0, 0, 0, 0, 0, 0, 0])"]);
 }
 
-/// A10, A11: a place is free when its last entry has completed, and the lap is in the completion.
+/// A10, A11: a place is free when its last entry has completed, and the completion contains the lap.
 #[test]
 fn the_ring_goes_round() {
     let (mut rig, peer) = original(65_536 - 8);
@@ -521,14 +523,14 @@ fn a_flush_covers_all_lanes() {
     assert_eq!(channel.wait_local(&stale, &mut UnlimitedWait), Err(WaitError::Stale));
 }
 
-/// What both APIs may rely on, whatever the executor does; each world is looked at after every step.
+/// The guarantees of both APIs under any executor; each world is checked after every step.
 fn worlds(mut world: impl FnMut(Dice)) {
     for seed in 0..400 {
         world(Dice::new(seed));
     }
 }
 
-/// Whether the words of a put are there; the executor writes the entry's index into each.
+/// Returns whether the words of a put have arrived; the executor writes the entry's index into each.
 fn is_there(rig: &Rig, len: u64, write: EntryTicket) -> bool {
     is_there_at(rig, 0x40, len, write)
 }
@@ -537,7 +539,7 @@ fn is_there_at(rig: &Rig, at: u64, len: u64, write: EntryTicket) -> bool {
     (0..len / 8).all(|word| rig.window.data.load(at + word * 8, Acquire) == write.index | 1 << 40)
 }
 
-/// G1, original and successor: whoever sees the signal of a put sees its bytes.
+/// G1, original and successor: a thread that sees the signal of a put sees its bytes.
 #[test]
 fn g1_the_bytes_are_there_before_their_signal() {
     worlds(|mut dice| {
@@ -562,7 +564,7 @@ fn g1_the_bytes_are_there_before_their_signal() {
     });
 }
 
-/// G2, successor (the original has no channels; its fence does the same for one queue): a signal after a flush covers what was put before, on all
+/// G2, successor (the original has no channels; its fence does the same for one queue): a signal after a flush covers earlier puts on all
 /// lanes.
 #[test]
 fn g2_a_signal_after_a_flush_covers_all_before() {
@@ -599,7 +601,7 @@ fn g2_a_signal_after_a_flush_covers_all_before() {
     });
 }
 
-/// G3, original and successor: a counter says that the bytes of its put can be changed.
+/// G3, original and successor: once a counter is raised, the source of its put can be changed.
 #[test]
 fn g3_what_is_counted_is_not_read_any_more() {
     let counter = |poisoned| WordAddition { at: COUNTERS, value: 1, poisoned };
@@ -640,7 +642,7 @@ fn g3_what_is_counted_is_not_read_any_more() {
     });
 }
 
-/// G4, original and successor: a local wait says that the source can be changed, and nothing of when a GPU there sees the bytes.
+/// G4, original and successor: after a local wait the source can be changed. It does not imply when a GPU at the target sees the bytes.
 #[test]
 fn g4_what_has_completed_is_not_read_any_more() {
     worlds(|mut dice| {
@@ -661,7 +663,7 @@ fn g4_what_has_completed_is_not_read_any_more() {
     });
 }
 
-/// G5, original and successor: signals of one queue are applied in order: the second is never seen before the first.
+/// G5, original and successor: signals of one queue are applied in order: the second is never visible before the first.
 #[test]
 fn g5_signals_of_a_queue_come_in_order() {
     worlds(|mut dice| {
@@ -718,7 +720,7 @@ fn a_failed_put_reaches_every_waiter() {
         assert!(matches!(rig.channel().wait_local(&put, &mut PollLimit(1)), Err(WaitError::Failed(_))));
         assert!(rig.queues[0].poll(put.last) != Ok(TicketPoll::Done));
     });
-    // The one that fails, and one behind it; one of them may have ended well.
+    // The failed entry, and one behind it; one of them may have ended well.
     worlds(|mut dice| {
         let mut rig = successor(1);
         rig.window.fails.insert((0, dice.below(2)), EntryStatus::Access);

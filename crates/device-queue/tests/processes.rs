@@ -1,4 +1,4 @@
-//! A queue between two processes, as between a device and its host: memory that both have mapped, known by its address.
+//! A queue between two processes, as between a device and its host: both have mapped the memory, and know it by its address.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -22,7 +22,7 @@ use trunkline_proto::wire::device_queue::{
 
 use common::{add, notify};
 
-/// Where the child finds the memory.
+/// The variable with the memory's descriptor, for the child.
 const DESCRIPTOR: &str = "TRUNKLINE_TEST_DEVQ";
 
 const BYTES: usize = 1 << 16;
@@ -32,7 +32,7 @@ const SIGNAL: usize = 32_768;
 
 const POSTS: u32 = 2_000;
 
-/// Half a minute, and others go on between two looks.
+/// Half a minute; the waiter yields between two polls.
 struct Patience(Instant);
 
 impl WaitBudget for Patience {
@@ -49,14 +49,14 @@ fn patience() -> Patience {
 /// Maps the memory for as long as the process lives.
 fn map(file: BorrowedFd<'_>) -> NonNull<u8> {
     let (rights, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-    // SAFETY: where is the kernel's choice, and it is never unmapped.
+    // SAFETY: the kernel chooses the address, and the memory is never unmapped.
     let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, rights, shared, file, 0) };
     NonNull::new(at.unwrap().cast()).unwrap()
 }
 
 fn part(start: NonNull<u8>, from: usize, to: usize) -> &'static [AtomicU64] {
     let start = start.map_addr(|at| at.checked_add(from).unwrap());
-    // SAFETY: within what was mapped for good; both processes use atomics alone.
+    // SAFETY: the range is within the mapping, which is never removed; both processes use atomics alone.
     unsafe { raw::words_at(start, to - from) }.unwrap()
 }
 
@@ -66,12 +66,12 @@ fn parts(file: BorrowedFd<'_>) -> [&'static [AtomicU64]; 3] {
     [part(start, 0, QUEUE), part(start, QUEUE, SIGNAL), part(start, SIGNAL, BYTES)]
 }
 
-/// The one who posts; only with the variable, else it is nobody's child.
+/// The producer's process. Without the variable the test does nothing.
 #[test]
 fn child() {
     let Ok(descriptor) = std::env::var(DESCRIPTOR) else { return };
     let descriptor: RawFd = descriptor.parse().unwrap();
-    // SAFETY: the parent has left it open for this process.
+    // SAFETY: the parent has left the descriptor open for this process.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let [bells, words, signal] = parts(file);
     let page = BellPage::open(bells).unwrap();
@@ -87,7 +87,7 @@ fn child() {
     let until = SlotCondition::AtLeast(POSTS.into());
     let signalled = SignalSlot::with_poison_word(0).wait(&signal, until, &mut patience());
     assert_eq!(signalled, Ok(POSTS.into()));
-    // What comes now fails, and who waits for it hears of that in the other process.
+    // Later posts fail, and waits for them fail in the other process.
     let failed = queue.post(&[notify(u32::MAX), add(0, 0, 1, true)], &mut patience()).unwrap();
     assert!(
         matches!(queue.wait(failed, &mut patience()), Err(WaitError::Failed(fault)) if fault.reason == 11)

@@ -49,7 +49,7 @@ fn post(queue: &DeviceQueue<HeapWords>, entries: &[QueueEntry]) -> EntryTicket {
     queue.post(entries, &mut PollLimit(1)).unwrap()
 }
 
-/// Has a consumer begin what it can; the indices.
+/// Has a consumer begin all entries that can begin. Returns their indices.
 fn begin(consumer: &mut QueueConsumer<HeapWords>) -> Vec<u64> {
     jobs(consumer).into_iter().map(|(index, _)| index).collect()
 }
@@ -62,7 +62,7 @@ fn jobs(consumer: &mut QueueConsumer<HeapWords>) -> Vec<(u64, QueueJob)> {
     .collect()
 }
 
-/// Posts and executes `count` notifications, as many at a time as fit; their tickets.
+/// Posts and executes `count` notifications, as many at a time as fit. Returns their tickets.
 fn drive(page: &BellPage<HeapWords>, queue: &DeviceQueue<HeapWords>, count: u64) -> Vec<EntryTicket> {
     let mut consumer = QueueConsumer::new(queue, RULES).unwrap();
     let mut tickets = Vec::new();
@@ -171,21 +171,21 @@ fn only_memory_that_is_a_queue_is_one() {
 fn words_at_an_address_are_a_memory() {
     let mut words = [const { AtomicU64::new(0) }; 16];
     let start = NonNull::from(&mut words).cast::<u8>();
-    // SAFETY: the words are there for as long as they are used here, and are atomics.
+    // SAFETY: the words outlive all uses below, and are atomics.
     let slice = unsafe { raw::words_at(start, 16 * 8 + 7) }.unwrap();
     assert_eq!(slice.byte_len(), 128);
     slice.store(120, 5, Release);
     assert_eq!((slice.load(120, Acquire), words[15].load(Relaxed)), (5, 5));
     let off = start.map_addr(|at| at | 4);
-    // SAFETY: nothing is made of it.
+    // SAFETY: the call fails before it creates a slice.
     let unaligned = unsafe { raw::words_at(off, 8) };
     assert!(matches!(unaligned, Err(RawError::Unaligned(_))));
-    // SAFETY: nothing is made of it.
+    // SAFETY: the call fails before it creates a slice.
     let long = unsafe { raw::words_at(start, usize::MAX & !7) };
     assert!(matches!(long, Err(RawError::Long(_))));
 }
 
-/// A9: who has reserved first publishes first, and who submits late has nothing to ring.
+/// A9: reservations are published in order, and a late submitter need not ring.
 #[test]
 fn publication_is_in_order_and_doorbells_do_for_several() {
     let (page, queue) = queue(8, 0);
@@ -257,7 +257,7 @@ fn who_leaves_in_the_middle_ends_the_queue_for_those_behind() {
     );
 }
 
-/// T8: an error at every place of a script of 32, window 1 and more: those before are done, that one and those behind are not.
+/// T8: an error at every place of a script of 32, with windows from 1 on: earlier entries are done, the failed one and later ones are not.
 #[test]
 fn a_failure_reaches_every_ticket_from_it_on() {
     for (bad, window) in (0..32_u64).flat_map(|bad| [(bad, 1), (bad, 7), (bad, 64)]) {
@@ -270,7 +270,7 @@ fn a_failure_reaches_every_ticket_from_it_on() {
         consumer.handle_doorbell(page.read_bell(0));
         loop {
             let begun = begin(&mut consumer);
-            // The last first: completions are told in order all the same.
+            // Outcomes arrive last first: completions are published in order nevertheless.
             for index in begun.iter().rev() {
                 let outcome = if *index == ticket(bad).index { FAILED } else { JobOutcome::Done(0) };
                 assert!(consumer.end_job(*index, outcome));
@@ -336,7 +336,7 @@ fn every_wait_ends_when_its_time_is_over() {
     }
 }
 
-/// And the kernel only where that was asked for.
+/// It ends the kernel only if the budget requests that.
 #[test]
 fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
     fn die() -> ! {
@@ -398,7 +398,7 @@ fn what_a_device_wrote_is_not_believed() {
         assert_eq!(begin(&mut consumer), [], "the queue has failed");
         assert_eq!(consumer.queue_progress().first_bad, Some(0), "who waits for more hears of it");
     }
-    // What has been written fails with what it was to raise, though no doorbell that is believed told of it.
+    // Written entries fail, and their words are poisoned, although no valid doorbell covers them.
     let (bells, lost) = queue(8, 5);
     let ticket = post(&lost, &[add(0, 0, 1, true), add(16, 0, 1, true)]);
     let mut consumer = QueueConsumer::new(&lost, RULES).unwrap();
@@ -474,7 +474,7 @@ fn fences_hold_what_they_should() {
     }
 }
 
-/// No engine looks any more: the places stay taken, and whoever wants one hears why.
+/// No engine polls any more: the places stay in use, and a producer that needs one gets the reason.
 #[test]
 fn a_full_queue_that_has_failed_says_so() {
     let (page, queue) = queue(4, 0);
@@ -489,7 +489,7 @@ fn a_full_queue_that_has_failed_says_so() {
     assert_eq!(over, Some(ReserveError::Over(WaitError::Failed(fault))));
 }
 
-/// Executes at once; entries of the queues it is told fail, poison is kept.
+/// Executes at once. Entries of configured queues fail, and poison is recorded.
 #[derive(Default)]
 struct Recording {
     executed: Vec<(u32, u64)>,
@@ -509,7 +509,7 @@ impl JobExecutor for Recording {
     }
 }
 
-/// A13, and I13: a companion that comes first waits, and counts once.
+/// A13, and I13: a companion that runs first waits, and counts once.
 #[test]
 fn a_wait_holds_its_queue_until_the_entry_has_completed() {
     let page = page(3);
@@ -541,7 +541,7 @@ fn a_wait_holds_its_queue_until_the_entry_has_completed() {
     );
 }
 
-/// A failed entry reaches the ticket, the counter and the signal; what came before it is not touched.
+/// A failed entry reaches the ticket, the counter and the signal; earlier entries are not affected.
 #[test]
 fn a_failure_goes_over_to_who_waits_for_it() {
     let page = page(2);
@@ -579,7 +579,7 @@ fn what_waits_for_what_never_comes_fails() {
         let fault = QueueFault { first_bad: 0, status: EntryStatus::Awaited, reason };
         assert_eq!(queue.poll(ticket), Err(WaitError::Failed(fault)));
     }
-    // Behind a failure, or where nothing is executed any more, nothing comes: also what nobody has posted yet.
+    // Behind a failure, or in a stopped queue, no entry is executed, including entries that are not posted yet.
     let (awaited, completed) = (7, 3);
     for first_bad in [2, 3, 7].map(Some) {
         let queue = queue_of(8, 0, 0, &page);
@@ -615,7 +615,7 @@ fn what_waits_for_what_never_comes_fails() {
     assert_eq!(queue.poll(ticket), Ok(TicketPoll::Done));
 }
 
-/// A queue that was rung before the engine had it, and whose bit was taken.
+/// A queue whose doorbell was rung before the engine had the queue, and whose bit was already taken.
 #[test]
 fn what_was_rung_before_counts() {
     let page = page(1);
@@ -708,7 +708,7 @@ fn every_slot_has_its_error_word() {
     assert_eq!((bare.error_of(88), poisoned.error_of(112)), (None, None), "there are three");
 }
 
-/// An entry that carries a check is refused when a bit of it is lost, and the check is not asked for otherwise.
+/// An entry with a check is refused if one of its bits is wrong. Without the flag the check is ignored.
 #[test]
 fn checks_are_as_the_header_says() {
     let page = page(1);
@@ -725,7 +725,7 @@ fn checks_are_as_the_header_says() {
     );
 }
 
-/// The frontier of a queue never goes beyond its doorbell, whatever an engine is told.
+/// The frontier of a queue never passes its doorbell, whatever outcomes an engine reports.
 #[test]
 fn a_frontier_stays_behind_the_doorbell() {
     let (page, queue) = queue(4, 0);
@@ -743,7 +743,7 @@ fn a_frontier_stays_behind_the_doorbell() {
     }
 }
 
-/// Executes everything at once; what the producer sees of the first entry while the second one is executed.
+/// Executes everything at once, and records the producer's view of the first entry while the second one is executed.
 struct Watches<'a> {
     queue: &'a DeviceQueue<HeapWords>,
     first: EntryTicket,

@@ -1,7 +1,7 @@
-//! The protocol with more threads and longer runs than every order can be tried of: random schedules of producers, a companion, waiters and the engine.
-//! A schedule that fails is printed, as shuttle replays it.
+//! The protocol with more threads and longer runs than can be explored in every order: random schedules of producers, a companion, waiters
+//! and the engine. A failing schedule is printed in the form that shuttle replays.
 //!
-//! 3,000 schedules, 100,000 with `TRUNKLINE_FULL`, or as many as `TRUNKLINE_SEEDS` says.
+//! 3,000 schedules, 100,000 with `TRUNKLINE_FULL`, or the number in `TRUNKLINE_SEEDS`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -34,8 +34,8 @@ fn schedules() -> usize {
     asked.unwrap_or(if is_full() { 100_000 } else { 3_000 })
 }
 
-/// Runs a world by so many random schedules, two thirds of them by random choice and one third by few, well placed changes of
-/// thread; and so that none of them goes on for ever.
+/// Runs a world by this many random schedules: two thirds by random choice, one third by few, well placed preemptions. The number of steps
+/// is bounded.
 fn check(world: impl Fn() + Send + Sync + 'static) {
     check_some(schedules(), world);
 }
@@ -63,7 +63,7 @@ fn queue(
     DeviceQueue::create(shuttled::for_queue(&shape), shape, first, page).unwrap()
 }
 
-/// Producers that have left: the engine of a test goes on until all have.
+/// Producers that have ended: the engine of a test runs until all have.
 #[derive(Clone)]
 struct Leavers(Words, u64);
 
@@ -81,7 +81,8 @@ impl Leavers {
     }
 }
 
-/// What one producer posts: six numbers or seven, one or two at a time, and now and then it takes places and leaves them. It waits for some.
+/// The work of one producer: it posts six or seven numbers, one or two at a time. Sometimes it drops a reservation, and it waits for some
+/// entries.
 fn produce(queue: &DeviceQueue<Words>, producer: u32) {
     let mut posted = 0;
     while posted < 6 {
@@ -103,7 +104,8 @@ fn produce(queue: &DeviceQueue<Words>, producer: u32) {
     }
 }
 
-/// Entries of several producers, some of whom leave: every one is executed once, in its producer's order, by a queue that wraps at 64 bits.
+/// Entries of several producers, some of which drop reservations: every entry is executed once, in its producer's order, by a queue that
+/// wraps at 64 bits.
 #[test]
 fn producers_post_and_leave() {
     check(|| {
@@ -151,7 +153,7 @@ fn producers_post_and_leave() {
     });
 }
 
-/// Executes at once, and fails where it is told to.
+/// Executes at once, and fails as configured.
 struct Instantly {
     counters: Words,
     fails_at: Option<u64>,
@@ -180,8 +182,8 @@ impl JobExecutor for Instantly {
     }
 }
 
-/// Two producers whose entries are counted by a companion that is made when it is first asked for; one of the entries may fail, or somebody
-/// may abort. Whoever waits, for a ticket, for the counter or for a flush, comes to an end, and to the same one.
+/// Two producers whose entries are counted by a companion, which is created on the first request. One of the entries may fail, or a thread
+/// may abort. Every wait, for a ticket, for the counter or for a flush, ends, and all end in the same way.
 #[test]
 fn whoever_waits_comes_to_an_end() {
     check(|| {
@@ -228,7 +230,7 @@ fn whoever_waits_comes_to_an_end() {
     });
 }
 
-/// One put, its count, and all the waits; whether everything went well.
+/// One put, its count, and all the waits. Returns whether all succeeded.
 fn put_and_count(
     queues: &[DeviceQueue<Words>; 2],
     counters: &Words,
@@ -239,7 +241,7 @@ fn put_and_count(
     let put = match main.post(&[notify(0), notify(1)], &mut UnlimitedWait) {
         Ok(put) => put,
         Err(ReserveError::Over(_)) => return false,
-        // Those before it gave up.
+        // The producers before it gave up.
         Err(ReserveError::Busy) if trouble == 1 => return false,
         Err(other) => panic!("{other}"),
     };
@@ -250,7 +252,7 @@ fn put_and_count(
         Err(other) => panic!("{other}"),
     }
     let count = companion.post(&[wait(0, put.index), add(0, 0, 1, true)], &mut UnlimitedWait);
-    // What has failed fails for all, and what has not, for nobody.
+    // A failed entry fails for all waiters, and a successful one for none.
     let by_ticket = main.wait(put, &mut UnlimitedWait);
     let by_counter = match count {
         Ok(count) => {
@@ -273,7 +275,7 @@ fn put_and_count(
     by_ticket.is_ok() && by_counter.is_ok() && flushed.is_ok()
 }
 
-/// A slot that begins anew while three others add to it: nothing is lost.
+/// A slot that is reset while three other threads add to it: no addition is lost.
 #[test]
 fn a_slot_begins_anew() {
     check(|| {
@@ -293,10 +295,10 @@ fn a_slot_begins_anew() {
     });
 }
 
-/// Who took places and was gone before it published them, without leaving: everybody behind hears of that.
+/// A producer that died between reserving and publishing, without a drop: all producers behind it get an error.
 #[test]
 fn a_hole_is_told() {
-    // Each of them tries a thousand times to get past the hole.
+    // Each of them tries about a thousand times to publish behind the hole.
     check_some(schedules() / 30, || {
         let page = shuttled::page(1);
         let queue = queue(4, 0, 0, &page);

@@ -1,5 +1,5 @@
-//! Once a queue is there, posting, executing and waiting allocate nothing. All of it is done by one thread, whose allocations are counted: what runs the
-//! tests may allocate meanwhile.
+//! Once a queue exists, posting, executing and waiting allocate nothing. One thread does all of it, and only its allocations are counted:
+//! the test harness may allocate meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 

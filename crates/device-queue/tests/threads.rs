@@ -15,7 +15,7 @@ use trunkline_proto::wire::device_queue::{DoorbellLayout, EntryWork, QueueEntry,
 
 use common::{is_full, notify};
 
-/// Two cores may have more threads than they can run: whoever waits lets others go on.
+/// There may be more threads than cores: a waiter yields.
 struct Yielding;
 
 impl WaitBudget for Yielding {
@@ -25,7 +25,7 @@ impl WaitBudget for Yielding {
     }
 }
 
-/// Checks that each producer's numbers come in its order.
+/// Checks that each producer's numbers arrive in its order.
 struct InOrder(Vec<u32>);
 
 impl JobExecutor for InOrder {

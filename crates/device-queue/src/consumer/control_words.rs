@@ -1,4 +1,5 @@
-//! What the consumer takes in beside entries: doorbells, aborts, and who asks for a companion. None of it is believed.
+//! The consumer's control words: doorbells, aborts, and requests for a companion. Producers write them, so each value is checked before it
+//! is used.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire};
 
@@ -8,7 +9,7 @@ use super::QueueConsumer;
 use crate::memory::WordMemory;
 
 impl<M: WordMemory> QueueConsumer<M> {
-    /// Takes in what a doorbell says, and an abort.
+    /// Processes the value of a doorbell, then the abort word.
     #[inline]
     pub fn handle_doorbell(&mut self, bell: u64) {
         if is_before(self.rung, bell) {
@@ -16,8 +17,8 @@ impl<M: WordMemory> QueueConsumer<M> {
             if bell.wrapping_sub(self.completed) <= depth {
                 self.rung = bell;
             } else {
-                // How many entries there are is not known, so their waiters are told by the abort word. Those that can be told from what was there
-                // before fail, and with them what they were to raise.
+                // The number of submitted entries is unknown now, so only the abort word can end their waits. Entries that can be
+                // recognised by their index fail, and the words that they were to change are poisoned.
                 self.rung = self.written_end();
                 let why = AbortWord { status: EntryStatus::BadDoorbell, reason: 0 };
                 let _ = self.memory.compare_exchange(at::ABORT, 0, why.to_word(), AcqRel);
@@ -30,7 +31,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         }
     }
 
-    /// Behind the last of the entries in a row that were written, submitted or not.
+    /// Returns the index behind the last consecutive written entry, submitted or not.
     #[cold]
     fn written_end(&self) -> u64 {
         let end = self.completed.wrapping_add(self.shape.depth().into());
@@ -41,7 +42,8 @@ impl<M: WordMemory> QueueConsumer<M> {
         index
     }
 
-    /// A device only asks for an abort, as the word is others' as well; the first one stays.
+    /// Copies a device's request for an abort into the abort word. The device cannot do this itself: host producers write that word too,
+    /// and the device has no atomics on host memory. The first reason is kept.
     fn take_request(&self) {
         if !self.shape.is_for_device() {
             return;
@@ -52,7 +54,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         }
     }
 
-    /// Whether somebody has asked for a companion, and nobody has answered.
+    /// Returns whether a companion was requested and the request is unanswered.
     #[inline]
     pub fn is_asked_for_companion(&self) -> bool {
         match CompanionWord::from_word(self.memory.load(at::COMPANION, Acquire)) {

@@ -1,4 +1,5 @@
-//! What the consumer tells producers: completions, how far it is, and the first failure. In the order in which they rely on it.
+//! Writes of the consumer for producers: completions, the frontier, and the first failure. The order of these stores is part of the
+//! protocol.
 
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -9,7 +10,7 @@ use crate::error::QueueFault;
 use crate::memory::WordMemory;
 
 impl<M: WordMemory> QueueConsumer<M> {
-    /// Tells of all that has completed, once.
+    /// Publishes the frontier, if it has changed.
     #[inline]
     pub(super) fn publish_frontier(&mut self) {
         if self.told == self.completed {
@@ -25,6 +26,7 @@ impl<M: WordMemory> QueueConsumer<M> {
         let bits = u64::from(fault.status.to_bits());
         self.memory.store(at::FIRST_BAD, fault.first_bad, Relaxed);
         self.memory.store(at::REASON, u64::from(fault.reason) | u64::from(self.shape.epoch()) << 32, Relaxed);
+        // The release of the flag orders the two words before it. Producers read the page only after the frontier has the failure bit.
         self.memory.store(at::ERROR, 1 | bits << 32, Release);
     }
 

@@ -114,12 +114,12 @@ impl WordMemory for Loomed {
     }
 
     fn get(&self, at: u64) -> u64 {
-        // SAFETY: loom sees to it that nobody writes the word now.
+        // SAFETY: loom ends the model if another thread writes the word during this access.
         self.plain(at).with(|word| unsafe { *word })
     }
 
     fn put(&self, at: u64, value: u64) {
-        // SAFETY: loom sees to it that nobody reads or writes the word now.
+        // SAFETY: loom ends the model if another thread reads or writes the word during this access.
         self.plain(at).with_mut(|word| unsafe { *word = value });
     }
 

@@ -1,4 +1,4 @@
-//! What the tests share: memories of the model checkers, and entries.
+//! Shared by the tests: memories of the model checkers, and entries.
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
@@ -6,7 +6,7 @@ use trunkline_proto::wire::device_queue::{
     AtomicChange, EntryWork, LocalAddress, PeerAddress, QueueEntry, QueueShape, at,
 };
 
-/// Whether the long runs are asked for.
+/// Whether long runs are requested.
 pub fn is_full() -> bool {
     std::env::var_os("TRUNKLINE_FULL").is_some()
 }
@@ -33,18 +33,18 @@ pub fn wait(queue: u32, index: u64) -> QueueEntry {
     QueueEntry::new(EntryWork::Wait { queue, index })
 }
 
-/// How a word of a queue's memory is used.
+/// The use of a word of a queue's memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Usage {
     /// By one thread at a time.
     Plain,
     /// By several.
     Shared,
-    /// By nobody.
+    /// Unused.
     Unused,
 }
 
-/// How the word at an offset of a queue is used.
+/// Returns the use of the word at an offset of a queue.
 pub fn of_queue(shape: &QueueShape, offset: u64) -> Usage {
     let shared = [at::RESERVED, at::READY, at::SUBMITTED, at::SHADOW, at::FRONTIER, at::ABORT, at::COMPANION];
     let errors = [at::ERROR, at::FIRST_BAD, at::REASON];
@@ -57,7 +57,7 @@ pub fn of_queue(shape: &QueueShape, offset: u64) -> Usage {
     }
 }
 
-/// How the word at an offset of a page of doorbells is used.
+/// Returns the use of the word at an offset of a page of doorbells.
 pub fn of_bells(offset: u64) -> Usage {
     if offset < 64 { Usage::Plain } else { Usage::Shared }
 }

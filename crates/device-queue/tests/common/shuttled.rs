@@ -1,4 +1,4 @@
-//! Memory over shuttle: each access of a shared word may be where another thread goes on.
+//! Memory over shuttle: at each access of a shared word the schedule may switch to another thread.
 
 #![allow(unreachable_pub, reason = "a part of the test program")]
 
@@ -12,7 +12,7 @@ use trunkline_proto::wire::device_queue::{DoorbellLayout, QueueShape};
 use super::common::{Usage, of_queue};
 
 enum Word {
-    /// Never a place to change threads.
+    /// Never a point to switch threads.
     Plain(std::sync::atomic::AtomicU64),
     Shared(AtomicU64),
 }

@@ -1,5 +1,5 @@
-//! An executor that is as bad as it may be: it splits writes, places their pieces in any order, holds completions back, tells them
-//! out of order, and fails. What it does is decided by a seed.
+//! The worst executor that the rules allow: it splits writes, places their pieces in any order, delays completions, reports them out of
+//! order, and fails. A seed determines its choices.
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
@@ -45,19 +45,19 @@ impl Dice {
     }
 }
 
-/// A job that is under way.
+/// A job in progress.
 #[derive(Debug)]
 struct UnderWay {
     queue: u32,
     index: u64,
     job: QueueJob,
-    /// Words of payload that are not placed.
+    /// Words of payload that are not placed yet.
     left: Vec<u64>,
-    /// How it ended, once it has and nobody was told.
+    /// Its outcome, once it has ended and before it is reported.
     outcome: Option<JobOutcome>,
 }
 
-/// The executor, and what it executes on.
+/// The executor, and the memory on which it operates.
 #[derive(Debug)]
 pub struct Executor {
     pub data: HeapWords,
@@ -65,20 +65,20 @@ pub struct Executor {
     pub signal_slots: SlotLayout,
     pub counters: HeapWords,
     pub counter_slots: SlotLayout,
-    /// Places what it was given first, first.
+    /// Whether it places earlier bytes first.
     pub is_ordered: bool,
     /// The jobs that fail, by queue and index.
     pub fails: BTreeMap<(u32, u64), EntryStatus>,
-    /// The far side is gone: nothing gets there any more.
+    /// The far side is gone: nothing arrives there any more.
     pub is_dead: bool,
     under_way: Vec<UnderWay>,
-    /// Everything that began, in order.
+    /// All jobs that began, in order.
     pub begun: Vec<(u32, u64)>,
     /// Jobs of entries that have failed.
     pub failed: BTreeSet<(u32, u64)>,
-    /// Of an ordered executor: the queues in which something has failed.
+    /// In an ordered executor: the queues with a failed entry.
     broken: BTreeSet<u32>,
-    /// Poison that could not be brought.
+    /// Poison that could not be delivered.
     pub untold: u32,
 }
 
@@ -109,7 +109,7 @@ impl Executor {
         })
     }
 
-    /// How many entries of a queue were begun.
+    /// Returns the number of entries of a queue that began.
     pub fn begun_of(&self, queue: u32) -> usize {
         self.begun.iter().filter(|(number, _)| *number == queue).count()
     }
@@ -118,7 +118,7 @@ impl Executor {
         self.under_way.is_empty()
     }
 
-    /// Does something somewhere; the job that ended, if it is told now.
+    /// Makes one random step. Returns the job that ended, if it is reported now.
     pub fn step(&mut self, dice: &mut Dice) -> Option<(u32, u64, JobOutcome)> {
         if self.under_way.is_empty() {
             return None;
@@ -175,7 +175,7 @@ impl Executor {
         self.under_way[at].outcome = Some(JobOutcome::Done(value));
     }
 
-    /// Whether something of a queue that began earlier is not carried out: an ordered executor keeps to that order.
+    /// Returns whether an earlier job of a queue has not taken effect yet: an ordered executor keeps that order.
     fn has_earlier(&self, queue: u32, index: u64) -> bool {
         self.under_way.iter().any(|job| {
             job.queue == queue && job.outcome.is_none() && (index.wrapping_sub(job.index) as i64) > 0
@@ -209,7 +209,7 @@ impl Executor {
         }
     }
 
-    /// Notes that a job has failed. Of an ordered executor's nothing behind it takes effect any more.
+    /// Records that a job has failed. In an ordered executor nothing behind it takes effect any more.
     fn fail(&mut self, at: usize, status: EntryStatus, reason: u32) {
         let UnderWay { queue, index, .. } = self.under_way[at];
         self.under_way[at].outcome = Some(JobOutcome::Failed { status, reason });
@@ -227,7 +227,7 @@ impl Executor {
     }
 }
 
-/// Words of a WRITE, each of which is placed by itself.
+/// Words of a WRITE, each of which is placed separately.
 fn pieces(to: &PeerAddress, len: u64) -> Vec<u64> {
     (0..len / 8).map(|word| to.addr + word * 8).collect()
 }

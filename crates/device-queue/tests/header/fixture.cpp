@@ -1,5 +1,5 @@
-// The device header as a library of the host, for tests that drive it and the Rust core side by side. An operation has a
-// number, words as arguments, and words as results; which they are stands in twin.rs, in the same order.
+// The device header as a library of the host, for tests that drive it and the Rust core side by side. An operation has a number, words as
+// arguments, and words as results; twin.rs defines them in the same order.
 
 typedef void (*Step)(void *context, const char *name);
 
@@ -10,7 +10,7 @@ static void pass_step(const char *name) {
     if (step != nullptr) step(step_context, name);
 }
 
-// Memory that no atomic may change, as addresses from and behind, and how often one did.
+// Memory that no atomic may change, as pairs of first address and end, and the number of violations.
 static unsigned long long guarded[32][2];
 static unsigned guards;
 static unsigned long long changes;
@@ -165,7 +165,7 @@ static void queue_act(Twin &twin, u64 act, const u64 *args, u64 *out, Budget &bu
     }
 }
 
-// Such a wait's end as there is: what its kind does not say is 0.
+// A result of a wait as the header produces it: words that its kind does not use are 0.
 static Wait wait_by(const u64 *args) {
     Wait how = ended((Kind)args[2]);
     if (how.kind < FAILED || how.kind > ABORTED) return how;
@@ -235,7 +235,7 @@ void twin_steps(Step callback, void *context) {
     step_context = context;
 }
 
-// Offsets and numbers, in the order in which the test knows them.
+// Offsets and numbers, in the order that the test expects.
 u32 twin_layout(u64 *out) {
     u64 all[] = {
         sizeof(View), __builtin_offsetof(View, told), __builtin_offsetof(View, ring), __builtin_offsetof(View, completions),

@@ -1,4 +1,4 @@
-//! The device header as a library of this process, compiled by the compiler of C++ that is there.
+//! The device header as a library of this process, compiled by an installed C++ compiler.
 
 use std::ffi::{c_char, c_void};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Says that a test could not run and why, where `./test` counts it.
+/// Prints that a test could not run and why, for `./test` to count.
 pub(crate) fn skip(name: &str, reason: &str) {
     use std::io::Write as _;
     println!("SKIPPED {name}: {reason}");
@@ -64,7 +64,7 @@ pub(crate) fn library(source: &str, level: &str) -> Option<Library> {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("library.so");
     let there = compile("c++", source, &[level, "-shared", "-o", to.to_str().unwrap()]);
-    // SAFETY: the library was just made of our own source; its constructors do nothing.
+    // SAFETY: the library was just built from our own source; its constructors do nothing.
     there.then(|| unsafe { Library::new(&to) }.unwrap())
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn library(source: &str, level: &str) -> Option<Library> {
 pub(crate) struct Fixture {
     library: Library,
     act: Do,
-    /// Steps are the library's own, of which there is one.
+    /// Steps belong to the library, which is loaded once.
     turn: Mutex<()>,
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Twin<'f> {
     at: *mut c_void,
 }
 
-/// Calls `step` at each step that the header of a library goes while `run` runs; it may use the header itself.
+/// Calls `step` at each step that the header of a library reaches while `run` runs; it may use the header itself.
 pub(crate) fn with_steps<T>(
     library: &Library,
     function: &str,
@@ -104,7 +104,7 @@ pub(crate) fn with_steps<T>(
     run: impl FnOnce() -> T,
 ) -> T {
     unsafe extern "C" fn call(context: *mut c_void, name: *const c_char) {
-        // SAFETY: it is the reference below.
+        // SAFETY: `context` is the reference that is passed below.
         let step = unsafe { *context.cast::<&dyn Fn(&str)>() };
         // SAFETY: a literal of the header.
         let name = unsafe { std::ffi::CStr::from_ptr(name) };
@@ -113,7 +113,7 @@ pub(crate) fn with_steps<T>(
     type Set = unsafe extern "C" fn(Option<Step>, *mut c_void);
     let mut step: &dyn Fn(&str) = &step;
     let set = symbol::<Set>(library, function);
-    // SAFETY: the reference lives until the callback is taken away.
+    // SAFETY: the reference lives until the callback is removed.
     unsafe { set(Some(call), (&raw mut step).cast()) };
     let result = run();
     // SAFETY: null is no callback.
@@ -122,7 +122,7 @@ pub(crate) fn with_steps<T>(
 }
 
 impl Fixture {
-    /// Keeps other tests out while the guard lives.
+    /// Excludes other tests while the guard lives.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -141,17 +141,17 @@ impl Fixture {
         Twin { fixture: self, at }
     }
 
-    /// Memory that no atomic may change from now on, as addresses from and behind.
+    /// Sets memory that no atomic may change from now on, as pairs of first address and end.
     pub(crate) fn guard(&self, ranges: &[[u64; 2]]) {
         let guard = symbol::<unsafe extern "C" fn(*const [u64; 2], u32)>(&self.library, "twin_guard");
-        // SAFETY: it copies so many.
+        // SAFETY: the call copies as many words as it is given.
         unsafe { guard(ranges.as_ptr(), ranges.len() as u32) };
     }
 
-    /// How often one has.
+    /// Returns the number of violations.
     pub(crate) fn changes(&self) -> u64 {
         let changes = symbol::<unsafe extern "C" fn() -> u64>(&self.library, "twin_changes");
-        // SAFETY: it reads a number.
+        // SAFETY: the call only reads a number.
         unsafe { changes() }
     }
 
@@ -171,14 +171,14 @@ impl Fixture {
         words[..count as usize].to_vec()
     }
 
-    /// Calls `step` at each step that the header goes while `run` runs.
+    /// Calls `step` at each step that the header reaches while `run` runs.
     pub(crate) fn with_steps<T>(&self, step: impl Fn(&str), run: impl FnOnce() -> T) -> T {
         with_steps(&self.library, "twin_steps", step, run)
     }
 }
 
 impl Twin<'_> {
-    /// Does an act, whose results are the answer.
+    /// Performs an act. Returns its results.
     pub(crate) fn act(&self, act: u64, args: &[u64; 10]) -> Out {
         let mut out = [0; 8];
         // SAFETY: the words are as many as every act reads and writes.

@@ -11,7 +11,7 @@ void exercise(const tests::Job *job, unsigned rank, unsigned size) {
     tests::exercise(*job, trunkline::group_of(job->group, rank, size, meeting));
 }
 
-// Whoever has gone too far tells all to stop.
+// Aborts the queue for all threads.
 unsigned stop(const trunkline::View *view, unsigned reason) { return trunkline::abort(*view, trunkline::STATUS_ABORTED, reason); }
 
 }

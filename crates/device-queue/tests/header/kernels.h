@@ -13,7 +13,7 @@ namespace tests {
 
 using namespace trunkline;
 
-// Words of slots, by number: signals of the peer (which here is this process), counters, and where results go.
+// Words of slots, by number: signals of the peer (this process itself), counters, and the places of results.
 struct Job {
     const View *views;  // lanes, then companions
     u32 lanes;
@@ -21,12 +21,12 @@ struct Job {
     u64 *channel;       // its words, then the cursor
     u64 *slots;         // slots of 16 bytes, then their bases
     u64 *group;
-    u64 *results;       // how many operations of each thread did not go well
+    u64 *results;       // failed operations of each thread
     u64 looks;          // of each wait
 };
 
 constexpr u32 SLOTS = 8;
-constexpr u32 SIGNAL = 0;   // by everybody
+constexpr u32 SIGNAL = 0;   // raised by all threads
 constexpr u32 COUNTER = 1;  // of the leader's puts
 constexpr u32 OWN = 2;      // the original's
 constexpr u32 RAISED = 3;   // by OP_MAX
@@ -41,7 +41,7 @@ TRUNKLINE_FN Slot slot_of(const Job &job, u32 number) {
     return slot;
 }
 
-// What the leader does alone, once.
+// Operations of the leader alone, once.
 TRUNKLINE_CALL u64 lead(const Job &job, const Channel &channel, Budget &budget) {
     Remote slots = {0, 3, 0};
     Remote there = {4096, 2, 0};
@@ -94,7 +94,7 @@ TRUNKLINE_CALL u64 lead_original(const Job &job, const Lane &lane, Budget &budge
     return failed + bad(original::reset_signal(lane, slots, OWN * 2, budget));
 }
 
-// Reserving, and giving up, and asking for what there is not.
+// Reservations, cancels, and requests for missing things.
 TRUNKLINE_CALL u64 use_queue(const View &view, Budget &budget) {
     Reservation taken = {0, 0, 0};
     u64 failed = bad(reserve_within(view, 2, budget, taken));
@@ -110,7 +110,7 @@ TRUNKLINE_CALL u64 use_queue(const View &view, Budget &budget) {
     return failed + !is_usable(view);
 }
 
-// The program: a group puts together, each of its threads alone, and all hear of everything.
+// The program: a group puts together, each of its threads puts alone, and all threads get every result.
 TRUNKLINE_CALL void exercise(const Job &job, Group group) {
     Lane lanes[4];
     for (u32 at = 0; at < job.lanes; at++) lanes[at] = Lane{job.views + at, job.views + job.lanes, job.lanes};
@@ -134,7 +134,7 @@ TRUNKLINE_CALL void exercise(const Job &job, Group group) {
         Condition counted = {AT_LEAST, 2ull * round + 2};
         failed += bad(wait_unless_aborted(group, *lanes[0].main, slot_of(job, COUNTER), counted, budget, value));
         failed += value < 2ull * round + 2;
-        // Each thread for itself.
+        // Each thread separately.
         failed += bad(trunkline::signal(channel, signal, budget, done.last));
         failed += bad(put(channel, bytes, none, budget, done)) + bad(wait_local(channel, done, budget));
         failed += bad(flush(group, channel, budget));

@@ -1,4 +1,5 @@
-// A program that waits for what never comes: on a queue, and for a signal. With an argument its wait is its last; else it tells how that ended.
+// A program that waits for an event that never happens: on a queue, and for a signal. With an argument the timeout ends the program;
+// otherwise it prints how the wait ended.
 #include <stdio.h>
 #include <string.h>
 

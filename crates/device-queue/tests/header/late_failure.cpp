@@ -1,12 +1,12 @@
-// A program that waits for a signal, of one rank and of two together: it comes, and then the slot fails, both after the wait has looked whether
-// it is there and before it looks whether the slot has failed. Tells how each wait ended, and what it found.
+// A program that waits for a signal, of one rank and of two together. The signal arrives, and then the slot fails, both after the wait has
+// read the value and before it reads the error word. Prints how each wait ended, and the value.
 #include <stdio.h>
 #include <string.h>
 
 static unsigned long long slots[4];
 static bool is_still_to_come;
 
-// What another rank does meanwhile: the value is raised, then the error word is set.
+// Another rank's actions meanwhile: the value is raised, then the error word is set.
 static void meanwhile(const char *step) {
     if (!is_still_to_come || strcmp(step, "looked") != 0) return;
     is_still_to_come = false;
@@ -41,7 +41,7 @@ int main() {
     how = look_at_signals(window, 0, 1, found = 0);
     printf("%u %llu\n", how.kind, (unsigned long long)found);
 
-    // What fails without it is told.
+    // A failure without the signal is reported.
     begin();
     slots[1] = 7;
     is_still_to_come = false;

@@ -1,6 +1,6 @@
-// A program whose threads run in lockstep, as lanes of a wavefront, over a queue that has room for few of them. Arguments: which operation, and "rule" (no
-// second lane enters a loop in which lanes wait for each other) or "hang" (whether they come to an end). Tells how many operations went well, and
-// how many entries were posted.
+// A program whose threads run in lockstep, as lanes of a wavefront, over a queue with room for few of them. Arguments: the operation, and
+// "rule" (no second lane enters a loop in which lanes wait for each other) or "hang" (whether all lanes end). Prints the number of
+// successful operations, and the number of posted entries.
 #include "wavefront.h"
 
 #include "trunkline/device.h"
@@ -29,7 +29,7 @@ static const char *operation;
 static u32 went_well, passes;
 static bool has_outsider;
 
-// The engine, and the NIC: all that was submitted has completed.
+// The engine, and the NIC: all submitted entries have completed.
 static void complete() {
     passes += 1;
     // A thread of another wavefront, which had reserved the first place, publishes it late.

@@ -6,7 +6,7 @@
 
 namespace tests {
 
-// Memory here and there, by keys and addresses; the slots are the peer's and, as one process is both here, our own.
+// Local and remote memory, by keys and addresses. The slots are the peer's and also local, as both ends are this process.
 struct NicJob {
     const trunkline::mlx5::QueuePair *main;
     const trunkline::mlx5::QueuePair *companion;

@@ -1,5 +1,5 @@
-//! Two worlds with the same queues: in one the producer is the Rust core, in the other the header. The engine of both is the core's.
-//! What an act has as arguments is written once for both sides, here and in `fixture.cpp`.
+//! Two worlds with the same queues: in one the producer is the Rust core, in the other the header. The engine of both is the core's. The
+//! arguments of an act are defined once for both sides, here and in `fixture.cpp`.
 
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -34,7 +34,7 @@ pub(crate) enum Mode {
     Device,
 }
 
-/// What a pair of worlds is made of.
+/// The parameters of a pair of worlds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) mode: Mode,
@@ -44,7 +44,7 @@ pub(crate) struct Plan {
     pub(crate) checked: bool,
 }
 
-/// Executes at once, on words of signals and counters; all else is done by saying so.
+/// Executes at once, on words of signals and counters. Other jobs only report success.
 struct Executor {
     slots: HeapWords,
     fails: Option<(u32, u64)>,
@@ -101,7 +101,7 @@ impl CompanionDirectory<HeapWords> for Table {
     }
 }
 
-/// One of the two worlds: queues, the engine and what it executes on.
+/// One of the two worlds: queues, the engine and its memory.
 pub(crate) struct World {
     pub(crate) page: BellPage<HeapWords>,
     pub(crate) queues: Vec<DeviceQueue<HeapWords>>,
@@ -145,22 +145,22 @@ impl World {
         Self { page, queues, slots, channel, group, drain: RefCell::new(drain), executor }
     }
 
-    /// The engine's turn; how many jobs began.
+    /// Runs the engine once. Returns the number of jobs that began.
     pub(crate) fn pass(&self) -> u32 {
         self.drain.borrow_mut().run_pass(&mut *self.executor.borrow_mut()).begun
     }
 
-    /// How many entries of a queue have completed.
+    /// Returns the number of completed entries of a queue.
     pub(crate) fn completed(&self, queue: u32) -> u64 {
         self.drain.borrow().queue_progress(queue).unwrap().completed
     }
 
-    /// An entry of this queue fails.
+    /// Fails an entry of this queue.
     pub(crate) fn fail(&self, queue: u32, index: u64) {
         self.executor.borrow_mut().fails = Some((queue, index));
     }
 
-    /// The host makes companions, or says that it will not.
+    /// The host creates companions, or refuses them.
     pub(crate) fn answer(&self, is_refused: bool) -> Option<u32> {
         let mut drain = self.drain.borrow_mut();
         let asked = drain.asked_companion()?;
@@ -180,7 +180,7 @@ pub(crate) struct Pair<'f> {
     pub(crate) rust: World,
     pub(crate) header: World,
     pub(crate) twin: Twin<'f>,
-    /// What a device has in its own memory, for each queue.
+    /// The words that a device has in its own memory, for each queue.
     own: Vec<(HeapWords, HeapWords)>,
 }
 
@@ -211,7 +211,7 @@ pub(crate) fn views(world: &World, own: &[(HeapWords, HeapWords)]) -> Vec<QueueV
     world.queues.iter().zip(own.map(Some).chain(std::iter::repeat(None))).map(view).collect()
 }
 
-/// What a device has in its own memory for a queue.
+/// The words that a device has in its own memory for a queue.
 pub(crate) fn own(first: u64) -> (HeapWords, HeapWords) {
     let words = allocate_words(WORDS_BYTES);
     for (at, word) in DeviceWords::initial_words(first).iter().enumerate() {
@@ -229,7 +229,7 @@ impl<'f> Pair<'f> {
         };
         let views = views(&header, &own);
         assert!(views.iter().all(|view| fixture.is_usable(view)));
-        // What a device shares with the host, or the host's engine changes.
+        // Memory that a device shares with the host, or that the host's engine changes.
         let queues =
             header.queues.iter().map(|queue| (address(queue.as_memory()), queue.as_memory().byte_len()));
         let shared = [
@@ -253,7 +253,7 @@ impl<'f> Pair<'f> {
         }
     }
 
-    /// Fails unless all words of both are the same, those apart that a device has elsewhere.
+    /// Fails unless all words of both worlds are equal, except for those that a device has elsewhere.
     pub(crate) fn compare(&self) {
         for number in 0..self.header.queues.len() {
             let (ours, theirs) = (&self.rust.queues[number], &self.header.queues[number]);

@@ -1,8 +1,8 @@
-// A wavefront of the host: its lanes run in lockstep, one processor for all of them. A lane that has left a loop stands still until all lanes that are in
-// it have left it, as a GPU of AMD masks it. A second lane that enters a loop in which lanes wait for each other ends the program, unless it is told
-// not to; then it is seen whether the lanes hang.
+// A wavefront of the host: its lanes run in lockstep, on one processor. A lane that has left a loop is stopped until all lanes in the loop
+// have left it, as a GPU of AMD masks it. A second lane that enters a loop in which lanes wait for each other ends the program. That check
+// can be switched off; then the test observes whether the lanes hang.
 //
-// To be included before the device header. Each lane has a stack of its own and gives the processor away where the header says so.
+// Include it before the device header. Each lane has a stack of its own, and yields the processor at the points that the header names.
 #ifndef TRUNKLINE_TESTS_WAVEFRONT_H
 #define TRUNKLINE_TESTS_WAVEFRONT_H
 
@@ -37,7 +37,8 @@ static void stop_at(At at) {
     swapcontext(&lanes[running].context, &scheduler);
 }
 
-// Whether lanes wait for each other there. Where a group meets all lanes come together, and the last one lets the others go on before it waits.
+// Whether lanes wait for each other in this loop. Where a group meets, all lanes arrive together, and the last one releases the others
+// before it waits.
 static bool is_exclusive(const char *loop) { return strcmp(loop, "meet") != 0; }
 
 static void enter(const char *loop) {
@@ -86,7 +87,7 @@ static bool have_ended_turn(unsigned long long of) {
     return true;
 }
 
-// Lets those go on for which all has come together.
+// Lets lanes run on that enter a loop or begin turns, or whose loop or turn all lanes have ended.
 static void release() {
     bool goes_on[LANES];
     unsigned long long begin = 0;
@@ -102,7 +103,7 @@ static void release() {
     }
 }
 
-// Runs a kernel on all lanes, and `between` after each pass over them; false: they hang.
+// Runs a kernel on all lanes, and `between` after each pass over them. Returns false if they hang.
 static bool run(void (*of_lane)(unsigned lane), void (*between)()) {
     kernel = of_lane;
     for (LaneState &lane : lanes) {

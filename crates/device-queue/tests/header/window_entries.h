@@ -1,11 +1,12 @@
-// The kernels of window_kernels.h as kernels of a GPU, of one block, and what else tests of windows on a GPU start (crates/trunkline/tests/api/gpu_windows.rs). Compiled
-// by NVRTC when a test starts, and for threads of the host, which play a GPU there.
+// The kernels of window_kernels.h as kernels of a GPU, of one block, and other kernels for tests of windows on a GPU
+// (crates/trunkline/tests/api/gpu_windows.rs). NVRTC compiles them when a test starts. They are also compiled for threads of the host,
+// which stand in for a GPU there.
 #ifndef TRUNKLINE_TESTS_WINDOW_ENTRIES_H
 #define TRUNKLINE_TESTS_WINDOW_ENTRIES_H
 
 namespace tests {
 
-// What a kernel is given, as words by value.
+// The arguments of a kernel, as words by value.
 struct WindowJob {
     Window window;
     u64 *memory;   // the rank's own numbers, tokens or cells
@@ -32,7 +33,7 @@ TRUNKLINE_CALL u64 window_signal(const WindowJob &job, Kernel &kernel) {
     signal(kernel, (u32)job.count, 0);
     return flush(kernel).kind;
 }
-// Puts to rank `count` until that goes wrong, and says how: its kind, and whether it was late.
+// Puts to rank `count` until a put fails. Stores the kind of the failure, and whether it was late.
 TRUNKLINE_CALL u64 window_put(const WindowJob &job, Kernel &kernel) {
     while (is_good(kernel)) {
         put(kernel, (u32)job.count, 0, 0, 8, along_signal(0));
@@ -40,13 +41,14 @@ TRUNKLINE_CALL u64 window_put(const WindowJob &job, Kernel &kernel) {
     }
     return kernel.how.kind;
 }
-// Puts to rank `count`, so often and so many bytes, each from the first half of the window to the same place of the second one, with signal 0; and ends.
+// Puts to rank `count`, with the given number and length, each from the first half of the window to the same place of the second one, with
+// signal 0.
 TRUNKLINE_CALL u64 window_leave(const WindowJob &job, Kernel &kernel) {
     for (u64 nth = 0; nth < job.first; nth++)
         put(kernel, (u32)job.count, kernel.window->bytes / 2 + nth * job.steps, nth * job.steps, job.steps, along_signal(0));
     return kernel.how.kind;
 }
-// Gets what rank `count` has from 0 on, and writes how many words are not `first` times their number.
+// Gets the bytes of rank `count` from 0 on. Stores the number of words that are not `first` times their index.
 TRUNKLINE_CALL u64 window_get(const WindowJob &job, Kernel &kernel) {
     Put done;
     u64 half = kernel.window->bytes / 2, wrong = 0;
@@ -55,7 +57,8 @@ TRUNKLINE_CALL u64 window_get(const WindowJob &job, Kernel &kernel) {
     for (u64 at = 0; at < half / 8; at++) wrong += sys_load((const u64 *)data(kernel, half) + at) != at * job.first;
     return wrong;
 }
-// Adds 1 to the second word of rank `count`, `first` times. Each time it puts the number to its own part by value, gets it from there, and looks.
+// Adds 1 to the second word of rank `count`, `first` times. Each time it puts the number to its own part by value, gets it from there, and
+// checks it.
 TRUNKLINE_CALL u64 window_change(const WindowJob &job, Kernel &kernel) {
     const Window &window = *kernel.window;
     for (u64 nth = 1; nth <= job.first; nth++) {

@@ -6,7 +6,7 @@
 
 using namespace trunkline;
 
-// What a thread is given.
+// The arguments of a thread.
 struct Launch {
     const Window *window;
     u32 channel;
@@ -38,7 +38,7 @@ unsigned window_layout(u64 *out) {
     return count;
 }
 
-// One thread of a kernel; how it went, or how much of `use_window` did not.
+// Runs one thread of a kernel. Returns how it ended, or the number of failed steps of `use_window`.
 u64 window_run(const Launch *launch, unsigned rank) {
     Meeting meeting = launch->threads == 1 ? MEET_ALONE : MEET_COUNT;
     Group group = group_of(group_words(*launch->window, launch->channel), rank, launch->threads, meeting);

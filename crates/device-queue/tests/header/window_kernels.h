@@ -17,19 +17,19 @@ struct Add {
 TRUNKLINE_CALL Wait ring_sum(Kernel &kernel, u64 *numbers, u64 count) {
     u32 me = rank(kernel), last = ranks(kernel) - 1;
     u32 before = (me + last) % ranks(kernel), next = (me + 1) % ranks(kernel);
-    // Sums of more and more ranks run from the first rank to the last one ...
+    // The sums of the first ranks are sent from the first rank to the last one ...
     if (me == 0) send(kernel, next, numbers, 8 * count);
     else if (me < last) reduce_forward(kernel, before, next, numbers, count, Add{});
     else reduce(kernel, before, numbers, count, Add{});
-    // ... and the whole goes around once more.
+    // ... and the total is sent around once more.
     if (me == last) send(kernel, next, numbers, 8 * count);
     else if (me + 1 == last) recv(kernel, before, numbers, 8 * count);
     else forward(kernel, before, next, numbers, 8 * count);
     return flush(kernel);
 }
 
-// Tokens go to the experts that they are routed to, and come back changed. The window has rows for each rank: to send from, to receive into, and
-// for what comes back.
+// Tokens are sent to the experts that they are routed to, and return changed. The window has rows for each rank: to send from, to receive
+// into, and for the returned tokens.
 constexpr u64 TOKEN_WORDS = 16;
 constexpr u64 TOKEN_BYTES = 8 * TOKEN_WORDS;
 constexpr u32 SENT = 0;
@@ -39,7 +39,7 @@ struct Tokens {
     u64 count;
 };
 
-// Copies the tokens of an expert to a place of the window, or from there; how many they are.
+// Copies the tokens of an expert to a place of the window, or from there. Returns their number.
 TRUNKLINE_CALL u64 copy_routed(Kernel &kernel, const Tokens &tokens, u32 expert, u64 at, bool out) {
     u64 nth = 0;
     for (u64 *token = tokens.first; token < tokens.first + tokens.count * TOKEN_WORDS; token += TOKEN_WORDS) {
@@ -50,7 +50,7 @@ TRUNKLINE_CALL u64 copy_routed(Kernel &kernel, const Tokens &tokens, u32 expert,
     return nth;
 }
 
-// What an expert does with tokens.
+// The expert's operation on tokens.
 TRUNKLINE_CALL void change(Kernel &kernel, u64 at, u64 count) {
     u64 *words = (u64 *)data(kernel, at);
     for (u64 nth = kernel.group.rank; nth < count * TOKEN_WORDS; nth += kernel.group.size)
@@ -63,7 +63,7 @@ TRUNKLINE_CALL Wait dispatch(Kernel &kernel, const Tokens &tokens) {
     u64 to = 0, in = size * row, back = 2 * in;
     for (u32 expert = 0; expert < size; expert++) {
         u64 count = copy_routed(kernel, tokens, expert, to + expert * row, true);
-        // How many nobody knows before: the number comes as the value of the signal.
+        // The number of tokens is not known before: it arrives as the value of the signal.
         put(kernel, expert, in + me * row, to + expert * row, count * TOKEN_BYTES, along_signal(SENT, count + 1));
     }
     for (u32 by = 0; by < size; by++) {
@@ -71,10 +71,10 @@ TRUNKLINE_CALL Wait dispatch(Kernel &kernel, const Tokens &tokens) {
         change(kernel, in + by * row, came - 1);
         put(kernel, by, back + me * row, in + by * row, (came - 1) * TOKEN_BYTES, nothing_along());
     }
-    barrier(kernel, 0);  // all have done so: what is for this rank is there
+    barrier(kernel, 0);  // all ranks have sent: the tokens for this rank have arrived
     for (u32 expert = 0; expert < size && is_good(kernel); expert++)
         copy_routed(kernel, tokens, expert, back + expert * row, false);
-    return barrier(kernel, 0);  // and has read it
+    return barrier(kernel, 0);  // and have read them
 }
 
 // Heat along a rod: words 0 and 1 of the window are this rank's ends; from word 2 on halos, for each of two steps the left and the right one.
@@ -92,9 +92,9 @@ TRUNKLINE_CALL Wait halo(Kernel &kernel, double *cells, u64 count, u64 first, u6
     double *words = (double *)data(kernel, 0);
     for (u64 step = first; step < first + steps; step++) {
         u64 turn = 2 + 2 * (step % 2);
-        flush(kernel);  // the ends of the last step are on their way
+        flush(kernel);  // the ends of the last step are in flight
         if (leads) words[0] = cells[0], words[1] = cells[count - 1];
-        // My first cell is the right halo of the rank on the left, and so on.
+        // The first cell of this rank is the right halo of the rank on the left, and so on.
         if (has_left) put(kernel, me - 1, 8 * (turn + 1), 0, 8, along_signal(0));
         if (has_right) put(kernel, me + 1, 8 * turn, 8, 8, along_signal(0));
         if (has_left) wait_signal(kernel, me - 1, 0, step + 1);
@@ -105,11 +105,12 @@ TRUNKLINE_CALL Wait halo(Kernel &kernel, double *cells, u64 count, u64 first, u6
     return flush(kernel);
 }
 
-// What the three do not use. The window has two signals and a counter at least; with itself as its peer a rank hears at once.
+// Operations that the three programs do not use. The window has two signals and a counter at least. With the rank itself as its peer,
+// results arrive at once.
 TRUNKLINE_CALL u64 use_window(Kernel &kernel) {
     u32 me = rank(kernel), size = ranks(kernel);
     u64 failed = 0, found = 0;
-    // What is read without the others is read by the leader, before it goes on: it may reset it then.
+    // Only the leader reads a value without the others, before it continues: it may then reset it.
     bool leads = is_leader(kernel.group);
     Put done;
     u64 *words = (u64 *)data(kernel, 0);
@@ -125,11 +126,11 @@ TRUNKLINE_CALL u64 use_window(Kernel &kernel) {
     failed += take_signal(kernel, me, 1, 1, found).kind != GOOD || found != 1 || (leads && read_signal(kernel, me, 1) != 0);
     failed += put(kernel, me, 0, 0, 0, along_counter(0)).kind != GOOD || wait_counter(kernel, 0, 1, found).kind != GOOD;
     failed += reset_counter(kernel, 0, found).kind != GOOD;
-    // More than a write's own entry has room for.
+    // More than the entry of a WRITE has room for.
     u64 much = (1ull << 32) + 5;
     failed += put(kernel, me, 0, 0, 0, along_counter(0, much)).kind != GOOD || wait_counter(kernel, 0, 1, found).kind != GOOD || found != much;
     failed += reset_counter(kernel, 0, found).kind != GOOD;
-    // What there is not is refused, and everything after it until the program says that it knows.
+    // An unknown item is refused, and so is each later call until the program clears the failure.
     u64 end = kernel.window->bytes;
     Wait refused[] = {
         put(kernel, size, 0, 0, 8, nothing_along()), (kernel.how = good(), put(kernel, me, end - 7, 0, 8, nothing_along())),
