@@ -1,5 +1,5 @@
-//! Atomics on words of any rank, its own included. Each word has one executor, the rank that has it or its NIC, so they are atomic
-//! among each other whoever asks, and with what that rank does by the methods here. A word is for atomics or for signals, not both.
+//! Atomics on words of any rank, its own included. Each word has one executor: the rank that holds it, or that rank's
+//! NIC. So atomics of all ranks are atomic among each other. A word is for atomics or for signals, not for both.
 
 use trunkline_engine::rma::FetchHandle;
 use trunkline_proto::rma::atomic::{AtomicAction, TypedAtomic};
@@ -12,26 +12,26 @@ use crate::shared_world::HEAP;
 use crate::symmetric::ElementPlace;
 use crate::word::{Integer, Word};
 
-/// What an atomic does to a word whose former value it brings back. See [`Context::fetch_nbi`].
+/// An atomic that returns the former value of its word; see [`Context::fetch_nbi`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FetchOp<T> {
-    /// Reads it.
+    /// Reads the word.
     Fetch,
-    /// Replaces it.
+    /// Replaces the word.
     Swap(T),
-    /// Adds to it; whole numbers wrap.
+    /// Adds to the word; integers wrap.
     Add(T),
-    /// Keeps the bits that this has. Whole numbers only, like all that follow.
+    /// Bitwise AND with the word. Integers only, as are the following ones.
     And(T),
-    /// Sets the bits that this has.
+    /// Bitwise OR with the word.
     Or(T),
-    /// Turns the bits that this has.
+    /// Bitwise XOR with the word.
     Xor(T),
-    /// Replaces it by `swap` if it is `expect`.
+    /// Replaces the word by `swap` if it equals `expect`.
     CompareSwap {
-        /// What it must be.
+        /// The expected value.
         expect: T,
-        /// What it becomes.
+        /// The new value.
         swap: T,
     },
 }
@@ -52,14 +52,14 @@ impl<T: Word> FetchOp<T> {
     }
 }
 
-/// The word at an offset of the heap, which is aligned as allocations and elements are.
+/// Returns the word at an offset of a heap. Allocations and elements are aligned, so their words are, too.
 pub(crate) fn word_at<T: Word>(heap: u8, offset: u64) -> Result<word::SymmetricWord, Error> {
     word::SymmetricWord::new(heap, offset, T::TYPE.word_width())
         .map_err(|_| Error::Argument("no word can be there"))
 }
 
 impl Context {
-    /// Executes an atomic, or asks a rank to. What it was, if it is known at once.
+    /// Executes an atomic here, or posts it. Returns the former value if it is executed here, else a handle for it.
     fn begin_atomic<T: Word>(
         &self,
         rank: usize,
@@ -105,14 +105,17 @@ impl Context {
         at: ElementPlace<'_, T>,
         action: AtomicAction,
     ) -> Result<(), Error> {
-        // Its answer is for a quiet.
+        // The handle is not needed: a quiet completes the atomic.
         self.begin_atomic(rank, at, action, false).map(drop)
     }
 
-    /// Asks for an atomic, and lets its value come later: up to 64 of a context may be on their way.
+    /// Posts an atomic, and returns without its value. Up to 64 values of a context may be outstanding.
+    /// [`PendingFetch::wait`] and [`PendingFetch::poll`] return the value; a quiet does not return it. OpenSHMEM's
+    /// counterparts are the `shmem_atomic_fetch_*_nbi` calls.
     ///
     /// # Errors
-    /// As [`put`](Self::put); [`Error::Argument`] if there are 64, or there is no such atomic on the type.
+    /// As [`put`](Self::put); [`Error::Argument`] if 64 values are outstanding, or the type does not support the
+    /// operation.
     pub fn fetch_nbi<'a, T: Word>(
         &self,
         rank: usize,
@@ -124,15 +127,17 @@ impl Context {
         Ok(PendingFetch::new(self, begun))
     }
 
-    /// Reads a word, whole.
+    /// Reads a word of a rank, whole. Returns when the value has arrived. OpenSHMEM's counterpart is
+    /// `shmem_atomic_fetch`.
     ///
     /// # Errors
-    /// As [`put`](Self::put), and so all of these.
+    /// As [`put`](Self::put).
     pub fn fetch<'a, T: Word>(&self, rank: usize, at: impl Into<ElementPlace<'a, T>>) -> Result<T, Error> {
         self.fetch_atomic(rank, at.into(), AtomicAction::Fetch)
     }
 
-    /// Replaces a word; complete after a quiet.
+    /// Replaces a word of a rank. Returns when it is posted; complete after a [`quiet`](Self::quiet). OpenSHMEM's counterpart
+    /// is `shmem_atomic_set`.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -145,7 +150,7 @@ impl Context {
         self.post_atomic(rank, at.into(), AtomicAction::Set(value.to_word()))
     }
 
-    /// Replaces a word; what it was.
+    /// Replaces a word of a rank, and returns its former value. OpenSHMEM's counterpart is `shmem_atomic_swap`.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -158,7 +163,8 @@ impl Context {
         self.fetch_atomic(rank, at.into(), AtomicAction::Set(value.to_word()))
     }
 
-    /// Replaces a word by `swap` if it is `expect`; what it was.
+    /// Replaces a word of a rank by `swap` if it equals `expect`, and returns its former value. OpenSHMEM's
+    /// counterpart is `shmem_atomic_compare_swap`.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -174,7 +180,8 @@ impl Context {
         self.fetch_atomic(rank, at.into(), AtomicAction::CompareSwap { expect, swap })
     }
 
-    /// Adds 1 to a word, wrapping; complete after a quiet.
+    /// Adds 1 to a word of a rank, wrapping. Returns when it is posted; complete after a [`quiet`](Self::quiet). OpenSHMEM's
+    /// counterpart is `shmem_atomic_inc`.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -182,7 +189,8 @@ impl Context {
         self.post_atomic(rank, at.into(), AtomicAction::Add(T::ONE.to_word()))
     }
 
-    /// Adds 1 to a word, wrapping; what it was.
+    /// Adds 1 to a word of a rank, wrapping, and returns its former value. OpenSHMEM's counterpart is
+    /// `shmem_atomic_fetch_inc`.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -195,11 +203,13 @@ impl Context {
     }
 }
 
-/// Those that exist with and without the value that was there.
+/// Defines the operations that exist with and without the former value.
 macro_rules! both {
     ($($plain:ident, $fetching:ident, $action:ident, $does:literal;)*) => {
         impl Context {$(
             #[doc = concat!($does, "; complete after a quiet.")]
+            ///
+            /// Returns when it is posted. OpenSHMEM's counterparts are the `shmem_atomic_*` calls without `fetch`.
             ///
             /// # Errors
             /// As [`put`](Self::put).
@@ -213,6 +223,9 @@ macro_rules! both {
             }
 
             #[doc = concat!($does, "; what it was.")]
+            ///
+            /// Returns when the former value of the word has arrived. OpenSHMEM's counterparts are the
+            /// `shmem_atomic_fetch_*` calls.
             ///
             /// # Errors
             /// As [`put`](Self::put).

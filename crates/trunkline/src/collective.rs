@@ -1,5 +1,5 @@
-//! What all ranks do together: barriers, memory, and two simple ways to hand data round. Each rank makes the same calls in the
-//! same order; each call begins with a look that the others make it, too.
+//! The collective calls of a world: barriers, allocation of symmetric memory, broadcast and all-gather. Each rank
+//! makes the same calls in the same order; each call checks first that the others make it, too.
 
 use bytemuck::Pod;
 use trunkline_proto::ranges::rounded_size;
@@ -11,12 +11,12 @@ use crate::signal::{ExpectedRanks, SignalOp};
 use crate::symmetric::{Symmetric, SymmetricSlice};
 use crate::world::World;
 
-/// Rounds of a barrier: as many as the number of ranks has bits.
+/// Rounds of a barrier at most: one per bit of the largest number of ranks.
 const ROUNDS_MAX: u32 = 16;
 const _: () = assert!(ROUNDS_MAX as u64 * 16 <= WORDS);
 const _: () = assert!(trunkline_bootstrap::RANKS_MAX <= 1 << ROUNDS_MAX);
 
-/// A collective call, with what must be the same on all ranks.
+/// A collective call, with the arguments that must be equal on all ranks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CollectiveCall {
     Barrier,
@@ -29,7 +29,7 @@ pub(crate) enum CollectiveCall {
 }
 
 impl CollectiveCall {
-    /// A short name of it: FNV-1a of its parts.
+    /// Hashes the call and its arguments with FNV-1a, so that ranks compare 32 bits.
     fn to_digest(self) -> u32 {
         let parts = match self {
             Self::Barrier => [1, 0, 0],
@@ -48,11 +48,15 @@ impl CollectiveCall {
 }
 
 impl World {
-    /// Waits until all ranks have come here, in as many rounds as their number has bits: in round k each signals the rank 2^k
-    /// after it. The word holds which meeting it is and what the rank calls, so that no word has to be cleared, and there are two of
-    /// them in turns: a rank is at most one meeting ahead of who has not looked yet.
+    /// Waits until all ranks have reached this call: a dissemination barrier. In round k each rank signals the rank
+    /// 2^k after it.
     ///
-    /// It needs all ranks, so the death of any that this one signals or hears ends it; but who finishes leaves as soon as it may.
+    /// The word of a round contains the number of the barrier and the digest of the call, so no word has to be
+    /// cleared. Two words per round alternate, because a rank is at most one barrier ahead of a rank that has not
+    /// read its word yet.
+    ///
+    /// Every rank is needed, so the death of any partner of this rank ends the wait. In a finish only the rank that
+    /// signals this one counts, because other partners may already have left.
     pub(crate) fn synchronize_ranks(&self, call: CollectiveCall) -> Result<(), Error> {
         let rank = self.rank();
         let size = self.size();
@@ -77,7 +81,8 @@ impl World {
                 (now >> 32 == u64::from(meeting)).then_some(now as u32)
             })?;
             if theirs != digest {
-                // The others are to see it, too, and what this rank has begun goes on with its calls only.
+                // The signal for the next rank must leave before this call fails: afterwards only calls of this rank
+                // would send it.
                 let _ = self.quiet();
                 return Err(Error::Differ { rank: from });
             }
@@ -85,17 +90,19 @@ impl World {
         Ok(())
     }
 
-    /// Waits until all ranks have come here, and all that they have begun by their worlds (not by contexts of their own) is
-    /// complete.
+    /// Waits until all ranks have called it, and all operations that they began by their worlds are complete.
+    /// Operations of other contexts are not included. OpenSHMEM's counterpart is `shmem_barrier_all`.
     ///
     /// # Errors
-    /// As [`quiet`](crate::Context::quiet); [`Error::Gone`], [`Error::Differ`].
+    /// - [`Error::Failed`]: as [`quiet`](crate::Context::quiet).
+    /// - [`Error::Gone`]: a rank has ended.
+    /// - [`Error::Differ`]: a rank makes another collective call.
     pub fn barrier(&self) -> Result<(), Error> {
         self.quiet()?;
         self.synchronize_ranks(CollectiveCall::Barrier)
     }
 
-    /// Waits until all ranks have come here, and for nothing else.
+    /// Waits until all ranks have called it. It completes no operations. OpenSHMEM's counterpart is `shmem_sync_all`.
     ///
     /// # Errors
     /// [`Error::Gone`], [`Error::Differ`].
@@ -103,12 +110,14 @@ impl World {
         self.synchronize_ranks(CollectiveCall::Sync)
     }
 
-    /// Memory for `len` elements on each rank, all bytes zero. All ranks call it with the same number, and it comes back when all
-    /// have.
+    /// Allocates a symmetric object of `len` elements on each rank, with all bytes zero. All ranks call it with the
+    /// same type and length; it returns when all have. OpenSHMEM's counterpart is `shmem_calloc`.
     ///
     /// # Errors
-    /// [`Error::Heap`] if the symmetric heap has no room, on all ranks; [`Error::Allocate`] if this rank has no memory for its tables, where the
-    /// others return [`Error::Differ`]; [`Error::Gone`].
+    /// - [`Error::Heap`], on all ranks: the symmetric heap has no room.
+    /// - [`Error::Allocate`]: this rank has no memory for its tables. The other ranks return [`Error::Differ`].
+    /// - [`Error::Argument`]: the elements have no bytes, or an alignment of more than 64.
+    /// - [`Error::Gone`], [`Error::Differ`]: as [`barrier`](Self::barrier).
     pub fn alloc<T: Pod>(&self, len: usize) -> Result<SymmetricSlice<T>, Error> {
         let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
         let bytes =
@@ -117,7 +126,8 @@ impl World {
             bytes.ok_or(Error::Argument("elements have 1 byte at least, and are aligned to at most 64"))?;
         let reserved = self.ranges.borrow_mut().reserve_gap();
         if let Err(lack) = reserved {
-            // The others need not wait for this rank.
+            // This rank still meets the others, with an offset that no rank can have, so that they fail instead of
+            // waiting for it.
             let _ = self.synchronize_ranks(CollectiveCall::Alloc { offset: u64::MAX, bytes });
             return Err(Error::Allocate(lack));
         }
@@ -129,14 +139,14 @@ impl World {
             return Err(Error::Heap { asked: bytes, free, size });
         };
         let slice = SymmetricSlice::new(self.shared_world().heap.clone(), offset, len);
-        // What was never taken is zero, and takes no memory before it is used.
+        // Memory that was never allocated is zero already, and untouched pages cost no memory.
         let used = fresh.saturating_sub(offset).div_ceil(size_of::<T>() as u64);
         slice.clear(len.min(used as usize));
         self.synchronize_ranks(CollectiveCall::Alloc { offset, bytes })?;
         Ok(slice)
     }
 
-    /// Memory for one value on each rank, as [`alloc`](Self::alloc).
+    /// Allocates one value on each rank, as [`alloc`](Self::alloc) does.
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
@@ -144,11 +154,12 @@ impl World {
         Ok(Symmetric::new(self.alloc(1)?))
     }
 
-    /// Gives memory back, on all ranks, once all have called it and all that they have begun by their worlds is complete. What contexts of
-    /// their own have begun must be.
+    /// Frees a symmetric object on all ranks. All ranks call it; it returns when all have, and when all operations
+    /// that they began by their worlds are complete. Operations of other contexts on the object must be complete
+    /// before. OpenSHMEM's counterpart is `shmem_free`.
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier).
+    /// As [`barrier`](Self::barrier); [`Error::Argument`] if the object belongs to another world.
     pub fn free<T: Pod>(&self, slice: SymmetricSlice<T>) -> Result<(), Error> {
         if !slice.is_in(&self.shared_world().heap) {
             return Err(Error::Argument("the symmetric object is of another world"));
@@ -162,7 +173,7 @@ impl World {
         Ok(())
     }
 
-    /// The same of one value.
+    /// Frees a symmetric value on all ranks, as [`free`](Self::free) does.
     ///
     /// # Errors
     /// As [`free`](Self::free).
@@ -170,11 +181,14 @@ impl World {
         self.free(value.into_slice())
     }
 
-    /// Gives the elements of one rank to all: afterwards each has in `slice` what `root` has there. A barrier before and behind; no
-    /// tree, so it is meant for a few ranks or little data.
+    /// Copies the elements of `root` to all ranks: afterwards `slice` has the same elements everywhere. All ranks
+    /// call it. It begins and ends with a barrier.
+    ///
+    /// The root puts to each other rank by itself, without a tree, so the call is meant for few ranks or little data.
+    /// OpenSHMEM's counterpart is `shmem_broadcast`.
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier).
+    /// As [`barrier`](Self::barrier); [`Error::NoRank`].
     pub fn broadcast<T: Pod>(&self, root: usize, slice: &SymmetricSlice<T>) -> Result<(), Error> {
         self.member_id(root)?;
         self.quiet()?;
@@ -187,8 +201,9 @@ impl World {
         self.barrier()
     }
 
-    /// Gives the elements of each rank to all: afterwards `all` holds `mine` of rank 0, then of rank 1, and so on. A barrier before
-    /// and behind, and a put to each other rank.
+    /// Gathers the elements of all ranks at all ranks: afterwards `all` has `mine` of rank 0, then of rank 1, and so
+    /// on. All ranks call it with equally many elements. It begins and ends with a barrier, and each rank puts to
+    /// each other rank. OpenSHMEM's counterpart is `shmem_fcollect`.
     ///
     /// # Errors
     /// As [`barrier`](Self::barrier); [`Error::Range`] if `all` is too short.

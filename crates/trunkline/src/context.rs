@@ -1,4 +1,5 @@
-//! A context: what a thread begins. Puts, gets, fences and quiets; atomics, signals and strided transfers are in files of their own.
+//! A context: the stream of operations of a thread. This file has puts, gets, fences and quiets; atomics, signals and
+//! strided transfers are in files of their own.
 
 use std::sync::Arc;
 
@@ -11,20 +12,27 @@ use crate::pending::FetchTable;
 use crate::shared_world::{HEAP, SharedWorld, heap_address};
 use crate::symmetric::ElementPlace;
 
-/// A stream of operations: puts, gets, atomics and signals that one thread begins, and waits for together.
+/// A stream of operations: puts, gets, atomics and signals that one thread begins and completes together. OpenSHMEM's
+/// counterpart is a private context (`SHMEM_CTX_PRIVATE`).
 ///
-/// A [`World`](crate::World) has one; threads make their own with [`World::context`](crate::World::context), and share nothing
-/// then. What different contexts begin is in no order, and a [`quiet`](Self::quiet) of one waits for nothing of another.
+/// A [`World`](crate::World) has a context. Further threads create their own with
+/// [`World::context`](crate::World::context). Operations of different contexts are not ordered, and a
+/// [`quiet`](Self::quiet) of one context does not wait for operations of another.
 ///
-/// All calls but those whose names end in `_nbi` (non-blocking, implicit: a quiet waits for them) come back when their local memory may
-/// be used again. What they wrote is at its target, and visible there, after a [`quiet`](Self::quiet), a
-/// [`barrier`](crate::World::barrier), or when a signal has come there that was sent after it. Every call that waits goes on
-/// with what others want of this rank, and ends with an error if the rank that it waits for is gone.
+/// # When calls return
 ///
-/// On the own rank an operation is done when its call comes back.
+/// - Calls return when their local memory may be used again. The exceptions have names that end in `_nbi`
+///   (non-blocking, implicit): their local memory may be used again after a quiet.
+/// - Written data has arrived at its target, and is visible there, after a [`quiet`](Self::quiet) or a
+///   [`barrier`](crate::World::barrier). It is visible to the target as well once a later signal of the same context
+///   is.
+/// - Every call that waits also serves the requests of other ranks. It returns an error if the rank that it waits for
+///   has ended.
+/// - Operations on this rank's own memory are complete when the call returns. The exception are atomics of 8 bytes
+///   where NICs execute them: those complete as on other ranks.
 pub struct Context {
     pub(crate) shared: Arc<SharedWorld>,
-    /// Its number among the contexts of the world.
+    /// The index of the context in the world's pool.
     number: usize,
     context: Arc<OneSidedContext>,
     pub(crate) fetches: FetchTable,
@@ -35,27 +43,27 @@ impl Context {
         Self { shared, number, context, fetches: FetchTable::default() }
     }
 
-    /// The calls over the fabric.
+    /// Returns the calls of this context over the fabric.
     #[inline]
     pub(crate) fn fabric_calls(&self) -> ContextCalls<'_, FetchTable> {
         self.shared.network.calls_on(&self.context, &self.fetches)
     }
 
-    /// This rank's number, from 0.
+    /// Returns the number of this rank, counted from 0.
     #[inline]
     #[must_use]
     pub fn rank(&self) -> usize {
         self.shared.rank
     }
 
-    /// Ranks of the world.
+    /// Returns the number of ranks of the world.
     #[inline]
     #[must_use]
     pub fn size(&self) -> usize {
         self.shared.size
     }
 
-    /// The rank as the engine calls it.
+    /// Checks a rank, and returns it as the engine's type.
     #[inline]
     pub(crate) fn member_id(&self, rank: usize) -> Result<u32, Error> {
         match u32::try_from(rank) {
@@ -64,7 +72,8 @@ impl Context {
         }
     }
 
-    /// Where elements begin, if they are an object's of this world.
+    /// Returns the offset of elements in the symmetric heap. Fails if the object belongs to another world, or does
+    /// not have `count` elements from there on.
     #[inline]
     pub(crate) fn heap_offset<T: Pod>(&self, place: ElementPlace<'_, T>, count: usize) -> Result<u64, Error> {
         if !place.symmetric_slice().is_in(&self.shared.heap) {
@@ -73,10 +82,19 @@ impl Context {
         place.checked_offset(count)
     }
 
-    /// Writes elements to a rank, from `to` on. `from` may be changed afterwards.
+    /// Writes elements to a rank, from `to` on. Returns when `from` may be changed; the elements are visible at the
+    /// target after a [`quiet`](Self::quiet). OpenSHMEM's counterpart is `shmem_put`.
+    ///
+    /// Puts of up to the NIC's inline limit are copied into the request. Longer ones are copied to a registered stage
+    /// of 256 KiB, for whose room the call may wait.
     ///
     /// # Errors
-    /// [`Error::Gone`], [`Error::Range`], [`Error::NoRank`], and [`Error::Failed`] of what was begun before.
+    /// - [`Error::NoRank`]: the world has no such rank.
+    /// - [`Error::Range`]: the object does not have the elements.
+    /// - [`Error::Argument`]: the object belongs to another world.
+    /// - [`Error::Gone`]: the rank has ended, or is unreachable.
+    /// - [`Error::Failed`]: an earlier operation of this context did not complete.
+    /// - [`Error::Engine`]: the engine has no resources for the operation.
     #[inline]
     pub fn put<'a, T: Pod>(
         &self,
@@ -96,8 +114,9 @@ impl Context {
         Ok(self.fabric_calls().put_copied(heap_address(member, offset), CopyFrom::Slice(bytes))?)
     }
 
-    /// The same from elements of this rank's part of a symmetric object, which are not copied: they must stay as they are until a
-    /// quiet.
+    /// Writes elements of this rank's part of a symmetric object to a rank, from `to` on, without a copy. Returns when
+    /// the put is posted; `from` must not change until a [`quiet`](Self::quiet). OpenSHMEM's counterpart is
+    /// `shmem_put_nbi`.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -119,7 +138,8 @@ impl Context {
         Ok(self.fabric_calls().put_registered(heap_address(member, to), from)?)
     }
 
-    /// Reads elements of a rank, from `from` on. They are there when it comes back.
+    /// Reads elements of a rank, from `from` on. Returns when they are in `into`. OpenSHMEM's counterpart is
+    /// `shmem_get`.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -134,7 +154,7 @@ impl Context {
         self.get_bytes(rank, offset, bytemuck::cast_slice_mut(into))
     }
 
-    /// One element of a rank.
+    /// Reads one element of a rank, and returns it. OpenSHMEM's counterpart is `shmem_g`.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -153,7 +173,8 @@ impl Context {
         Ok(self.fabric_calls().get_copied(heap_address(member, offset), CopyInto::Slice(bytes))?)
     }
 
-    /// Reads elements of a rank into this rank's part of a symmetric object. They are there after a quiet.
+    /// Reads elements of a rank into this rank's part of a symmetric object. Returns when it is posted; the elements have
+    /// arrived after a [`quiet`](Self::quiet). OpenSHMEM's counterpart is `shmem_get_nbi`.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -175,42 +196,46 @@ impl Context {
         Ok(self.fabric_calls().get_registered(heap_address(member, from), into)?)
     }
 
-    /// What this context begins from now on towards a rank comes there after what it has begun before towards that rank.
+    /// Orders operations towards the same rank: those that this context begins later arrive after those that it has
+    /// begun before. It does not wait, and does not order operations towards different ranks. OpenSHMEM's counterpart
+    /// is `shmem_ctx_fence`.
     ///
     /// # Errors
-    /// None today.
+    /// It does not fail today.
     pub fn fence(&self) -> Result<(), Error> {
         Ok(self.fabric_calls().fence()?)
     }
 
-    /// Waits until all that this context has begun is complete, and visible, where it was to go.
+    /// Waits until all operations of this context are complete, and visible at their targets. OpenSHMEM's counterpart
+    /// is `shmem_ctx_quiet`.
     ///
     /// # Errors
-    /// [`Error::Failed`]: something is not, and never will be, as its rank is gone. Told once; what went to other ranks is
-    /// to be waited for by another quiet.
+    /// [`Error::Failed`]: an operation did not complete and never will, because its rank has ended. Each such rank is
+    /// returned once. Operations towards other ranks may still be under way: call it again to complete them.
     pub fn quiet(&self) -> Result<(), Error> {
         Ok(self.fabric_calls().quiet()?)
     }
 
-    /// The same of what it has begun towards one rank.
+    /// Waits until all operations of this context towards one rank are complete, and visible there.
     ///
     /// # Errors
-    /// As [`quiet`](Self::quiet).
+    /// As [`quiet`](Self::quiet); [`Error::NoRank`].
     pub fn quiet_rank(&self, rank: usize) -> Result<(), Error> {
         let member = self.member_id(rank)?;
         Ok(self.fabric_calls().quiet_member(member)?)
     }
 
-    /// Goes on with what others want of this rank, and with what this context has begun; whether there was anything. For programs
-    /// without passive progress that compute for long.
+    /// Serves requests of other ranks, and advances the operations of this context, without waiting. Returns whether
+    /// anything moved. Meant for programs that compute for long without passive progress
+    /// ([`WorldBuilder::passive`](crate::WorldBuilder::passive)).
     ///
     /// # Errors
-    /// None today.
+    /// It does not fail today.
     pub fn progress(&self) -> Result<bool, Error> {
         Ok(self.fabric_calls().make_progress()?)
     }
 
-    /// What was checked before.
+    /// Converts an error that earlier checks exclude.
     #[inline]
     pub(crate) fn map_bounds_error<T>(
         &self,

@@ -1,5 +1,5 @@
-//! The fuzz targets of this crate. Called by the programs in `testing/fuzz/` and by the test that replays `testing/fuzz/corpus/`; nothing of this
-//! is in the product.
+//! The fuzz targets of this crate. The programs in `testing/fuzz/` and the test that replays `testing/fuzz/corpus/`
+//! call them; the product does not contain this module.
 
 use trunkline_proto::fuzzing::FuzzTarget;
 
@@ -9,10 +9,10 @@ use crate::messages::rank_card;
 pub const TARGETS: &[FuzzTarget] =
     &[FuzzTarget { name: "rank_card", check: rank_card::fuzz_card, seeds: rank_card::card_seeds }];
 
-/// Runs the target of that name.
+/// Runs the target with that name.
 ///
 /// # Panics
-/// When there is none, or when the code under test is wrong.
+/// If there is no such target, or the code under test is wrong.
 pub fn run(name: &str, bytes: &[u8]) {
     trunkline_proto::fuzzing::run_of(TARGETS, name, bytes);
 }

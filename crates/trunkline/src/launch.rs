@@ -1,5 +1,5 @@
-//! Starting the ranks of a job on this host, so that one command shows a program at work. What `trunkline run` and other launchers do for
-//! several hosts, and with more care for output and signals.
+//! Starts the ranks of a job on this host, so that one command runs an example. `trunkline run` and other launchers
+//! start ranks on several hosts, and forward output and signals with more care.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -14,15 +14,17 @@ use trunkline_runtime::MembershipError;
 use crate::error::Error;
 use crate::world::World;
 
-/// Which process started this rank by [`launch`], and takes it along when it dies.
+/// The environment variable with the process that started this rank by [`launch`]. The rank is killed when that
+/// process dies.
 const PARENT: &str = "TRUNKLINE_JOB_PARENT";
-/// Ranks that end by themselves after another has failed tell more than killed ones.
+/// Ranks that end by themselves after another rank has failed print more useful errors than killed ones.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Runs `program` as a rank of a job, and [finishes](World::finish) the world. Under a launcher the ranks are the launcher's. Else this starts
-/// its own program `ranks` times with the same arguments, and waits for them; the first one that fails ends the others.
+/// Runs `program` as a rank of a job, and [finishes](World::finish) the world. Under a launcher, this process is one
+/// of the launcher's ranks. Without one, this call starts the own executable `ranks` times with the same arguments,
+/// and waits for the processes. When one fails, the others are killed after 500 ms.
 ///
-/// The exit status is 1 if `program` or the start failed, which is told on standard error.
+/// Returns exit status 1 if `program` or the start failed, and prints the error to standard error.
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -62,15 +64,16 @@ pub fn launch<E: Display>(ranks: usize, program: impl FnOnce(&World) -> Result<(
     }
 }
 
-/// Whether a launcher, or [`start_ranks`], started this process as a rank. Then it is taken along when that dies.
+/// Returns whether a launcher, or [`start_ranks`], started this process as a rank. After [`start_ranks`], this call
+/// also binds the life of this process to that of its parent.
 ///
 /// # Errors
-/// [`Error::Join`]: the launcher's variables contradict each other.
+/// [`Error::Join`]: the launcher's variables contradict each other. [`Error::Spawn`]: the parent has ended.
 pub fn is_rank() -> Result<bool, Error> {
     if let Some(parent) = std::env::var(PARENT).ok().and_then(|parent| parent.parse().ok()) {
         let bound = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
         bound.map_err(|error| Error::Spawn(error.into()))?;
-        // It may have died before that.
+        // The parent may have died before the signal was set.
         if rustix::process::getppid() != Pid::from_raw(parent) {
             return Err(Error::Spawn(io::Error::other("who started this rank is gone")));
         }
@@ -79,11 +82,12 @@ pub fn is_rank() -> Result<bool, Error> {
         || std::env::var_os(trunkline_run::RANK).is_some())
 }
 
-/// Starts this program so many times, with the same arguments, as the ranks of a job on this host, and waits for their ends. The exit
-/// status is that of the first one that failed. To be called by the thread that `main` runs in: when that ends, they do.
+/// Starts the own executable `ranks` times (1 to 4,096) with the same arguments, as the ranks of a job on this host,
+/// and waits for them. Returns the exit status of the first rank that failed. Call it from the thread that runs
+/// `main`: the ranks are killed when the calling thread ends.
 ///
 /// # Errors
-/// [`Error::Spawn`], [`Error::Argument`].
+/// [`Error::Spawn`]: a process cannot be started. [`Error::Argument`]: `ranks` is out of range.
 pub fn start_ranks(ranks: usize) -> Result<ExitCode, Error> {
     if ranks == 0 || ranks > RANKS_MAX {
         return Err(Error::Argument("a job has 1 to 4096 ranks"));
@@ -107,7 +111,7 @@ pub fn start_ranks(ranks: usize) -> Result<ExitCode, Error> {
     children.wait_for_ranks().map_err(Error::Spawn)
 }
 
-/// Ranks that were started; what is left of them is killed.
+/// The processes of the ranks. Dropping it kills those that still run.
 struct RankProcesses(Vec<Option<Child>>);
 
 impl RankProcesses {

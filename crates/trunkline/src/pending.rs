@@ -1,5 +1,5 @@
-//! Atomics whose values are asked for and not yet collected. The engine keeps a few for each rank, so those that are known are taken in
-//! here before another atomic begins.
+//! Outstanding values of atomics. The engine keeps few values per rank, so this table collects those that have
+//! arrived before another atomic begins. Called by atomics and by [`PendingFetch`]; it begins no operation.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -11,10 +11,10 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::word::Word;
 
-/// Values of a context that may be asked for and not collected.
+/// The largest number of values of a context that are requested and not collected.
 pub(crate) const FETCHES_MAX: usize = 64;
 
-/// How one stands.
+/// The state of a place of the table.
 #[derive(Clone, Copy, Debug)]
 enum FetchEntry {
     Free,
@@ -22,7 +22,7 @@ enum FetchEntry {
     Known(u64),
 }
 
-/// The values of a context that are asked for and not yet collected. One thread uses it.
+/// The outstanding values of a context. One thread uses it.
 ///
 /// A [`Context`] has one; its atomics and [`PendingFetch`] call it. It never waits, and never begins an atomic.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl FetchSink for FetchTable {
             return Ok(());
         }
         for entry in entries {
-            // What is wrong with one is told to the caller that waits for it.
+            // The caller that waits for this value receives its error.
             if let FetchEntry::Asked(fetch) = *entry
                 && let Ok(Some(value)) = calls.poll_ready_fetch(fetch)
             {
@@ -88,8 +88,8 @@ impl FetchSink for FetchTable {
     }
 }
 
-/// A value that was asked for: see [`Context::fetch_nbi`]. It is collected by [`wait`](Self::wait), or given up when this is
-/// dropped; the atomic is executed in any case.
+/// The value of an atomic that was posted by [`Context::fetch_nbi`]. [`wait`](Self::wait) returns it; dropping this
+/// discards it. The atomic is executed in either case.
 #[derive(Debug)]
 #[must_use = "the value is given up"]
 pub struct PendingFetch<'a, T> {
@@ -99,21 +99,21 @@ pub struct PendingFetch<'a, T> {
 }
 
 impl<'a, T: Word> PendingFetch<'a, T> {
-    /// One that `context` asked for, or knows at once.
+    /// Keeps the handle of an atomic of `context`, or its value.
     pub(crate) fn new(context: &'a Context, entry: Result<FetchHandle, u64>) -> Self {
         let at = context.fetches.keep_fetch(entry);
         Self { context, at, value: PhantomData }
     }
 
-    /// Waits for the value.
+    /// Waits for the value, and returns it. Serves requests of other ranks meanwhile.
     ///
     /// # Errors
-    /// [`Error::Gone`].
+    /// [`Error::Gone`]: the rank has ended. [`Error::Engine`]: the rank has no such word.
     pub fn wait(self) -> Result<T, Error> {
         self.context.fabric_calls().wait_until(|| self.poll())
     }
 
-    /// The value, if it is known.
+    /// Returns the value if it has arrived. Does not wait.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -142,7 +142,7 @@ impl<T> Drop for PendingFetch<'_, T> {
         let was = std::mem::replace(entry, FetchEntry::Free);
         if let FetchEntry::Asked(fetch) = was {
             *asked -= 1;
-            // A context that is gone keeps nothing.
+            // The only error is an unknown context, which has no handle to end.
             let _ = self.context.fabric_calls().give_up(fetch);
         }
     }

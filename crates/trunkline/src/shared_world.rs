@@ -1,4 +1,5 @@
-//! What a world and its contexts hold together: the engine, the memory, and which contexts are free.
+//! The state that a world and its contexts share: the engine, the heaps, and the pool of contexts. Internal to this
+//! crate; it posts no operations.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,36 +11,37 @@ use trunkline_runtime::{OneSided, OneSidedContext, StageLayout};
 use crate::context::Context;
 use crate::error::Error;
 
-/// The heap of symmetric objects.
+/// The number of the heap with symmetric objects.
 pub(crate) const HEAP: u8 = 0;
-/// The heap of what this crate needs itself: words of barriers, then a stage for each context.
+/// The number of the heap for this crate's own use: words of barriers, then a stage per context.
 pub(crate) const INNER: u8 = 1;
-/// Bytes for words of barriers.
+/// Bytes for the words of barriers.
 pub(crate) const WORDS: u64 = 4096;
-/// Bytes of registered memory through which a context moves those that are not registered.
+/// Bytes of the registered stage per context, through which private memory is put and got.
 pub(crate) const STAGE: u64 = 256 << 10;
-/// Contexts of a world.
+/// The largest number of contexts of a world.
 pub(crate) const CONTEXTS: usize = 16;
 /// Bytes of the inner heap.
 pub(crate) const INNER_BYTES: u64 = WORDS + CONTEXTS as u64 * STAGE;
 
-/// The engine, the memory, and which contexts are free.
+/// The state that a world and its contexts share.
 pub(crate) struct SharedWorld {
     pub(crate) network: OneSided,
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) heap: MemoryRange,
     pub(crate) inner: MemoryRange,
-    /// This rank may change its own words of 8 bytes beside what others ask for.
+    /// Whether this rank may change its own 8-byte words by itself while other ranks use atomics on them. False if a
+    /// NIC executes those.
     pub(crate) executes: bool,
     places: Mutex<ContextPool>,
 }
 
-/// The engine's contexts stay for ever, so they are used again.
+/// The contexts of a world. The engine never destroys a context, so the pool lends released ones again.
 #[derive(Default)]
 struct ContextPool {
     made: Vec<Arc<OneSidedContext>>,
-    /// Numbers of those in `made` that are not in use.
+    /// Indices of contexts in `made` that are not in use.
     free: Vec<usize>,
 }
 
@@ -55,7 +57,7 @@ impl SharedWorld {
         Arc::new(Self { network, rank, size, heap, inner, executes, places: Mutex::default() })
     }
 
-    /// A context that is not in use.
+    /// Returns an unused context, or creates one.
     pub(crate) fn acquire_context(self: &Arc<Self>) -> Result<Context, Error> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let number = match places.free.pop() {
@@ -67,7 +69,7 @@ impl SharedWorld {
         Ok(Context::new(Arc::clone(self), number, context))
     }
 
-    /// Makes one more context, and returns its number.
+    /// Creates a context, and returns its index.
     fn make_context(&self, places: &mut ContextPool) -> Result<usize, Error> {
         let number = places.made.len();
         if number == CONTEXTS {
@@ -88,7 +90,7 @@ impl SharedWorld {
     }
 }
 
-/// Where bytes of the symmetric heap of a member begin.
+/// Returns the address of an offset of a member's symmetric heap.
 #[inline]
 pub(crate) const fn heap_address(member: u32, offset: u64) -> HeapAddress {
     HeapAddress { member, heap: HEAP, offset }

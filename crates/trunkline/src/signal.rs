@@ -1,4 +1,4 @@
-//! Signals, which come after all that was put before them, and waiting for words of this rank to change.
+//! Signals, which arrive after all earlier puts of their context, and waits for changes of words of this rank.
 
 use bytemuck::Pod;
 use trunkline_engine::WaitPolicy;
@@ -14,18 +14,18 @@ use crate::shared_world::{HEAP, heap_address};
 use crate::symmetric::ElementPlace;
 use crate::word::{Word, load_word};
 
-/// What a signal does to its word.
+/// The change that a signal makes to its word.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum SignalOp {
-    /// Replaces it.
+    /// Replaces the value.
     Set,
-    /// Adds to it, wrapping.
+    /// Adds to the value; wraps on overflow.
     Add,
-    /// Replaces it if the value is greater.
+    /// Replaces the value if the signal's value is greater.
     Max,
 }
 
-/// How a word is compared with a value.
+/// A comparison of a word with a value, as OpenSHMEM's `SHMEM_CMP_*`.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Compare {
     /// `==`
@@ -42,12 +42,13 @@ pub enum Compare {
     AtLeast,
 }
 
-/// Who is to change the word that a call waits for: when one of them is gone the wait is over. A number means that rank.
+/// The ranks that are expected to change the word that a call waits for. The wait fails once one of them has ended. A
+/// plain number converts to that rank.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ExpectedRanks<'a> {
-    /// This rank.
+    /// One rank. This rank itself never ends a wait: name it to wait for changes by other threads of this process.
     Rank(usize),
-    /// Each of these.
+    /// Several ranks.
     Ranks(&'a [usize]),
 }
 
@@ -63,7 +64,7 @@ impl<'a> From<&'a [usize]> for ExpectedRanks<'a> {
     }
 }
 
-/// Consecutive elements of this rank's part of a symmetric object.
+/// Consecutive elements of this rank's part of a symmetric object: the source of a put without a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct ElementRange<'a, T> {
     /// The first element.
@@ -73,7 +74,7 @@ pub struct ElementRange<'a, T> {
 }
 
 impl Compare {
-    /// Whether `left` compares so with `right`.
+    /// Returns whether the comparison of `left` with `right` holds.
     #[inline]
     #[must_use]
     pub fn holds<T: PartialOrd>(self, left: &T, right: &T) -> bool {
@@ -100,8 +101,11 @@ impl SignalOp {
 }
 
 impl Context {
-    /// Changes a word of a rank, after all that this context has put there before: whoever sees the word changed sees that, too.
-    /// Signals of a context to a rank come in order. Complete after a quiet.
+    /// Changes a word of a rank, after all earlier puts of this context to that rank: once the target reads the
+    /// changed word, it reads their data, too. Signals of a context to the same rank arrive in order. The signal is
+    /// complete after a [`quiet`](Self::quiet).
+    ///
+    /// NVSHMEM's counterpart is `nvshmemx_signal_op`, which does not order earlier puts.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -116,7 +120,7 @@ impl Context {
         self.signal_word(rank, word_at::<u64>(HEAP, offset)?, op, value)
     }
 
-    /// The same of a word of any heap.
+    /// Changes a word of any heap; see [`signal`](Self::signal).
     pub(crate) fn signal_word(
         &self,
         rank: usize,
@@ -136,7 +140,9 @@ impl Context {
         Ok(self.fabric_calls().send_signal(member, update)?)
     }
 
-    /// Writes elements to a rank, from `to` on, and changes the word `at` of that rank by `op` and `value` behind them.
+    /// Writes elements to a rank, from `to` on, and then changes the word `at` of that rank by `op` and `value`.
+    /// Returns when `from` may be changed. As with [`signal`](Self::signal), the change arrives after all earlier
+    /// puts of this context to that rank. OpenSHMEM's counterpart is `shmem_put_signal`.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -160,7 +166,7 @@ impl Context {
         Ok(self.fabric_calls().put_signal_copied(to, CopyFrom::Slice(bytes), update)?)
     }
 
-    /// What a signal to a word of the heap does.
+    /// Returns the change that a signal makes to a word of the symmetric heap.
     fn signal_update<'a>(
         &self,
         at: impl Into<ElementPlace<'a, u64>>,
@@ -173,8 +179,9 @@ impl Context {
             .ok_or(Error::Argument("the value is wider than the word"))
     }
 
-    /// The same from elements of this rank's part of a symmetric object, which are not copied: they must stay as they are until a
-    /// quiet.
+    /// Writes elements of this rank's part of a symmetric object to a rank, and then changes a word of that rank, as
+    /// [`put_signal`](Self::put_signal) does, but without a copy. Returns when it is posted; `from` must not change until a
+    /// [`quiet`](Self::quiet). OpenSHMEM's counterpart is `shmem_put_signal_nbi`.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -200,11 +207,17 @@ impl Context {
         Ok(self.fabric_calls().put_signal_registered(to, from, update)?)
     }
 
-    /// Waits until a word of this rank compares so with `value`, which another rank is to bring about; what it is then. Goes on with what
-    /// others want meanwhile. A wait for what other threads of this rank do names this rank.
+    /// Waits until a word of this rank satisfies the comparison with `value`, and returns the word's value. Data that
+    /// was put before a signal to this word can be read then. The call serves requests of other ranks meanwhile.
+    /// OpenSHMEM's counterpart is `shmem_wait_until`.
+    ///
+    /// `from` names the ranks that are expected to change the word. A wait for changes by other threads of this
+    /// process names this rank.
     ///
     /// # Errors
-    /// [`Error::Gone`]: who was to change it cannot any more. What it sent before counts.
+    /// - [`Error::Gone`]: an expected rank has ended. Its earlier signals still count: the word is read once more
+    ///   before the call fails.
+    /// - [`Error::Range`], [`Error::NoRank`], [`Error::Argument`]: as [`put`](Self::put).
     pub fn wait_until<'a, 'b, T: Word>(
         &self,
         at: impl Into<ElementPlace<'a, T>>,
@@ -220,10 +233,11 @@ impl Context {
         })
     }
 
-    /// Whether a word of this rank compares so with `value` now; if not, goes on with what others want.
+    /// Returns whether a word of this rank satisfies the comparison with `value`. If it does not, the call serves
+    /// requests of other ranks once, and compares again. OpenSHMEM's counterpart is `shmem_test`.
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// [`Error::Range`]; [`Error::Argument`] if the object belongs to another world.
     pub fn test<'a, T: Word>(
         &self,
         at: impl Into<ElementPlace<'a, T>>,
@@ -239,7 +253,7 @@ impl Context {
         Ok(holds())
     }
 
-    /// Waits until `look` finds something, which these ranks are to bring about.
+    /// Polls `look` until it returns a value. Fails once one of the expected ranks has ended.
     pub(crate) fn wait_for<T>(
         &self,
         from: ExpectedRanks<'_>,
@@ -256,12 +270,12 @@ impl Context {
         for &rank in ranks {
             self.member_id(rank)?;
         }
-        // What they sent before they went has come.
+        // A last poll after an expected rank has ended still finds the signals that it sent before.
         let policy = WaitPolicy::CALL;
         watch_memory(Some(&self.fabric_calls()), policy, || Ok(look()), || self.check_ranks(ranks))
     }
 
-    /// Checks that these ranks can still be reached.
+    /// Checks that the ranks can still be reached.
     fn check_ranks(&self, ranks: &[usize]) -> Result<(), Error> {
         for &rank in ranks {
             if rank != self.rank() {
@@ -271,7 +285,7 @@ impl Context {
         Ok(())
     }
 
-    /// A word of the inner heap of this rank.
+    /// Reads a word of this rank's inner heap.
     pub(crate) fn inner_word(&self, offset: u64) -> u64 {
         load_word::<u64>(&self.shared.inner, offset)
     }

@@ -1,4 +1,5 @@
-//! Transfers of elements that do not lie in a row.
+//! Transfers of elements that are not consecutive. Called by programs through [`Context`]; they are made of puts and
+//! gets, and a NIC needs no support for strides.
 
 use bytemuck::Pod;
 use trunkline_proto::reserve::try_filled;
@@ -8,29 +9,32 @@ use crate::error::Error;
 use crate::shared_world::heap_address;
 use crate::symmetric::ElementPlace;
 
-/// Elements from one to the next of a strided transfer, at either end; 1 is a row.
+/// The distances, in elements, from one element of a strided transfer to the next. A distance of 1 means consecutive
+/// elements.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Strides {
-    /// At the rank that is written to or read from.
+    /// The distance at the rank that is written to or read from.
     pub remote: usize,
-    /// In the memory of the caller.
+    /// The distance in the memory of the caller.
     pub local: usize,
 }
 
-/// Elements that a strided transfer packs at once.
+/// The largest number of elements that a strided transfer packs at a time.
 const PACKED: usize = 512;
 
-/// How many elements a run of `count` reaches over.
+/// Returns the number of elements from the first to the last of `count` strided ones.
 fn strided_extent(count: usize, stride: usize) -> Result<usize, Error> {
     let far = count.saturating_sub(1).checked_mul(stride).and_then(|last| last.checked_add(count.min(1)));
     far.filter(|_| stride > 0).ok_or(Error::Argument("a stride is at least 1, and no object is that long"))
 }
 
 impl Context {
-    /// Writes `count` elements to a rank, every `strides.local`th of `from` to every `strides.remote`th place from `to` on.
+    /// Writes `count` elements to a rank: every `strides.local`th element of `from` to every `strides.remote`th place
+    /// from `to` on. Returns when `from` may be changed; the elements are visible at the target after a
+    /// [`quiet`](Self::quiet). OpenSHMEM's counterpart is `shmem_iput`.
     ///
     /// # Errors
-    /// As [`put`](Self::put); [`Error::Argument`] for a stride of 0 or too short a `from`.
+    /// As [`put`](Self::put); [`Error::Argument`] if a stride is 0 or `from` is too short; [`Error::Allocate`].
     pub fn put_strided<'a, T: Pod>(
         &self,
         rank: usize,
@@ -45,7 +49,7 @@ impl Context {
         }
         self.heap_offset(to, strided_extent(count, strides.remote)?)?;
         if strides.remote > 1 {
-            // Each goes by itself: between them is what others may write.
+            // One put per element: other ranks may write the elements between them.
             return (0..count).try_for_each(|at| {
                 let one = std::slice::from_ref(&from[at * strides.local]);
                 self.put(rank, to.offset_by(at * strides.remote), one)
@@ -65,10 +69,11 @@ impl Context {
         Ok(())
     }
 
-    /// Reads `count` elements of a rank, every `strides.remote`th from `from` on, to every `strides.local`th place of `into`.
+    /// Reads `count` elements of a rank: every `strides.remote`th element from `from` on, to every `strides.local`th
+    /// place of `into`. Returns when they have arrived. OpenSHMEM's counterpart is `shmem_iget`.
     ///
     /// # Errors
-    /// As [`put_strided`](Self::put_strided).
+    /// As [`put_strided`](Self::put_strided), for `into`.
     pub fn get_strided<'a, T: Pod>(
         &self,
         rank: usize,
@@ -98,7 +103,7 @@ impl Context {
         Ok(())
     }
 
-    /// Every `stride`th element, all on their way at once.
+    /// Reads every `stride`th element; all gets are under way at the same time.
     fn get_every<T: Pod>(
         &self,
         rank: usize,

@@ -1,5 +1,6 @@
-//! Symmetric objects: memory that every rank has at the same place of its heap. Made by [`World::alloc`](crate::World::alloc);
-//! this file is how a rank reads and writes its own part, and how it names a place in another's.
+//! Symmetric objects: memory that every rank has at the same offset of its heap, allocated by
+//! [`World::alloc`](crate::World::alloc). This file reads and writes a rank's own part, and names places for calls
+//! that access the parts of other ranks. It does not communicate.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,14 +12,15 @@ use trunkline_proto::reserve::try_filled;
 use crate::error::Error;
 use crate::word::Word;
 
-/// `len` elements on each rank, in the symmetric heap; other ranks reach them by put, get, atomics and signals.
+/// A symmetric object: `len` elements on each rank, in the symmetric heap. Other ranks access them by puts, gets,
+/// atomics and signals.
 ///
-/// A rank reads and writes its own elements by the methods here, which copy, because other ranks may write at any moment:
-/// there is no `&[T]`. A [`Word`] (32 or 64 bits) is read and written whole. Of what is longer a part may be new and a part old
-/// while another rank writes it, so wait for a signal that comes behind it first.
+/// A rank reads and writes its own elements by the methods here. They copy, because other ranks may write at any
+/// moment, which no `&[T]` allows. A [`Word`] (32 or 64 bits) is read and written whole. A longer element may be
+/// partly old and partly new while another rank writes it: wait for a signal that follows the put.
 ///
-/// Dropping it frees nothing, as ranks might drop in different orders: [`World::free`](crate::World::free) does, or the
-/// end of the world.
+/// Dropping it frees nothing, because ranks might drop objects in different orders.
+/// [`World::free`](crate::World::free) frees it, or the end of the world.
 pub struct SymmetricSlice<T> {
     heap: MemoryRange,
     offset: u64,
@@ -26,7 +28,8 @@ pub struct SymmetricSlice<T> {
     element: PhantomData<fn() -> T>,
 }
 
-/// An element of a symmetric object, and those after it up to the object's end: where a put begins, or what an atomic changes.
+/// An element of a symmetric object, and the elements after it: the begin of a put or get, or the word of an atomic
+/// or signal.
 #[derive(Debug)]
 pub struct ElementPlace<'a, T> {
     slice: &'a SymmetricSlice<T>,
@@ -42,24 +45,25 @@ impl<T> Clone for ElementPlace<'_, T> {
 impl<T> Copy for ElementPlace<'_, T> {}
 
 impl<T: Pod> SymmetricSlice<T> {
-    /// The bytes at `offset` of the heap, which are taken.
+    /// Wraps the bytes at `offset` of the heap, which the caller has allocated.
     pub(crate) fn new(heap: MemoryRange, offset: u64, len: usize) -> Self {
         Self { heap, offset, len, element: PhantomData }
     }
 
-    /// Elements on each rank.
+    /// Returns the number of elements on each rank.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns whether the object has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The element of that number, on whichever rank a call names. One that is not there is refused by that call.
+    /// Returns the place of the element with that index, on the rank that a call names. Calls with an index out of
+    /// range return [`Error::Range`].
     #[inline]
     #[must_use]
     pub fn at(&self, index: usize) -> ElementPlace<'_, T> {
@@ -83,10 +87,10 @@ impl<T: Pod> SymmetricSlice<T> {
         self.offset + (index * size_of::<T>()) as u64
     }
 
-    /// Copies elements of this rank from `index` on.
+    /// Copies elements of this rank into `into`, from `index` on.
     ///
     /// # Panics
-    /// When they are not all there, as slices do.
+    /// If the object does not have the elements, as slices do.
     #[inline]
     pub fn read(&self, index: usize, into: &mut [T]) {
         let offset = self.own_offset(index, into.len());
@@ -94,7 +98,7 @@ impl<T: Pod> SymmetricSlice<T> {
         debug_assert!(read.is_ok());
     }
 
-    /// Writes elements of this rank from `index` on.
+    /// Writes elements of this rank, from `index` on.
     ///
     /// # Panics
     /// As [`read`](Self::read).
@@ -105,7 +109,8 @@ impl<T: Pod> SymmetricSlice<T> {
         debug_assert!(written.is_ok());
     }
 
-    /// All elements of this rank, copied. Without memory for them the process ends, as with any `Vec`; see [`try_to_vec`](Self::try_to_vec).
+    /// Copies all elements of this rank. Without memory for them the process aborts, as with any `Vec`; see
+    /// [`try_to_vec`](Self::try_to_vec).
     #[must_use]
     pub fn to_vec(&self) -> Vec<T> {
         let mut all = vec![T::zeroed(); self.len];
@@ -113,7 +118,7 @@ impl<T: Pod> SymmetricSlice<T> {
         all
     }
 
-    /// The same, where the lack of memory is an error.
+    /// Copies all elements of this rank, and returns an error where memory is exhausted.
     ///
     /// # Errors
     /// [`Error::Allocate`].
@@ -123,12 +128,12 @@ impl<T: Pod> SymmetricSlice<T> {
         Ok(all)
     }
 
-    /// Sets all elements of this rank.
+    /// Sets all elements of this rank to `value`.
     pub fn fill(&self, value: T) {
         self.set_first(self.len, value);
     }
 
-    /// Makes the first elements zero.
+    /// Sets the first elements of this rank to zero.
     pub(crate) fn clear(&self, count: usize) {
         self.set_first(count, T::zeroed());
     }
@@ -142,7 +147,8 @@ impl<T: Pod> SymmetricSlice<T> {
 }
 
 impl<T: Word> SymmetricSlice<T> {
-    /// Reads one element of this rank, whole; what was put before a signal that has been seen is seen, too.
+    /// Reads one element of this rank, whole, and returns it. Once it is the value of a signal, data that was put
+    /// before that signal can be read.
     ///
     /// # Panics
     /// As [`read`](Self::read).
@@ -153,7 +159,7 @@ impl<T: Word> SymmetricSlice<T> {
         T::from_word(crate::word::load_word::<T>(&self.heap, offset))
     }
 
-    /// Writes one element of this rank, whole; who sees it sees what this rank has written before.
+    /// Writes one element of this rank, whole. A rank that reads it also reads earlier writes of this rank.
     ///
     /// # Panics
     /// As [`read`](Self::read).
@@ -171,7 +177,7 @@ impl<T> fmt::Debug for SymmetricSlice<T> {
 }
 
 impl<'a, T: Pod> ElementPlace<'a, T> {
-    /// Where `count` elements from here on begin, in bytes of the heap.
+    /// Returns the offset in the heap where `count` elements from here on begin.
     #[inline]
     pub(crate) fn checked_offset(self, count: usize) -> Result<u64, Error> {
         let index = self.index;
@@ -182,7 +188,7 @@ impl<'a, T: Pod> ElementPlace<'a, T> {
         }
     }
 
-    /// The element `by` further on.
+    /// Returns the place `by` elements further on.
     #[inline]
     pub(crate) fn offset_by(self, by: usize) -> Self {
         Self { index: self.index.saturating_add(by), ..self }
@@ -201,7 +207,7 @@ impl<'a, T: Pod> From<&'a SymmetricSlice<T>> for ElementPlace<'a, T> {
     }
 }
 
-/// One value on each rank.
+/// A symmetric object of one value on each rank.
 #[derive(Debug)]
 pub struct Symmetric<T>(SymmetricSlice<T>);
 

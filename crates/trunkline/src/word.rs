@@ -1,4 +1,5 @@
-//! The types that atomics, signals and waits work on: those that OpenSHMEM has them for.
+//! The types of words: atomics, signals and waits work on them, as OpenSHMEM's do on its standard types. Called by
+//! those calls; nothing here communicates.
 
 use bytemuck::Pod;
 use trunkline_mem::MemoryRange;
@@ -9,27 +10,28 @@ use trunkline_proto::wire::rma::word::WordWidth;
 mod sealed {
     /// Keeps [`Word`](super::Word) to the types of this file.
     pub trait Sealed {
-        /// How the engine calls it.
+        /// The engine's name of the type.
         const TYPE: trunkline_proto::rma::atomic::AtomicType;
     }
 }
 
 pub(crate) use sealed::Sealed;
 
-/// A value of 32 or 64 bits that is read and written whole: `i32`, `u32`, `f32`, `i64`, `u64`, `f64`, `isize`, `usize`. Of
-/// C's types, OpenSHMEM's `int`, `long`, `size_t`, `ptrdiff_t` and so on are one of these each.
+/// A value of 32 or 64 bits that is read and written whole: `i32`, `u32`, `f32`, `i64`, `u64`, `f64`, `isize`,
+/// `usize`. Each type of OpenSHMEM's atomics (`int`, `long`, `size_t`, `ptrdiff_t` and so on) corresponds to one of
+/// these.
 pub trait Word: Pod + PartialOrd + Sealed + Send + Sync {
-    /// Its bits, in the lowest ones.
+    /// Returns the bits of the value, as the lowest bits of the result.
     #[doc(hidden)]
     fn to_word(self) -> u64;
-    /// The value of these bits.
+    /// Returns the value that has these bits.
     #[doc(hidden)]
     fn from_word(bits: u64) -> Self;
 }
 
-/// A [`Word`] that is a whole number, which can be added to, masked and compared.
+/// A [`Word`] that is an integer: atomics can add to it, mask it, and compare and swap it.
 pub trait Integer: Word {
-    /// One.
+    /// The value 1.
     #[doc(hidden)]
     const ONE: Self;
 }
@@ -73,10 +75,10 @@ macro_rules! integer {
 
 integer!(u64 i64 usize isize u32 i32);
 
-// Where it is not so, two of the types above lie about their width.
+// `usize` and `isize` are declared as words of 64 bits above.
 const _: () = assert!(size_of::<usize>() == 8);
 
-/// The word at `offset`, which is there.
+/// Reads the word at `offset`, which the caller has checked to be inside the memory.
 #[inline]
 pub(crate) fn load_word<T: Word>(memory: &MemoryRange, offset: u64) -> u64 {
     let word = match T::TYPE.word_width() {
@@ -87,7 +89,7 @@ pub(crate) fn load_word<T: Word>(memory: &MemoryRange, offset: u64) -> u64 {
     word.unwrap_or_default()
 }
 
-/// The same, written.
+/// Writes the word at `offset`, which the caller has checked to be inside the memory.
 #[inline]
 pub(crate) fn store_word<T: Word>(memory: &MemoryRange, offset: u64, bits: u64) {
     let stored = match T::TYPE.word_width() {

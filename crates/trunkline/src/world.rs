@@ -1,4 +1,5 @@
-//! The world: this process as a rank of a job, from its start to its end.
+//! The world: this process as a rank of a job, from joining to finishing. Programs start here; this module joins the
+//! job, registers the heaps and starts the thread for passive progress. It moves no data.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
@@ -16,28 +17,30 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::shared_world::{INNER_BYTES, SharedWorld};
 
-/// Passive progress is what programs of this kind expect.
+/// Programs with one-sided communication expect passive progress, so it is on unless the environment or the builder
+/// turns it off.
 const DEFAULTS: [(&str, &str); 1] = [("TRUNKLINE_PROGRESS_THREAD", "1")];
 
 type LogHandler = Box<dyn Fn(LogLevel, &str) + Send + Sync>;
 
-/// This process as a rank of a job: the symmetric heap, what ranks do together, and a [`Context`] of its own, whose methods it
-/// has, too.
+/// This process as a rank of a job.
 ///
-/// It is used by one thread; others make a context each.
+/// A world has the symmetric heap, the collective calls, and a [`Context`] of its own, whose methods it dereferences
+/// to. One thread uses it; other threads create contexts with [`context`](Self::context).
 ///
-/// Dropping it leaves at once, and the others are told that this rank is gone: that is for a rank that fails. One that has done its part
-/// calls [`finish`](Self::finish).
+/// Dropping a world leaves the job at once, and the other ranks see this rank as dead: that is right for a rank that
+/// fails. A rank that has done its part calls [`finish`](Self::finish).
 pub struct World {
     context: Context,
     carrier: JobCarrier,
-    /// Meetings so far.
+    /// The number of collective calls so far.
     pub(crate) meetings: Cell<u32>,
     pub(crate) ranges: RefCell<HeapRanges>,
     helper: Option<HelperThread>,
 }
 
-/// How a world is to be; see [`World::builder`].
+/// The settings of a world that is to be started; see [`World::builder`]. Settings of the builder override the
+/// environment.
 pub struct WorldBuilder {
     heap: Option<u64>,
     nics: Option<CommNics>,
@@ -53,47 +56,57 @@ impl std::fmt::Debug for WorldBuilder {
 }
 
 impl WorldBuilder {
-    /// Bytes of the symmetric heap; the same on all ranks [default: `TRUNKLINE_HEAP_BYTES`, or 64 MiB].
+    /// Sets the size of the symmetric heap in bytes; all ranks must use the same one [default:
+    /// `TRUNKLINE_HEAP_BYTES`, or 64 MiB].
     #[must_use]
     pub fn heap(self, bytes: u64) -> Self {
         Self { heap: Some(bytes), ..self }
     }
 
-    /// The NICs to use, one to four, by their numbers in `trunkline info` [default: those that `trunkline topo`
+    /// Sets the NICs to use, one to four, by their numbers in `trunkline info` [default: those that `trunkline topo`
     /// shows for the GPU of this rank, or those near its processors; of software NICs the first one].
     ///
     /// # Errors
-    /// [`Error::Argument`] if there are none, more than four, or one twice.
+    /// [`Error::Argument`] if the list is empty, has more than four numbers, or contains a number twice.
     pub fn nics(self, numbers: &[usize]) -> Result<Self, Error> {
         let nics = CommNics::new(numbers).ok_or(Error::Argument("a world has one to four different NICs"))?;
         Ok(Self { nics: Some(nics), ..self })
     }
 
-    /// Whether a thread serves other ranks while this one makes no call [default: it does, unless `TRUNKLINE_PROGRESS_THREAD=0`]. It
-    /// sleeps while this rank calls. Without it, other ranks wait until this one makes a call that waits, or
+    /// Sets whether a thread serves other ranks while this rank makes no call [default: on, unless
+    /// `TRUNKLINE_PROGRESS_THREAD=0`]. The thread sleeps while this rank makes calls.
+    ///
+    /// Without it, operations of other ranks that need this rank wait until it makes a call that waits, or calls
     /// [`progress`](Context::progress).
     #[must_use]
     pub fn passive(self, on: bool) -> Self {
         Self { passive: Some(on), ..self }
     }
 
-    /// How long the ranks may take to meet [default: two minutes].
+    /// Sets how long the ranks may take to meet [default: two minutes].
     #[must_use]
     pub fn meeting(self, limit: Duration) -> Self {
         Self { meeting: limit, ..self }
     }
 
-    /// Where lines for people go [default: warnings to standard error].
+    /// Sets the receiver of log lines [default: warnings are written to standard error].
     #[must_use]
     pub fn log(self, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
         Self { log: Box::new(log), ..self }
     }
 
-    /// Starts, as the rank that the environment says (`trunkline run`, torchrun, Slurm, `mpiexec`), or as the only one. Comes back when
-    /// all ranks have met.
+    /// Joins the job as the rank that the environment specifies (`trunkline run`, torchrun, Slurm, `mpiexec`), or
+    /// starts a world of one rank without a launcher. Returns when all ranks have met and have registered their
+    /// heaps. OpenSHMEM's counterpart is `shmem_init`.
     ///
     /// # Errors
-    /// What the environment says cannot be, the fabric cannot be used, or other ranks do not come.
+    /// - [`Error::Join`]: the environment is invalid, the fabric cannot be used, or other ranks did not meet within
+    ///   the limit.
+    /// - [`Error::Argument`]: the heap is larger than the address space.
+    /// - [`Error::Memory`]: the system has no memory for the heap.
+    /// - [`Error::Start`], [`Error::Thread`]: the engine cannot register memory, or cannot start the thread for
+    ///   passive progress.
+    /// - [`Error::Engine`]: the NIC has no room for a context.
     pub fn start(self) -> Result<World, Error> {
         let mut params = trunkline_runtime::params_or(&DEFAULTS)?;
         params.progress_thread = self.passive.unwrap_or(params.progress_thread);
@@ -110,7 +123,7 @@ impl WorldBuilder {
         }
         let helper = if passive { Some(network.serve_beside().map_err(Error::Thread)?) } else { None };
         let ranges = RefCell::new(HeapRanges::new(heap_bytes as u64));
-        // Who begins something finds all heaps of all.
+        // After this barrier, operations of any rank find the heaps of all ranks registered.
         member.barrier()?;
         let JobMember { carrier, rank, size, .. } = member;
         let context = SharedWorld::new(network, rank, size, heap, inner).acquire_context()?;
@@ -119,7 +132,7 @@ impl WorldBuilder {
 }
 
 impl World {
-    /// Starts with what the environment says; see [`WorldBuilder::start`].
+    /// Joins the job with the settings of the environment alone; see [`WorldBuilder::start`].
     ///
     /// # Errors
     /// As [`WorldBuilder::start`].
@@ -127,7 +140,7 @@ impl World {
         Self::builder().start()
     }
 
-    /// How a world is to be.
+    /// Returns the default settings of a world, to be changed before [`WorldBuilder::start`].
     #[must_use]
     pub fn builder() -> WorldBuilder {
         let warn = |level, line: &str| {
@@ -139,22 +152,25 @@ impl World {
         WorldBuilder { heap: None, nics: None, passive: None, meeting, log: Box::new(warn) }
     }
 
-    /// A context for another thread, or for operations that are to be waited for apart from others. A world has 16 at most at a time, its own
-    /// included, and each other rank takes four from it; a context that is dropped is used again.
+    /// Creates a context for another thread, or for operations that are to be completed apart from others.
+    /// OpenSHMEM's counterpart is `shmem_ctx_create`.
+    ///
+    /// A world has at most 16 contexts at a time, its own included. Each other rank accepts at most four contexts of
+    /// this rank at a time, including that of an executor of device queues ([`devices`](Self::devices)). The resources of a dropped context are used again.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there are 16, [`Error::Engine`] if the NIC has no room.
+    /// [`Error::Argument`] if 16 contexts exist, [`Error::Engine`] if the NIC has no room.
     pub fn context(&self) -> Result<Context, Error> {
         self.context.shared.acquire_context()
     }
 
-    /// What carries the data.
+    /// Returns the fabric and the NICs that carry the data of this job.
     #[must_use]
     pub fn carrier(&self) -> &JobCarrier {
         &self.carrier
     }
 
-    /// Whether a thread serves other ranks while this one makes no call.
+    /// Returns whether a thread serves other ranks while this rank makes no call.
     #[must_use]
     pub fn is_passive(&self) -> bool {
         self.helper.is_some()
@@ -164,14 +180,16 @@ impl World {
         &self.context.shared
     }
 
-    /// Ends, when all that this rank's world has begun is complete and all ranks have called it.
+    /// Finishes this rank: completes all operations of this world, waits until all ranks have called it, and leaves
+    /// the job. Operations of other contexts are to be complete before. OpenSHMEM's counterpart is `shmem_finalize`.
     ///
     /// # Errors
     /// As [`barrier`](Self::barrier).
     pub fn finish(self) -> Result<(), Error> {
         self.quiet()?;
         self.synchronize_ranks(CollectiveCall::Finish)?;
-        // Others may be waiting for what this rank owes them. Those that need nothing more are gone, and took what was for them.
+        // Other ranks may still wait for acknowledgements of this one. A rank that has left needs none, and makes a
+        // quiet fail once, so at most one attempt per rank is needed.
         let _ = (0..self.size()).find(|_| self.quiet().is_ok());
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with windows, and with what kernels post and wait for.
+//! The errors of windows, and of the operations of kernels.
 
 use trunkline_device::{GuestError, LanesError, QueuesError};
 use trunkline_device_queue::{ReserveError, WaitError};
@@ -10,60 +10,60 @@ use trunkline_proto::wire::device_queue::{CardError, GuestCardError, ReportError
 
 use crate::error::Error;
 
-/// Why a host call about windows failed.
+/// The reason why a host call on windows failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The ranks could not do it together.
+    /// A collective call of the ranks failed.
     #[error(transparent)]
     World(#[from] Error),
-    /// The engine refuses.
+    /// The engine rejects the call. Its own error is the text.
     #[error(transparent)]
     Engine(#[from] RmaError),
     /// The system has no memory for a window.
     #[error("cannot allocate memory of a window: {0}")]
     Allocate(#[from] OutOfMemory),
-    /// No queue can be had.
+    /// The queues or their thread cannot be created.
     #[error(transparent)]
     Queues(#[from] QueuesError),
-    /// There is no such window.
+    /// The shape of the window is invalid.
     #[error(transparent)]
     Shape(#[from] WindowShapeError),
-    /// A rank gave another configuration than this one.
+    /// Another rank passed a different shape than this one.
     #[error("rank {rank} makes another window than this rank; all ranks give the same configuration")]
     Differ {
-        /// Which.
+        /// The rank.
         rank: usize,
     },
-    /// What a rank tells of its part cannot be.
+    /// A rank published an invalid description of its part.
     #[error("rank {rank} tells of its part of a window what cannot be")]
     Told {
-        /// Which.
+        /// The rank.
         rank: usize,
-        /// Why not.
+        /// The invalid field.
         #[source]
         source: CardError,
     },
-    /// This rank could make its part of a window, and another could not.
+    /// Another rank could not create its part of a window.
     #[error("rank {rank} could not make its part of the window: {cause}")]
     Elsewhere {
-        /// Which.
+        /// The rank.
         rank: usize,
         /// The cause that it reports.
         cause: String,
     },
-    /// The report of a rank is not valid.
+    /// A rank published an invalid report.
     #[error(
         "rank {rank} reports how it made its part of a window, but not in the words of a report: do all ranks run the same version?"
     )]
     Report {
-        /// Which.
+        /// The rank.
         rank: usize,
-        /// Why not.
+        /// The invalid field.
         #[source]
         source: ReportError,
     },
-    /// A window was freed while something of it was still under way, ten seconds after its kernels had ended.
+    /// Operations of a freed window were still in flight ten seconds after its kernels had ended.
     #[error(
         "rank {rank} still has operations of the freed window under way after ten seconds; its memory stays registered until the world ends. \
          Flush in the kernels, or look why a rank or a link does not go on"
@@ -72,37 +72,37 @@ pub enum DeviceError {
         /// The first such rank.
         rank: usize,
     },
-    /// There is no such channel.
+    /// The channel is out of range.
     #[error("there is no channel {channel}: the window has {channels}, from 0")]
     NoChannel {
-        /// The number that was given.
+        /// The number that the caller passed.
         channel: u32,
-        /// Channels of the window.
+        /// The number of channels of the window.
         channels: u32,
     },
-    /// Bytes beyond the end of a window.
+    /// The bytes extend beyond the end of the window.
     #[error("{len} bytes from {at} on are not in a window of {bytes}")]
     Range {
-        /// The first.
+        /// The offset of the first byte.
         at: u64,
-        /// How many.
+        /// The number of bytes.
         len: u64,
-        /// How many the window has.
+        /// The number of bytes of the window.
         bytes: u64,
     },
     /// All regions that an executor may have are in use.
     #[error("an executor has no room for another region")]
     Regions,
-    /// Kernels of the window run on a GPU, and are given [`Window::gpu_view`](super::Window::gpu_view).
+    /// Kernels of the window run on a GPU: pass [`Window::gpu_view`](super::Window::gpu_view) to them.
     #[error("kernels of this window run on a GPU")]
     OnGpu,
-    /// Kernels of the window run on the host.
+    /// Kernels of the window run on the host: use [`Window::kernel`](super::Window::kernel).
     #[error("kernels of this window run on the host")]
     OnHost,
-    /// The GPU's driver fails.
+    /// A call of the GPU's driver failed.
     #[error(transparent)]
     Call(#[from] DriverCallError),
-    /// No queues for kernels of a GPU.
+    /// The queues for kernels of a GPU cannot be created.
     #[error(transparent)]
     Lanes(#[from] LanesError),
     /// Memory of the GPU cannot be read or written.
@@ -111,68 +111,68 @@ pub enum DeviceError {
     /// The window is not of [`World::devices_for_processes`](crate::World::devices_for_processes).
     #[error("channels of this window are lent to no other process")]
     NotForProcesses,
-    /// The channel is another process's.
+    /// The channel is lent to another process.
     #[error("channel {channel} is lent to another process")]
     Lent {
-        /// Which.
+        /// The channel.
         channel: u32,
     },
-    /// There is no such process of the host, or it cannot be watched.
+    /// The process does not exist on this host, or cannot be watched.
     #[error("process {process}: {source}")]
     Process {
-        /// Its number.
+        /// The process id.
         process: u32,
-        /// What the system says.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },
-    /// No memory file for a window.
+    /// The memory file of a window cannot be created.
     #[error("no memory file for a window: {0}")]
     File(#[source] CallFailure),
-    /// Bytes are no card of a guest.
+    /// The bytes are no valid card of a guest.
     #[error(transparent)]
     Card(#[from] GuestCardError),
-    /// The files of the process that has lent a channel cannot be mapped.
+    /// The memory files of the lending process cannot be mapped.
     #[error("memory of the process that has lent the channel: {0}")]
     Map(#[from] PeerError),
-    /// There are no such queues in its file.
+    /// The memory file of the lending process has no such queues.
     #[error(transparent)]
     Guest(#[from] GuestError),
-    /// What a kernel posted earlier has not ended well.
+    /// An operation of the channel's previous kernel failed.
     #[error("an earlier kernel of the channel: {0}")]
     Earlier(#[source] WaitError),
 }
 
-/// Why a call of a kernel failed.
+/// The reason why a call of a kernel failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
-    /// The queue did not take it.
+    /// The queue does not accept the entries.
     #[error(transparent)]
     Post(#[from] ReserveError),
-    /// What was waited for has failed, or did not come in time.
+    /// The awaited operation failed, or the wait exceeded its limit.
     #[error(transparent)]
     Wait(#[from] WaitError),
-    /// There is no such rank.
+    /// The rank is out of range.
     #[error("there is no rank {0}")]
     NoRank(usize),
-    /// Bytes beyond the end of the window's data, or of the source.
+    /// The bytes extend beyond the end of the window's data, or of the source.
     #[error("{len} bytes from {at} on are not in a window")]
     Range {
-        /// The first.
+        /// The offset of the first byte.
         at: u64,
-        /// How many.
+        /// The number of bytes.
         len: u64,
     },
     /// The system has no memory for a chunk of a stream.
     #[error("cannot allocate memory: {0}")]
     Memory(#[from] OutOfMemory),
-    /// The window has no such thing.
+    /// The window has no such signal, counter, barrier or stream.
     #[error("the window has no {what} {id}")]
     None {
-        /// What.
+        /// The kind of object.
         what: &'static str,
-        /// The number that was given.
+        /// The number that the caller passed.
         id: u32,
     },
 }

@@ -1,5 +1,6 @@
-//! Windows in memory of a GPU that the NICs in use reach: their data is registered with the NICs, and nothing of it lies beside in memory of the host. Called by `making`, which falls
-//! back to memory beside it (`Residence::Device` in `on_gpu`) where this says why not.
+//! Windows in GPU memory that the NICs in use reach: their data is registered with the NICs, without a copy in host
+//! memory. Called by `window_setup`, which uses host memory beside the window (`Residence::Device` in `on_gpu`) where
+//! this module cannot register it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,15 +16,16 @@ use super::error::DeviceError;
 use super::on_gpu::GpuPlacement;
 use super::window::ExecutorResources;
 
-/// Data of a window in memory of a GPU, as a heap.
+/// The data of a window in GPU memory, as a registered heap.
 pub(super) struct ReachedHeap {
     pub(super) region: MemoryRange,
     pub(super) heap: u8,
-    /// Writes of this rank's NICs there are flushed before their end is told.
+    /// Whether writes of this rank's NICs must be flushed before their completion is reported.
     pub(super) needs_flush: bool,
 }
 
-/// Words of the data that the driver copies, for atomics of other ranks that this process executes. Each waits for its copies, and for no kernel.
+/// Words of the data that the driver copies, for atomics of other ranks that this process executes. Each access waits
+/// for its copy, and for no kernel.
 #[derive(Debug)]
 struct CopiedWords {
     device: GpuDevice,
@@ -47,10 +49,11 @@ impl WordAccess for CopiedWords {
 }
 
 impl ExecutorResources {
-    /// Allocates `len` bytes in memory of the GPU and registers them with the NICs in use; `None` if those do not reach them, of which the cause is logged, once.
+    /// Allocates `len` bytes of GPU memory and registers them with the NICs in use. Returns `None` if not all of them
+    /// reach it, and logs the reason once.
     ///
     /// # Errors
-    /// The device has no room.
+    /// The device has no memory left.
     pub(super) fn allocate_reached(
         &self,
         gpu: &GpuPlacement,
@@ -92,7 +95,7 @@ impl ExecutorResources {
     }
 }
 
-/// Memory as a dma-buf; `None` where NICs reach it by its address alone.
+/// Exports memory as a dma-buf. Returns `None` where NICs reach it by its address alone.
 fn export_dmabuf(
     device: &GpuDevice,
     memory: &MemoryRange,

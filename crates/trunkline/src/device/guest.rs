@@ -1,5 +1,6 @@
-//! Channels of windows that kernels in other processes of the host use. Whoever has the window lends one ([`Window::lend`]) and hands a [`GuestCard`] over; the other process opens it as a
-//! [`GuestWindow`]. Neither side reads anything of the other unchecked, and each hears of the other's death.
+//! Channels of windows that kernels in other processes of the host use. The process that has the window lends a
+//! channel ([`Window::lend`]) and passes a [`GuestCard`]; the other process opens it as a [`GuestWindow`]. Each side
+//! validates everything that it reads of the other, and detects the other's death.
 
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,19 +15,20 @@ use super::error::DeviceError;
 use super::kernel::Kernel;
 use super::window::{OwnPart, Window};
 
-/// What a process needs of another one's window to use a channel of it: a value that goes by any way between processes of a host, such as a pipe or a socket. It names the memory files of
-/// the process that has made it, and holds nothing secret: only who may look into that process finds them.
+/// The description of a lent channel, for the process that opens it. It can be passed through a pipe or a socket
+/// between processes of a host. It names memory files of the process that created it, and contains no secret: a
+/// process needs permission to access that process to open them.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GuestCard(wire::GuestChannelCard);
 
-/// The memory file of a window, and which of its channels are other processes'.
+/// The memory file of a window, and its channels that are lent to other processes.
 #[derive(Debug)]
 pub(super) struct LentChannels {
     file: SharedMemory,
     channels: Box<[AtomicBool]>,
 }
 
-/// A channel of another process's window. Kernels use it as they use a window of their own process.
+/// A channel of another process's window. Its kernels are used like those of a window of this process.
 #[derive(Debug)]
 pub struct GuestWindow {
     guest: GuestQueues,
@@ -49,7 +51,7 @@ impl LentChannels {
         self.channels.get(channel as usize).is_some_and(|lent| lent.load(Ordering::Acquire))
     }
 
-    /// Whether nobody had it.
+    /// Marks a channel as lent. Returns false if it is out of range or was lent before.
     fn acquire_channel(&self, channel: u32) -> bool {
         self.channels.get(channel as usize).is_some_and(|lent| !lent.swap(true, Ordering::AcqRel))
     }
@@ -60,11 +62,15 @@ const fn to_guest_file(found: &MemoryFileId) -> GuestFile {
 }
 
 impl Window {
-    /// Lends a channel to a process of this host, for good: no kernel of this process may use it any more. When that process ends, what it had submitted is executed, and within 100 ms the
-    /// channel is at its end ([`guest_has_ended`](Self::guest_has_ended)). The window is to live as long as it is used.
+    /// Lends a channel to process `to` of this host, permanently: kernels of this process cannot use it any more.
+    /// When that process ends, its submitted entries are executed, and the channel ends within 100 ms
+    /// ([`guest_has_ended`](Self::guest_has_ended)). The window must live as long as the channel is used.
     ///
     /// # Errors
-    /// [`DeviceError::NotForProcesses`], [`DeviceError::NoChannel`], [`DeviceError::Lent`], [`DeviceError::Process`].
+    /// - [`DeviceError::NotForProcesses`]: the executor is not of
+    ///   [`World::devices_for_processes`](crate::World::devices_for_processes).
+    /// - [`DeviceError::NoChannel`], [`DeviceError::Lent`]: the channel is out of range, or was lent before.
+    /// - [`DeviceError::Process`]: the process does not exist, or cannot be watched.
     pub fn lend(&self, channel: u32, to: u32) -> Result<GuestCard, DeviceError> {
         let lanes = self.channel_lanes(channel)?;
         let lent = self.lent.as_ref().ok_or(DeviceError::NotForProcesses)?;
@@ -104,7 +110,8 @@ impl Window {
         }))
     }
 
-    /// Whether the process to which a channel was lent has ended, and what it had submitted is executed or never will be.
+    /// Returns whether the process that borrowed a channel has ended, and its submitted entries have been executed or
+    /// aborted.
     #[must_use]
     pub fn guest_has_ended(&self, channel: u32) -> bool {
         let ended = |queue: &DeviceQueue<QueueWords>| {
@@ -116,45 +123,46 @@ impl Window {
 }
 
 impl GuestCard {
-    /// The rank whose window it is.
+    /// Returns the rank whose window it describes.
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.0.rank as usize
     }
 
-    /// The channel.
+    /// Returns the channel.
     #[must_use]
     pub const fn channel(&self) -> u32 {
         self.0.channel
     }
 
-    /// As it is handed over (docs/wire.md, "Guests").
+    /// Serializes the card (docs/wire.md, "Guests").
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         self.0.to_bytes()
     }
 
-    /// One that was handed over. Whoever has sent it is not believed: what cannot be is refused here, and which files there are when it is opened.
+    /// Parses a card. Its sender is not trusted: invalid values are rejected here, and the named files are checked
+    /// when the card is opened.
     ///
     /// # Errors
-    /// [`DeviceError::Card`].
+    /// [`DeviceError::Card`]: the bytes are no valid card.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DeviceError> {
         Ok(Self(wire::GuestChannelCard::from_bytes(bytes)?))
     }
 
-    /// Writes it to a pipe, a socket or a file.
+    /// Writes the card to a pipe, a socket or a file.
     ///
     /// # Errors
-    /// What that says.
+    /// The error of the writer.
     pub fn write_to(&self, to: &mut impl Write) -> io::Result<()> {
         to.write_all(&self.to_bytes())?;
         to.flush()
     }
 
-    /// Reads one from there, and not a byte more.
+    /// Reads one card from a pipe, a socket or a file, and no byte beyond it.
     ///
     /// # Errors
-    /// What that says, and [`io::ErrorKind::InvalidData`] of anything else than a card.
+    /// The error of the reader; [`io::ErrorKind::InvalidData`] if the bytes are no valid card.
     pub fn read_from(from: &mut impl Read) -> io::Result<Self> {
         let wrong = |error: wire::GuestCardError| io::Error::new(io::ErrorKind::InvalidData, error);
         let mut head = [0; 16];
@@ -170,13 +178,16 @@ impl GuestCard {
 }
 
 impl GuestWindow {
-    /// Opens what was lent: maps both files of the other process. To be done once, in the process that the channel was lent to.
+    /// Opens a lent channel, and maps the memory files of the other process. Call it once, in the process to which
+    /// the channel was lent.
     ///
     /// # Errors
-    /// [`DeviceError::Process`], [`DeviceError::Map`], [`DeviceError::Guest`], [`DeviceError::Shape`].
+    /// - [`DeviceError::Process`]: the lending process does not exist.
+    /// - [`DeviceError::Map`], [`DeviceError::Guest`]: its files cannot be mapped, or have no such queues.
+    /// - [`DeviceError::Shape`]: the card has an invalid shape.
     pub fn open(card: &GuestCard) -> Result<Self, DeviceError> {
         let GuestCard(card) = card;
-        // The process first: the files tell whether it is the right one.
+        // The process is opened before its files, whose numbers then show whether it is still the same process.
         let failed =
             |error: rustix::io::Errno| DeviceError::Process { process: card.pid, source: error.into() };
         let host = open_pidfd(card.pid).map_err(failed)?;
@@ -202,14 +213,15 @@ impl GuestWindow {
         Ok(Self { guest, part, channel: card.channel, lanes })
     }
 
-    /// What one thread of this process uses of the window, one at a time. It is the rank's own kernel in all that it does; its waits end with
-    /// [`WaitError::Aborted`](super::WaitError::Aborted) within 100 ms when the process that executes ends.
+    /// Returns the access of one thread of this process to the window; only one may use it at a time. It has all
+    /// operations of the rank's own kernels. Its waits end with [`WaitError::Aborted`](super::WaitError::Aborted)
+    /// within 100 ms after the executing process has ended.
     #[must_use]
     pub fn kernel(&self) -> Kernel<'_> {
         Kernel::new(&self.part, self.channel, &self.lanes, Some(&self.guest))
     }
 
-    /// Whether the process that executes has ended: all waits end then.
+    /// Returns whether the executing process has ended, so that all waits end.
     #[must_use]
     pub fn host_has_ended(&self) -> bool {
         self.guest.check_host()

@@ -1,4 +1,5 @@
-//! What one thread uses of a window: puts, gets, signals, counters, barriers, and waits for them.
+//! The operations of one thread on a window: puts, gets, signals, counters, barriers, and waits for them. Kernels
+//! that run on the host call it; each call writes queue entries or polls words.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -14,77 +15,82 @@ use trunkline_proto::wire::device_queue::{
 use super::error::KernelError;
 use super::window::{OwnPart, SourceMemory};
 
-/// Entries that go with one another: writes of all but the last GiB are posted before.
+/// Entries that are posted together, at most. Of a put of more than a GiB, the writes before the last one are posted
+/// ahead.
 const TOGETHER: usize = 3;
 
-/// What goes with a put.
+/// The notifications of a put: changes of words that follow its bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PutNotification {
-    /// A signal of the other rank, and by how much it is raised.
+    /// The signal of the target rank, and the number to add to it.
     pub signal: Option<(u32, u64)>,
-    /// A counter of this rank, and by how much it is raised once the bytes are placed: by the last write's own entry, or by one of its own if that is more than
-    /// 2^32 - 1. A ticket and a flush say that the bytes are placed, and not that it was raised: wait for it.
+    /// The counter of this rank, and the number to add to it once the bytes are placed. The entry of the last write
+    /// adds it, or an entry of its own if the number is more than 2^32 - 1. A ticket or a flush guarantees that the
+    /// bytes are placed, not that the counter was raised: wait for the counter.
     pub counter: Option<(u32, u64)>,
 }
 
 impl PutNotification {
-    /// Nothing.
+    /// No notification.
     pub const NONE: Self = Self { signal: None, counter: None };
 
-    /// A signal, by 1.
+    /// Adds 1 to a signal of the target rank.
     #[must_use]
     pub const fn signal(id: u32) -> Self {
         Self::signal_by(id, 1)
     }
 
-    /// A signal, by so much: a number that goes with the bytes.
+    /// Adds `value` to a signal of the target rank, so that a number travels with the bytes.
     #[must_use]
     pub const fn signal_by(id: u32, value: u64) -> Self {
         Self { signal: Some((id, value)), counter: None }
     }
 
-    /// A counter, by 1.
+    /// Adds 1 to a counter of this rank.
     #[must_use]
     pub const fn counter(id: u32) -> Self {
         Self { signal: None, counter: Some((id, 1)) }
     }
 
-    /// And a counter, by 1.
+    /// Adds 1 to a counter of this rank, too.
     #[must_use]
     pub const fn and_counter(self, id: u32) -> Self {
         Self { counter: Some((id, 1)), ..self }
     }
 }
 
-/// What was posted: it can be waited for.
+/// A posted put, get or signal, for [`Kernel::wait`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PostedTransfer {
     pub(super) lane: usize,
-    /// The last entry that moves bytes.
+    /// The ticket of the last entry that moves bytes.
     pub(super) bytes: EntryTicket,
 }
 
-/// What one thread uses of a window.
+/// The access of one thread to a window, through one channel.
+///
+/// NVSHMEM's device calls (`nvshmem_putmem_signal` and others) are the counterpart. A kernel posts entries to its
+/// channel's queues, one per lane, in turns.
 #[derive(Debug)]
 pub struct Kernel<'w> {
     pub(super) part: &'w OwnPart,
     pub(super) channel: u32,
     lanes: &'w [DeviceQueue<QueueWords>],
-    /// Whose turn it is.
+    /// The lane of the next put or get.
     cursor: Cell<usize>,
-    /// The last entry of each lane that no flush has covered.
+    /// The last entry per lane that no flush has covered.
     last: Vec<Cell<Option<EntryTicket>>>,
     limit: Option<Duration>,
-    /// A wait that takes longer ends the process.
+    /// Whether a wait beyond the limit ends the process.
     dies: bool,
-    /// Where another process executes.
+    /// The queues of the executor, if that is another process.
     guest: Option<&'w GuestQueues>,
 }
 
-/// How long a wait may take.
+/// The limit of a wait.
 pub(super) enum WaitLimit<'w> {
     Own(HostDeadline),
-    /// The end of the process that executes ends it, too.
+    /// The wait ends also if the executing process has ended.
     Guests(GuestBudget<'w>),
 }
 
@@ -109,26 +115,28 @@ impl<'w> Kernel<'w> {
         Self { part, channel, lanes, cursor: Cell::new(0), last, limit: None, dies: false, guest }
     }
 
-    /// The same, and none of its waits lasts longer. One that would ends with [`WaitError::Timeout`]; what it waited for may still come.
+    /// Returns this kernel with a limit for each of its waits. A wait that exceeds it fails with
+    /// [`WaitError::Timeout`]; the awaited change may still happen later.
     #[must_use]
     pub fn limit(self, limit: Duration) -> Self {
         Self { limit: Some(limit), ..self }
     }
 
-    /// The same, and a wait that would last longer than the limit ends the process instead (`SIGABRT`, with a line on standard error): for kernels that
-    /// cannot go on without what they wait for. Other ranks hear of it as of any death.
+    /// Returns this kernel with waits that end the process when they exceed the limit (`SIGABRT`, with a line on
+    /// standard error). For kernels that cannot continue without the awaited change. Other ranks see the death of
+    /// this rank.
     #[must_use]
     pub fn or_die(self) -> Self {
         Self { dies: true, ..self }
     }
 
-    /// This rank.
+    /// Returns the number of this rank.
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.part.rank
     }
 
-    /// Ranks of the window.
+    /// Returns the number of ranks of the window.
     #[must_use]
     pub fn size(&self) -> usize {
         self.part.keys.len()
@@ -168,7 +176,8 @@ impl<'w> Kernel<'w> {
         Ok(WordAddition { at: self.remote_address(self.rank(), slot)?, value, poisoned: true })
     }
 
-    /// The last write, which raises the counter that goes with it if it has room for that, and the counter's own entry if not.
+    /// Returns the last write of a put, with the counter attached if the entry has room for it, else with the
+    /// counter's own entry.
     fn write_with_counter(&self, write: QueueEntry, counter: &WordAddition) -> [Option<QueueEntry>; 2] {
         let apart = [Some(write), Some(counter.to_entry())];
         counter.attach_to(write).map_or(apart, |counted| [Some(counted), None])
@@ -193,10 +202,15 @@ impl<'w> Kernel<'w> {
         Ok(ticket)
     }
 
-    /// Writes `len` bytes of this rank's part from `from` on to a rank's part, from `to` on, and what goes with them. Nothing is ordered among puts.
+    /// Writes `len` bytes of this rank's part, from offset `from` on, to a rank's part, from offset `to` on, and then
+    /// the notifications. Returns when the entries are posted; the source must not change until [`wait`](Self::wait)
+    /// or [`flush`](Self::flush) returns. Puts are not ordered among each other.
     ///
     /// # Errors
-    /// [`KernelError`]; of more than a GiB the first may have been posted.
+    /// - [`KernelError::NoRank`], [`KernelError::Range`]: the rank or the bytes are out of range.
+    /// - [`KernelError::None`]: the window has no such signal or counter.
+    /// - [`KernelError::Post`]: the queue does not accept the entries. Of a put of more than a GiB, the first parts
+    ///   may have been posted.
     pub fn put(
         &self,
         rank: usize,
@@ -210,7 +224,8 @@ impl<'w> Kernel<'w> {
         self.put_from(rank, to, LocalAddress { addr: from, key: key.to_bits() }, len, with)
     }
 
-    /// Writes `len` bytes of registered memory, from `from` of `source` on, to a rank's part, as [`Kernel::put`] does.
+    /// Writes `len` bytes of registered memory, from offset `from` of `source` on, to a rank's part, as
+    /// [`Kernel::put`] does.
     ///
     /// # Errors
     /// As [`Kernel::put`].
@@ -227,7 +242,8 @@ impl<'w> Kernel<'w> {
         self.put_from(rank, to, LocalAddress { addr: from, key: source.key.to_bits() }, len, with)
     }
 
-    /// Copies bytes to this rank's part, from `from` on, and puts them from there: the slice may be changed when this comes back, the part when it was waited for.
+    /// Copies bytes to this rank's part, from offset `from` on, and puts them from there. The slice may be changed
+    /// when the call returns, the part only when the put is complete.
     ///
     /// # Errors
     /// As [`Kernel::put`].
@@ -243,7 +259,7 @@ impl<'w> Kernel<'w> {
         self.put(rank, to, from, bytes.len() as u64, with)
     }
 
-    /// Copies bytes to this rank's part.
+    /// Copies bytes to this rank's part, from offset `at` on.
     ///
     /// # Errors
     /// [`KernelError::Range`].
@@ -252,7 +268,8 @@ impl<'w> Kernel<'w> {
         self.part.memory.write(at, bytes).map_err(|_| KernelError::Range { at, len: bytes.len() as u64 })
     }
 
-    /// Copies bytes out of this rank's part. What others put there can be read after the wait that told of it.
+    /// Copies bytes out of this rank's part, from offset `at` on. Data of other ranks can be read after a wait for
+    /// the signal or barrier that follows it.
     ///
     /// # Errors
     /// [`KernelError::Range`].
@@ -284,7 +301,7 @@ impl<'w> Kernel<'w> {
             done += LENGTH_MAX;
         }
         let write = write(done, len - done);
-        // The counter first: that is executed here, and need not wait for what the other rank answers.
+        // The counter is first: this process executes it, without waiting for a reply of the target.
         let counter = with.counter.map(|(id, value)| self.counter_addition(id, value)).transpose()?;
         let [write, counter] =
             counter.map_or([Some(write), None], |counter| self.write_with_counter(write, &counter));
@@ -300,7 +317,9 @@ impl<'w> Kernel<'w> {
         Ok(PostedTransfer { lane, bytes })
     }
 
-    /// Reads `len` bytes of a rank's part, from `from` on, into this rank's, from `into` on. They are there when it was waited for.
+    /// Reads `len` bytes of a rank's part, from offset `from` on, into this rank's part, from offset `into` on.
+    /// Returns when the entries are posted; the bytes have arrived when [`wait`](Self::wait) or
+    /// [`flush`](Self::flush) returns.
     ///
     /// # Errors
     /// As [`Kernel::put`].
@@ -325,7 +344,8 @@ impl<'w> Kernel<'w> {
         }
     }
 
-    /// Raises a signal of a rank, behind all that was put on the first lane before; of other lanes it says nothing: [`flush`](Self::flush) first.
+    /// Adds `value` to a signal of a rank, after all earlier puts on the first lane. Puts on other lanes are not
+    /// ordered before it: call [`flush`](Self::flush) first.
     ///
     /// # Errors
     /// As [`Kernel::put`].
@@ -333,19 +353,20 @@ impl<'w> Kernel<'w> {
         Ok(PostedTransfer { lane: 0, bytes: self.post_entries(0, &[self.signal_entry(rank, id, value)?])? })
     }
 
-    /// Waits until what was posted is complete: its source may be changed, and what was got is there.
+    /// Waits until a posted operation is complete: the source of a put may be changed, and the bytes of a get have
+    /// arrived.
     ///
     /// # Errors
-    /// [`KernelError::Wait`].
+    /// [`KernelError::Wait`]: the operation failed, or exceeded the limit.
     pub fn wait(&self, posted: PostedTransfer) -> Result<(), KernelError> {
         let queue = self.lanes.get(posted.lane).ok_or(WaitError::Stale)?;
         Ok(queue.wait(posted.bytes, &mut self.wait_budget())?)
     }
 
-    /// Waits until all that this kernel has posted is complete.
+    /// Waits until all operations that this kernel has posted are complete. NVSHMEM's counterpart is `nvshmem_quiet`.
     ///
     /// # Errors
-    /// [`KernelError::Wait`], of the first lane that has something to say.
+    /// [`KernelError::Wait`] of the first lane with a failure.
     pub fn flush(&self) -> Result<(), KernelError> {
         for (queue, last) in self.lanes.iter().zip(&self.last) {
             if let Some(ticket) = last.get() {
@@ -379,27 +400,30 @@ impl<'w> Kernel<'w> {
         Ok(SignalSlot::with_poison_word(slot).with_base(base))
     }
 
-    /// Waits until a rank has raised a signal here to `value`; what it is then. What was put before it can be read.
+    /// Waits until rank `by` has raised signal `id` here to at least `value`, and returns its value. Bytes that `by`
+    /// put before the signal can be read then. NVSHMEM's counterpart is `nvshmem_signal_wait_until`.
     ///
     /// # Errors
-    /// [`KernelError::Wait`].
+    /// [`KernelError::Wait`]: a put or the rank has failed, or the limit is exceeded. [`KernelError::None`]: the
+    /// window has no such signal.
     pub fn wait_signal(&self, by: usize, id: u32, value: u64) -> Result<u64, KernelError> {
         self.wait_slot(self.signal_slot(by, id)?, value)
     }
 
-    /// Waits until a rank has raised a signal here to `value`, and lets it begin anew: what it was, which counts no more.
+    /// Waits until rank `by` has raised signal `id` here to at least `value`, and resets it. Returns its former
+    /// value.
     ///
     /// # Errors
-    /// [`KernelError::Wait`]; the signal then is as it was.
+    /// As [`wait_signal`](Self::wait_signal); the signal then keeps its value.
     pub fn take_signal(&self, by: usize, id: u32, value: u64) -> Result<u64, KernelError> {
         self.wait_signal(by, id, value)?;
         self.reset_signal(by, id)
     }
 
-    /// Waits until all ranks together have raised a signal here to `value`.
+    /// Waits until the values of signal `id` of all ranks add up to at least `value`. Returns the sum.
     ///
     /// # Errors
-    /// [`KernelError::Wait`].
+    /// As [`wait_signal`](Self::wait_signal).
     pub fn wait_signals(&self, id: u32, value: u64) -> Result<u64, KernelError> {
         self.signal_slot(0, id)?;
         let slots = (0..self.size()).filter_map(|by| self.signal_slot(by, id).ok());
@@ -418,7 +442,7 @@ impl<'w> Kernel<'w> {
         }
     }
 
-    /// What a rank has raised a signal here to.
+    /// Returns the value to which rank `by` has raised signal `id` here. Does not wait.
     ///
     /// # Errors
     /// [`KernelError::None`].
@@ -426,7 +450,8 @@ impl<'w> Kernel<'w> {
         Ok(self.signal_slot(by, id)?.read_value(&self.part.words))
     }
 
-    /// Lets a signal of this rank begin anew: what has come counts no more, what comes counts. What it was.
+    /// Resets a signal of this rank to 0, without losing an addition: those that have arrived are removed, later ones
+    /// count. Returns its former value.
     ///
     /// # Errors
     /// [`KernelError::None`].
@@ -435,19 +460,20 @@ impl<'w> Kernel<'w> {
         Ok(reset.unwrap_or(0))
     }
 
-    /// Waits until a counter of this rank is at least `value`; what it is then.
+    /// Waits until a counter of this rank is at least `value`, and returns its value.
     ///
     /// # Errors
-    /// [`KernelError::Wait`].
+    /// [`KernelError::Wait`], [`KernelError::None`].
     pub fn wait_counter(&self, id: u32, value: u64) -> Result<u64, KernelError> {
         self.wait_slot(self.counter_slot(id)?, value)
     }
 
-    /// Waits until all ranks have come to this barrier as often as this one. All that this kernel put before is at its target then. How often that is
-    /// stands in the window, so a later kernel goes on from there.
+    /// Waits until all ranks have called this barrier as often as this rank. All puts of this kernel are complete
+    /// then. The window counts the calls, so a later kernel continues the count. NVSHMEM's counterpart is
+    /// `nvshmem_barrier_all`.
     ///
     /// # Errors
-    /// [`KernelError::Wait`].
+    /// [`KernelError::Wait`], [`KernelError::Post`], [`KernelError::None`].
     pub fn barrier(&self, id: u32) -> Result<(), KernelError> {
         use std::sync::atomic::Ordering::AcqRel;
 
@@ -470,7 +496,8 @@ impl<'w> Kernel<'w> {
         Ok(())
     }
 
-    /// Tells everybody who uses this kernel's channel to stop: all its waits, for what it has posted and for signals and counters, end with [`WaitError::Aborted`], and nothing more is executed.
+    /// Aborts the channel of this kernel: all its waits, for posted operations, signals and counters, end with
+    /// [`WaitError::Aborted`], and no further entry is executed.
     pub fn abort(&self, reason: u32) {
         for queue in self.lanes {
             queue.abort(AbortWord { status: EntryStatus::Aborted, reason });

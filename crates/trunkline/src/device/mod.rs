@@ -1,7 +1,9 @@
-//! Device queues: communication that *kernels* start, threads of the host here, by themselves and without a call of the engine.
+//! Device queues: communication that *kernels* start by themselves, without a call of the engine. Here kernels are
+//! threads of the host, or of a GPU.
 //!
-//! [`Devices`] is the executor of a rank. A [`Window`] is memory of every rank with signals, counters, barriers and streams of its own, made by all
-//! ranks together. A [`Kernel`] is what one thread uses of a window: it writes entries into a queue, and waits on words.
+//! [`Devices`] is the executor of a rank. All ranks together create a [`Window`]: memory of every rank with signals,
+//! counters, barriers and streams. A [`Kernel`] is the access of one thread to a window: it writes entries into a
+//! queue, and waits on words.
 //!
 //! ```
 //! use trunkline::World;
@@ -26,15 +28,21 @@
 //! }
 //! ```
 //!
-//! # What is guaranteed
+//! # Guarantees
 //!
-//! - *Order.* None between puts. A signal or counter that goes with a put comes after its bytes, and after all that its kernel has put before on the same lane.
-//! - *Completion.* A ticket that was waited for ([`Kernel::wait`]), a flush, and a counter say that the bytes are placed at their target and their source may be used again.
-//! - *Failure.* An entry that fails ends every wait for it: by ticket, by counter, and the other rank's for the signal. So does the death of the rank
-//!   that would have raised a signal. No wait takes a failure for success, and with a limit ([`Kernel::limit`]) none lasts longer.
-//! - *Memory.* Signals, counters and barriers count on from kernel to kernel; nobody sets them back but [`Kernel::reset_signal`], which loses no addition.
-//! - *Other processes.* A channel can be lent to another process of the host, whose kernels use it as this rank's ([`Window::lend`], [`GuestWindow`]).
-//! - *Progress.* [`ExecutorMode::Inline`]: whoever posts or waits executes, too. [`ExecutorMode::Thread`]: a thread does, which sleeps while nothing is asked for.
+//! - *Order.* Puts are unordered. The signal or counter of a put follows its bytes, and all earlier puts of its
+//!   kernel on the same lane.
+//! - *Completion.* After a wait for a ticket ([`Kernel::wait`]), a flush, or a wait for a counter, the bytes are
+//!   placed at their target, and their source may be used again.
+//! - *Failure.* A failed entry ends every wait for it: by ticket, by counter, and the target's wait for the signal.
+//!   So does the death of the rank that should have raised a signal. No wait reports a failure as success, and none
+//!   exceeds its limit ([`Kernel::limit`]).
+//! - *Memory.* Signals, counters and barriers keep counting from kernel to kernel. Only [`Kernel::reset_signal`]
+//!   resets them, and it loses no addition.
+//! - *Other processes.* A channel can be lent to another process of the host, whose kernels use it like those of this
+//!   rank ([`Window::lend`], [`GuestWindow`]).
+//! - *Progress.* With [`ExecutorMode::Inline`], the threads that post or wait execute the entries. With
+//!   [`ExecutorMode::Thread`], a thread does; it sleeps while there is no work.
 
 mod error;
 mod gpudirect;

@@ -1,4 +1,5 @@
-//! Windows whose kernels run on a GPU: where their memory lies, their queues, and what a kernel is given of them. Nothing here is called while kernels run that wait.
+//! Windows whose kernels run on a GPU: their memory, their queues, and the arguments of kernels. Host threads call it
+//! before kernels are launched and after they have ended, never while kernels wait.
 
 use std::sync::Arc;
 
@@ -13,25 +14,29 @@ use super::error::DeviceError;
 use super::view::{DeviceTables, DeviceView, LaneView, PeerView, VIEW_VERSION};
 use super::window::Window;
 
-/// Where windows lie whose kernels run on a GPU.
+/// The location of windows whose kernels run on a GPU.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Residence {
-    /// In pinned memory of the host, which the GPU reads and writes over its bus, and networks reach.
+    /// Pinned memory of the host. The GPU accesses it over its bus, and networks reach it.
     Pinned,
-    /// In the GPU's memory. Where all NICs in use reach it, the data is registered with them, and signals, counters, barriers and streams are in pinned memory. Elsewhere, bytes from other ranks lie in pinned memory beside it until its executor has brought them, and bytes for other ranks lie in rooms of its own there.
+    /// Memory of the GPU.
+    ///
+    /// If all NICs in use reach that memory, the data is registered with them, and signals, counters, barriers and
+    /// streams are in pinned memory. If not, pinned memory beside the window receives bytes from other ranks, until
+    /// the executor copies them to the GPU. Bytes for other ranks are staged in rooms of their own there.
     Device,
 }
 
-/// Where kernels run.
+/// The GPU that runs kernels.
 #[derive(Clone, Debug)]
 pub struct GpuPlacement {
     /// The device.
     pub device: GpuDevice,
-    /// Where windows lie.
+    /// The location of windows.
     pub residence: Residence,
 }
 
-/// Memory of a window, before there is one.
+/// The memory of a window before it is created.
 pub(super) enum PartPlace {
     Host(MemoryRange),
     Pinned(PinnedMemory),
@@ -40,7 +45,7 @@ pub(super) enum PartPlace {
         beside: PinnedMemory,
         mover: DeviceCopyQueue,
     },
-    /// In the GPU's memory, which NICs reach; all but the data lies apart from it.
+    /// Memory of the GPU that NICs reach. Everything except the data is stored apart from it.
     Reached {
         region: MemoryRange,
         words: PinnedMemory,
@@ -50,7 +55,7 @@ pub(super) enum PartPlace {
 }
 
 impl GpuPlacement {
-    /// Memory of a window of which all goes by way of the host, or lies there.
+    /// Allocates the memory of a window that is in host memory, or that NICs reach only through host memory.
     pub(super) fn allocate_part(&self, bytes: usize, window: u64) -> Result<PartPlace, DeviceError> {
         let beside = self.device.allocate_pinned(bytes)?;
         Ok(match self.residence {
@@ -72,7 +77,8 @@ impl PartPlace {
         MemoryRange::try_heap(bytes).map(Self::Host)
     }
 
-    /// The memory that the network knows, and that holds the boxes: of a divided part, all but the data.
+    /// Returns the memory that is registered with the network and contains the boxes; of a divided part, everything
+    /// except the data.
     pub(super) const fn network_memory(&self) -> &MemoryRange {
         match self {
             Self::Host(memory) => memory,
@@ -104,7 +110,7 @@ impl PartPlace {
         }
     }
 
-    /// The device's memory, and who moves its bytes for others.
+    /// Returns the device's memory and the copy queue that moves its bytes for other ranks.
     pub(super) fn device_memory(&self) -> Option<(MemoryRange, Arc<dyn DeviceCopier>)> {
         match self {
             Self::Host(_) | Self::Pinned(_) | Self::Reached { .. } => None,
@@ -113,15 +119,15 @@ impl PartPlace {
     }
 }
 
-/// What a window has on a GPU.
+/// The resources of a window on a GPU.
 #[derive(Debug)]
 pub(super) struct OnGpu {
     device: GpuDevice,
-    /// The window, where the device finds it, and what holds it.
+    /// The memory of the window on the device, and the pinned memory.
     region: Option<MemoryRange>,
     pinned: PinnedMemory,
     lanes: KernelLanes,
-    /// What the view points to: peers, queues, words of channels, bases and epochs; all in the device's memory.
+    /// The tables of the view: peers, queues, words of channels, bases and epochs; all in the device's memory.
     tables: [MemoryRange; 4],
     view: DeviceView,
 }
@@ -198,7 +204,7 @@ impl OnGpu {
         match &self.region {
             Some(region) => Ok(self.device.copy_to_device(region, at, bytes)?),
             None => {
-                // The caller has looked whether it is inside.
+                // The caller has checked the range.
                 let _ = self.pinned.memory().write(at, bytes);
                 Ok(())
             }
@@ -216,22 +222,23 @@ impl OnGpu {
     }
 }
 
-/// What kernels of a GPU are given of a window.
+/// The arguments of GPU kernels that use a window.
 #[derive(Clone, Debug)]
 pub struct GpuView {
-    /// The numbers: `Window` in C++, by value.
+    /// The numbers: `Window` in C++, passed by value.
     pub view: DeviceView,
     held: Vec<KernelArg>,
 }
 
 impl GpuView {
-    /// The numbers as words, the first ones of a kernel's argument.
+    /// Returns the numbers as words: the first words of a kernel's argument.
     #[must_use]
     pub fn to_words(&self) -> Vec<u64> {
         self.view.to_words().to_vec()
     }
 
-    /// Arguments that no kernel looks at, to be given behind those that it does: they hold what the view names.
+    /// Returns arguments that keep the memory of the view alive. Pass them after the arguments that the kernel reads;
+    /// no kernel reads them.
     #[must_use]
     pub fn held_args(&self) -> Vec<KernelArg> {
         self.held.clone()
@@ -239,10 +246,10 @@ impl GpuView {
 }
 
 impl Window {
-    /// What kernels of a GPU are given of the window.
+    /// Returns the arguments of GPU kernels that use this window.
     ///
     /// # Errors
-    /// [`DeviceError::OnHost`].
+    /// [`DeviceError::OnHost`] if kernels of this window run on the host.
     pub fn gpu_view(&self) -> Result<GpuView, DeviceError> {
         let on_gpu = self.on_gpu.as_ref().ok_or(DeviceError::OnHost)?;
         let held =

@@ -1,8 +1,9 @@
-//! Streams: bytes from a kernel of one rank to the kernel of the same channel at another, in chunks, several of which are under way. Each end
-//! has its state in the window, so that later kernels go on.
+//! Streams: bytes from a kernel of one rank to the kernel of the same channel at another rank, in chunks. Several
+//! chunks are in flight at a time. Each end keeps its state in the window, so that later kernels continue.
 //!
-//! A chunk goes over the next lane, with a flag of that lane: chunks of two lanes overtake each other, and a flag for both would say of one what
-//! holds of the other. The receiver takes the lanes in the same turns. It tells the sender which chunks it has taken, so that their room is free.
+//! Each chunk uses the next lane, and a flag of that lane. Chunks on different lanes overtake each other, so a common
+//! flag could announce the wrong chunk. The receiver takes the lanes in the same order. It acknowledges each chunk,
+//! so that the sender reuses its room.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,7 +16,7 @@ use trunkline_proto::wire::device_queue::{
 use super::error::KernelError;
 use super::kernel::Kernel;
 
-/// Where a chunk goes on from here.
+/// The stream and the rank to which a received chunk is forwarded.
 struct ForwardTarget {
     stream: StreamLayout,
     rank: usize,
@@ -38,10 +39,12 @@ impl Kernel<'_> {
         (chunk % u64::from(self.part.layout.shape().lanes)) as usize
     }
 
-    /// Sends bytes to a rank, whose kernel of the same channel receives as many. It comes back when they may be changed; they may be on their way.
+    /// Sends bytes to a rank, whose kernel of the same channel receives the same number. Returns when `bytes` may be
+    /// changed; they may still be in flight.
     ///
     /// # Errors
-    /// [`KernelError`].
+    /// [`KernelError::NoRank`]; [`KernelError::None`] if the window has no streams; [`KernelError::Post`],
+    /// [`KernelError::Wait`].
     pub fn send(&self, to: usize, bytes: &[u8]) -> Result<(), KernelError> {
         let stream = self.peer_stream(to)?;
         for chunk in bytes.chunks(self.chunk_len()) {
@@ -53,10 +56,11 @@ impl Kernel<'_> {
         Ok(())
     }
 
-    /// Receives bytes that a rank's kernel of the same channel sends, as many.
+    /// Receives bytes from a rank, whose kernel of the same channel sends the same number. Returns when all have
+    /// arrived.
     ///
     /// # Errors
-    /// [`KernelError`].
+    /// As [`send`](Self::send).
     pub fn recv(&self, from: usize, into: &mut [u8]) -> Result<(), KernelError> {
         let stream = self.peer_stream(from)?;
         for chunk in into.chunks_mut(self.chunk_len()) {
@@ -67,11 +71,11 @@ impl Kernel<'_> {
         Ok(())
     }
 
-    /// Receives bytes of one rank, and sends them on to another, chunk by chunk. The room of a chunk is given back before there is room at the next
-    /// rank, so that ranks in a ring do not wait for each other.
+    /// Receives bytes from one rank, and sends them on to another, chunk by chunk. It releases the room of a chunk
+    /// before it waits for room at the next rank, so that ranks in a ring do not deadlock.
     ///
     /// # Errors
-    /// [`KernelError`].
+    /// As [`send`](Self::send).
     pub fn forward(&self, from: usize, to: usize, into: &mut [u8]) -> Result<(), KernelError> {
         let up = self.peer_stream(from)?;
         let down = self.peer_stream(to)?;
@@ -83,11 +87,11 @@ impl Kernel<'_> {
         Ok(())
     }
 
-    /// The same, and `f` makes of what came, its second argument, and what is in `into`, its first, what stays there and is sent on; chunk by chunk, and
-    /// both are as long.
+    /// Receives bytes from one rank, combines them with those in `into`, and sends the result on, chunk by chunk.
+    /// `f` receives a chunk of `into` and the received chunk of the same length. It stores the result in the first.
     ///
     /// # Errors
-    /// [`KernelError`].
+    /// As [`send`](Self::send); [`KernelError::Memory`] if there is no memory for a chunk.
     pub fn reduce_forward(
         &self,
         from: usize,
@@ -102,10 +106,11 @@ impl Kernel<'_> {
         })
     }
 
-    /// As [`reduce_forward`](Self::reduce_forward), at the end of the way: nothing is sent on.
+    /// Receives bytes and combines them, as [`reduce_forward`](Self::reduce_forward) does, without sending the result
+    /// on.
     ///
     /// # Errors
-    /// [`KernelError`].
+    /// As [`reduce_forward`](Self::reduce_forward).
     pub fn reduce(
         &self,
         from: usize,
@@ -135,7 +140,7 @@ impl Kernel<'_> {
         Ok(())
     }
 
-    /// Gives the room of a chunk back that was taken, and sends it on.
+    /// Releases the room of a received chunk, and sends the chunk on.
     fn pass_on(
         &self,
         chunk: &[u8],
@@ -150,7 +155,8 @@ impl Kernel<'_> {
         self.send_chunk(onward, out, chunk.len())
     }
 
-    /// Waits until the other end has taken the chunk whose room is used again. Then that has been read here, too.
+    /// Waits until the receiver has taken the chunk that used this room before. Then this rank's NIC has read the
+    /// room, too.
     fn wait_room(&self, stream: StreamLayout, nth: u64) -> Result<(), KernelError> {
         let depth = u64::from(self.part.layout.shape().depth);
         let taken = (nth + 1).saturating_sub(depth);
@@ -160,7 +166,7 @@ impl Kernel<'_> {
         Ok(())
     }
 
-    /// Sends what lies in the room of chunk `nth`.
+    /// Sends the content of the room of chunk `nth`.
     fn send_chunk(&self, onward: &ForwardTarget, nth: u64, len: usize) -> Result<(), KernelError> {
         let padded = (len as u64).next_multiple_of(GRANULE);
         let lane = self.lane_of(nth);
@@ -176,7 +182,7 @@ impl Kernel<'_> {
         Ok(())
     }
 
-    /// Waits until the next chunk is there; its number.
+    /// Waits until the next chunk has arrived, and returns its number.
     fn wait_chunk(&self, stream: StreamLayout, len: usize) -> Result<u64, KernelError> {
         let words = &self.part.words;
         let nth = words.load(stream.state_offset() + stream_at::RECEIVED, Relaxed);
@@ -189,7 +195,7 @@ impl Kernel<'_> {
         Ok(nth)
     }
 
-    /// Tells the sender that a chunk was taken.
+    /// Acknowledges a chunk, so that the sender reuses its room.
     fn release_chunk(&self, from: usize, nth: u64) -> Result<(), KernelError> {
         let there = self.part.layout.stream_layout(self.rank() as u32, self.channel);
         let there = there.ok_or(KernelError::None { what: "stream of channel", id: self.channel })?;

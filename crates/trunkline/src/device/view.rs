@@ -1,5 +1,6 @@
-//! A window as plain numbers, for kernels that are not written in Rust: docs/wire.md, "Windows". `include/trunkline/device/window.h` has the same
-//! in C++, by the same names. Nothing here reads or writes memory.
+//! A window as plain numbers, for kernels that are not written in Rust (docs/wire.md, "Windows").
+//! `include/trunkline/device/window.h` declares the same structures in C++, with the same names. Nothing here reads
+//! or writes memory of a window.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -11,81 +12,83 @@ use trunkline_proto::wire::device_queue::{WindowLayout, stream_at};
 
 use super::window::Window;
 
-/// Version of [`DeviceView`].
+/// The version of [`DeviceView`].
 pub const VIEW_VERSION: u32 = 3;
 
-/// Words by which the threads of a group meet (`GROUP_WORDS`).
+/// Words by which the threads of a group synchronize (`GROUP_WORDS`).
 const GROUP_WORDS: usize = 16;
 
-/// A window, `Window` in C++. Addresses are of this process; offsets are from the first byte of the window.
+/// A window; `Window` in C++. Addresses are of this process; offsets are relative to the first byte of the window.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DeviceView {
     /// [`VIEW_VERSION`].
     pub version: u32,
-    /// This rank.
+    /// The number of this rank.
     pub rank: u32,
-    /// Ranks.
+    /// The number of ranks.
     pub ranks: u32,
-    /// Signals that each rank may raise here.
+    /// Signals per pair of ranks.
     pub signals: u32,
-    /// Counters.
+    /// The number of counters.
     pub counters: u32,
-    /// Barriers.
+    /// The number of barriers.
     pub barriers: u32,
-    /// Channels.
+    /// The number of channels.
     pub channels: u32,
-    /// Lanes of a channel.
+    /// Lanes per channel.
     pub lanes: u32,
-    /// Chunks of a stream.
+    /// Chunks per stream that may be in flight.
     pub chunks: u32,
-    /// 0.
+    /// Reserved, 0.
     pub reserved: u32,
-    /// Bytes of a chunk.
+    /// Bytes per chunk.
     pub chunk: u64,
-    /// Address of the first byte.
+    /// Address of the first byte of the window.
     pub base: u64,
-    /// Bytes of data, from there on.
+    /// Bytes of data, from [`DeviceView::base`] on.
     pub bytes: u64,
     /// Offset of the first signal.
     pub signals_at: u64,
-    /// Address of the word with its base.
+    /// Address of the base of the first signal.
     pub signal_bases: u64,
     /// Offset of the first counter.
     pub counters_at: u64,
-    /// Address of the word with its base.
+    /// Address of the base of the first counter.
     pub counter_bases: u64,
-    /// Offset of the first barrier's slots.
+    /// Offset of the slots of the first barrier.
     pub barriers_at: u64,
-    /// Address of the word with how often this rank has come there.
+    /// Address of the first word that counts this rank's calls of a barrier.
     pub epochs: u64,
-    /// Offset of the first stream, and how far the next one is.
+    /// Offset of the first stream.
     pub streams_at: u64,
-    /// The same.
+    /// Distance from one stream to the next, in bytes.
     pub stream_bytes: u64,
-    /// Address of how each rank's part is named, a [`PeerView`] each.
+    /// Address of the table of parts: one [`PeerView`] per rank.
     pub peers: u64,
-    /// Address of the queues, a [`LaneView`] each, by channel and then lane.
+    /// Address of the table of queues: one [`LaneView`] each, by channel, then by lane.
     pub queues: u64,
-    /// Address of the words that kernels of a channel share: for each channel those of its group, two for each lane, and whose turn it is;
-    /// [`DeviceTables::words_of_channel`].
+    /// Address of the words that kernels of a channel share. Per channel they are the words of its group, two words
+    /// per lane, and the index of the next lane; see [`DeviceTables::words_of_channel`].
     pub words: u64,
-    /// Address that offsets of signals, counters, barriers and streams are added to here: [`DeviceView::base`], unless they lie apart from the data.
+    /// Address to which offsets of signals, counters, barriers and streams are added. It is [`DeviceView::base`],
+    /// unless they are stored apart from the data.
     pub slots: u64,
 }
 
-/// A window as plain numbers, and the tables that they point to.
+/// A window as plain numbers, with the tables to which they point.
 #[derive(Clone, Debug)]
 pub struct DeviceTables {
-    /// The numbers, to be copied to the kernel. They point into what follows, so this is to live as long.
+    /// The numbers, to be copied to the kernel. They point into the tables below, so this value must outlive the
+    /// kernel.
     pub view: DeviceView,
-    /// How each rank's part is named, by rank.
+    /// The names of all parts, by rank.
     pub peers: Arc<Vec<PeerView>>,
-    /// Queues, by channel and then lane.
+    /// The queues, by channel, then by lane.
     pub queues: Arc<Vec<LaneView>>,
-    /// The same, as their producers see them.
+    /// The views of the same queues for producers.
     pub views: Arc<Vec<QueueView>>,
-    /// What kernels of a channel share. A kernel goes on with what the one before it has left there.
+    /// The words that kernels of a channel share. A kernel continues with the state that the previous one left there.
     pub words: Arc<Vec<AtomicU64>>,
 }
 
@@ -93,23 +96,23 @@ pub struct DeviceTables {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PeerView {
-    /// The rank.
+    /// The number of the rank.
     pub rank: u32,
     /// The key of its region.
     pub key: u32,
 }
 
-/// A queue, and companions, of which a window needs none: `Lane` in C++.
+/// A queue and its companions, which windows do not use; `Lane` in C++.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LaneView {
     /// Address of the [`QueueView`].
     pub main: u64,
-    /// 0.
+    /// Reserved, 0.
     pub companions: u64,
-    /// 0.
+    /// Reserved, 0.
     pub count: u32,
-    /// 0.
+    /// Reserved, 0.
     pub reserved: u32,
 }
 
@@ -118,7 +121,7 @@ const _: () = assert!(size_of::<PeerView>() == 8 && size_of::<LaneView>() == 24)
 const _: () = assert!(stream_at::SENT == 0 && stream_at::RECEIVED == 8 && stream_at::EXPECTED == 16);
 
 impl DeviceView {
-    /// What a layout says; addresses and channels are left out.
+    /// Converts a layout. Addresses and channels stay 0.
     pub(super) fn from_layout(layout: &WindowLayout, rank: u32) -> Self {
         let shape = *layout.shape();
         let stream = |rank| layout.stream_layout(rank, 0).map_or(0, |stream| stream.state_offset());
@@ -155,7 +158,7 @@ impl DeviceView {
         }
     }
 
-    /// As it lies in memory.
+    /// Returns the words of the view in memory order.
     #[must_use]
     pub const fn to_words(&self) -> [u64; 20] {
         const fn join_halves(low: u32, high: u32) -> u64 {
@@ -187,7 +190,7 @@ impl DeviceView {
 }
 
 impl DeviceTables {
-    /// Words that kernels of a channel share, from those of one channel to those of the next.
+    /// Returns the number of words that kernels of one channel share.
     #[must_use]
     pub const fn words_of_channel(lanes: u32) -> usize {
         (GROUP_WORDS + 2 * lanes as usize + 1).next_multiple_of(16)
@@ -204,7 +207,7 @@ impl DeviceTables {
             let bells = page.as_memory().as_memory().addr() as u64;
             QueueView::new(queue.queue_shape(), at, page.doorbell_layout(), bells, None)
         };
-        // All of them are made for threads of the host.
+        // All queues of such a window are for host threads, so each has a view.
         let mut views = try_vec(window.queues.iter().map(Vec::len).sum())?;
         views.extend(window.queues.iter().flatten().filter_map(view));
         let views = Arc::new(views);

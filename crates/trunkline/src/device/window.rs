@@ -1,4 +1,5 @@
-//! The executor of a rank, and windows, which all ranks make and free together.
+//! The executor of a rank, and windows, which all ranks create and free together. Host threads call it; kernels use
+//! [`Kernel`].
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -21,17 +22,18 @@ use super::window_setup::{END_MAX, SETTLE_MAX, WindowRecord, agree_on_end};
 use crate::shared_world::SharedWorld;
 use crate::world::World;
 
-/// Queues of an executor at a time, companions included.
+/// Queues of an executor at a time, including companions.
 const QUEUES: u32 = 1024;
 
-/// The network by which the executor of a rank's queues carries out entries.
+/// The network through which a rank's executor carries out entries.
 pub(super) type WindowNetwork = ProxyNetwork<FlushedNetwork<DeviceQueueContext>>;
 
 fn window_network(carrying: DeviceQueueContext) -> Result<WindowNetwork, OutOfMemory> {
     ProxyNetwork::new(FlushedNetwork::new(carrying))
 }
 
-/// The executor of this rank's device queues. It lives until the last window of it is gone.
+/// The executor of this rank's device queues: it carries out the entries that kernels post. It lives as long as this
+/// value, a clone of it, or a window of it.
 #[derive(Clone, Debug)]
 pub struct Devices {
     pub(super) inner: Arc<ExecutorResources>,
@@ -40,11 +42,11 @@ pub struct Devices {
 pub(super) struct ExecutorResources {
     pub(super) queues: DeviceQueues<WindowNetwork>,
     pub(super) shared: Arc<SharedWorld>,
-    /// Where kernels run, if not on the host.
+    /// The GPU whose kernels use the windows; `None` for kernels on the host.
     pub(super) gpu: Option<GpuPlacement>,
-    /// Queues and windows lie in memory files.
+    /// Whether queues and windows are in memory files, for other processes.
     pub(super) is_for_processes: bool,
-    /// It was said that memory of the GPU is not registered with NICs, and why.
+    /// Whether the reason was logged why GPU memory is not registered with NICs.
     pub(super) said_why_shadowed: AtomicBool,
 }
 
@@ -54,31 +56,31 @@ impl std::fmt::Debug for ExecutorResources {
     }
 }
 
-/// How a window is to be; the same on all ranks.
+/// The shape of a window; the same on all ranks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct WindowConfig {
-    /// Bytes of data.
+    /// Bytes of data per rank.
     pub bytes: u64,
-    /// Signals that each rank may raise at each.
+    /// Signals per pair of ranks: each rank can raise that many at each rank.
     pub signals: u32,
-    /// Counters of each rank.
+    /// Counters per rank.
     pub counters: u32,
-    /// Barriers.
+    /// Barriers of the window.
     pub barriers: u32,
-    /// Kernels at a time; each has a channel.
+    /// Channels: the number of kernels that use the window at a time.
     pub channels: u32,
-    /// Queues of a channel, 1 to 64: puts take turns.
+    /// Queues per channel, 1 to 64. Puts alternate between them.
     pub lanes: u32,
-    /// Entries of a queue.
+    /// Entries per queue.
     pub depth: u32,
-    /// Chunks of a stream that may be under way, where kernels send and receive; 0: they do not.
+    /// Chunks of a stream that may be in flight, for kernels that send and receive; 0 for none.
     pub chunks: u32,
-    /// Bytes of a chunk, a multiple of 16.
+    /// Bytes per chunk, a multiple of 16.
     pub chunk: u64,
 }
 
 impl Default for WindowConfig {
-    /// One channel of one lane, one barrier, and no streams.
+    /// Returns a shape with one channel of one lane, one barrier, and no streams.
     fn default() -> Self {
         Self {
             bytes: 0,
@@ -118,32 +120,33 @@ impl WindowConfig {
     }
 }
 
-/// Finds companions.
+/// Finds the companion of a queue by its number.
 pub(super) type CompanionFinder = Box<dyn Fn(u32) -> Option<DeviceQueue<QueueWords>> + Send + Sync>;
 
-/// Memory of every rank that kernels put to and get from. Freed by [`Window::free`], which all ranks call; one that is dropped stays
-/// registered until the world ends.
+/// Memory of every rank that kernels put to and get from, with signals, counters, barriers and streams. All ranks
+/// call [`Window::free`]; a dropped window stays registered until the world ends.
 pub struct Window {
     pub(super) inner: Arc<ExecutorResources>,
     pub(super) config: WindowConfig,
     pub(super) part: OwnPart,
-    /// The parts of it that are to be taken back.
+    /// The resources that are released when it ends.
     pub(super) record: WindowRecord,
-    /// By channel, then by lane; none of a window whose kernels run on a GPU.
+    /// The queues by channel, then by lane; empty if kernels run on a GPU.
     pub(super) queues: Vec<Vec<DeviceQueue<QueueWords>>>,
     pub(super) on_gpu: Option<OnGpu>,
-    /// Of a window that other processes may use.
+    /// The lent channels, for windows that other processes may use.
     pub(super) lent: Option<LentChannels>,
 }
 
-/// A rank's own part of a window, and how entries name all parts: what kernels use, of this process and of others.
+/// A rank's own part of a window, and the names of all parts in entries. Kernels of this process and of others use
+/// it.
 #[derive(Debug)]
 pub(super) struct OwnPart {
     pub(super) layout: WindowLayout,
     pub(super) memory: MemoryRange,
-    /// The same memory, for waits.
+    /// The same memory, for waits on words.
     pub(super) words: QueueWords,
-    /// By rank.
+    /// The keys of all parts, by rank.
     pub(super) keys: Vec<EntryKey>,
     pub(super) rank: usize,
 }
@@ -154,7 +157,7 @@ impl std::fmt::Debug for Window {
     }
 }
 
-/// Memory of this rank alone that kernels put from and get into, beside a window's own.
+/// Registered memory of this rank alone, from which kernels put in addition to a window's own.
 #[derive(Clone, Debug)]
 pub struct SourceMemory {
     pub(super) memory: MemoryRange,
@@ -162,10 +165,12 @@ pub struct SourceMemory {
 }
 
 impl World {
-    /// Starts the executor of this rank's device queues. Each rank has its own, and all of a job may be of different modes.
+    /// Starts the executor of this rank's device queues. Each rank has its own; the ranks of a job may use different
+    /// modes.
     ///
     /// # Errors
-    /// [`DeviceError::Engine`], [`DeviceError::Queues`].
+    /// [`DeviceError::Engine`]: the NIC has no room. [`DeviceError::Queues`]: the queues or the thread cannot be
+    /// created.
     pub fn devices(&self, mode: ExecutorMode) -> Result<Devices, DeviceError> {
         let network = window_network(self.shared_world().network.device_queue_context()?)?;
         let queues = DeviceQueues::start(network, QUEUES, mode)?;
@@ -190,9 +195,11 @@ impl World {
         }
     }
 
-    /// The same for kernels in other processes of the host, to which channels of its windows are lent ([`Window::lend`]): at most `queues` queues, and none deeper than
-    /// `deepest`. All of them lie in one memory file. A thread executes, which nobody can wake, so it looks at doorbells again and again while there is something to do, and
-    /// every 50 us while there is not.
+    /// Starts an executor whose windows can be lent to kernels in other processes of this host ([`Window::lend`]). It
+    /// has at most `queues` queues, of at most `deepest` entries each, all in one memory file.
+    ///
+    /// A thread executes the entries. Other processes cannot wake it, so it polls the doorbells: continuously while
+    /// there is work, and every 50 us while there is none.
     ///
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
@@ -202,7 +209,8 @@ impl World {
         Ok(self.devices_of(queues, None, true))
     }
 
-    /// The same for kernels of a GPU, which make windows of this executor and use them (mode M2). Ranks of a job may have them beside ranks whose kernels are threads.
+    /// Starts an executor whose windows are used by kernels of a GPU (mode M2). Ranks of a job may have it beside
+    /// ranks whose kernels are host threads.
     ///
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
@@ -214,16 +222,16 @@ impl World {
 }
 
 impl Devices {
-    /// Queues that its windows have, companions included; an executor has up to 1,024.
+    /// Returns the number of queues of its windows, including companions; at most 1,024.
     #[must_use]
     pub fn queue_count(&self) -> usize {
         self.inner.queues.with_executor(|executor| executor.queue_count())
     }
 
-    /// Registers memory of this rank alone, for kernels to put from and get into.
+    /// Registers memory of this rank alone, for kernels to put from.
     ///
     /// # Errors
-    /// [`DeviceError::Engine`], [`DeviceError::Regions`].
+    /// [`DeviceError::Engine`] if the engine cannot register it; [`DeviceError::Regions`] if all regions are in use.
     pub fn register(&self, memory: &MemoryRange) -> Result<SourceMemory, DeviceError> {
         let heap = self.inner.shared.network.add_heap(memory.clone())?;
         let region = EntryRegion {
@@ -240,7 +248,7 @@ impl Devices {
         Ok(SourceMemory { memory: memory.clone(), key })
     }
 
-    /// The same of new bytes, zeros.
+    /// Allocates zeroed bytes, and registers them as [`register`](Self::register) does.
     ///
     /// # Errors
     /// As [`Devices::register`]; [`DeviceError::Allocate`].
@@ -248,7 +256,7 @@ impl Devices {
         self.register(&MemoryRange::try_heap(bytes)?)
     }
 
-    /// Ends the registration of such memory. What kernels have begun with it must be complete.
+    /// Ends the registration of memory. Operations of kernels that use it must be complete.
     ///
     /// # Errors
     /// [`DeviceError::Engine`].
@@ -261,10 +269,13 @@ impl Devices {
 }
 
 impl Window {
-    /// What one thread uses of the window, by a channel that no other kernel has at the same time. It goes on where the last one of that channel ended.
+    /// Returns the access of one thread to the window, through a channel that no other kernel uses at the same time.
+    /// Waits until the operations of the channel's previous kernel are complete, and continues after them.
     ///
     /// # Errors
-    /// [`DeviceError::NoChannel`]; [`DeviceError::Earlier`] if what that one posted has failed; [`DeviceError::OnGpu`].
+    /// - [`DeviceError::NoChannel`], [`DeviceError::Lent`]: the channel is out of range, or lent to another process.
+    /// - [`DeviceError::Earlier`]: an operation of the previous kernel failed.
+    /// - [`DeviceError::OnGpu`]: kernels of this window run on a GPU.
     pub fn kernel(&self, channel: u32) -> Result<Kernel<'_>, DeviceError> {
         if self.on_gpu.is_some() {
             return Err(DeviceError::OnGpu);
@@ -285,36 +296,36 @@ impl Window {
         Ok(Kernel::new(&self.part, channel, lanes, None))
     }
 
-    /// The queues of a channel, by lane.
+    /// Returns the queues of a channel, by lane.
     pub(super) fn channel_lanes(&self, channel: u32) -> Result<&[DeviceQueue<QueueWords>], DeviceError> {
         let none = DeviceError::NoChannel { channel, channels: self.queues.len() as u32 };
         self.queues.get(channel as usize).map(Vec::as_slice).ok_or(none)
     }
 
-    /// How large it is.
+    /// Returns the shape of the window.
     #[must_use]
     pub const fn config(&self) -> &WindowConfig {
         &self.config
     }
 
-    /// Copies bytes into this rank's part.
+    /// Copies bytes into this rank's part, from offset `at` on.
     ///
     /// # Errors
-    /// [`DeviceError::Range`].
+    /// [`DeviceError::Range`]; [`DeviceError::Memory`] if the GPU's memory cannot be written.
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         self.check_range(at, bytes.len() as u64)?;
         if let Some(on_gpu) = &self.on_gpu {
             return on_gpu.write_bytes(at, bytes);
         }
-        // It is inside.
+        // The check above excludes an error.
         let _ = self.part.memory.write(at, bytes);
         Ok(())
     }
 
-    /// Copies bytes out of this rank's part.
+    /// Copies bytes out of this rank's part, from offset `at` on.
     ///
     /// # Errors
-    /// [`DeviceError::Range`].
+    /// [`DeviceError::Range`]; [`DeviceError::Memory`] if the GPU's memory cannot be read.
     pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         self.check_range(at, into.len() as u64)?;
         if let Some(on_gpu) = &self.on_gpu {
@@ -330,8 +341,8 @@ impl Window {
         if inside { Ok(()) } else { Err(DeviceError::Range { at, len, bytes }) }
     }
 
-    /// The window as plain numbers, as a kernel in another language takes it: docs/wire.md, "Windows". It stays right while the window lives. To be made once:
-    /// kernels of a channel go on with the words that are in it.
+    /// Returns the window as plain numbers, for kernels in other languages (docs/wire.md, "Windows"). It is valid
+    /// while the window lives. Create it once: kernels of a channel keep their state in its words.
     ///
     /// # Errors
     /// [`DeviceError::Allocate`].
@@ -339,11 +350,11 @@ impl Window {
         Ok(DeviceTables::from_window(self)?)
     }
 
-    /// Runs what launches kernels in another language, in a thread of its own, and has the executor go on until it comes back: such kernels ring and wait without
-    /// telling it.
+    /// Runs `launch`, which starts kernels in another language, in a thread of its own, and drives the executor until
+    /// `launch` returns. Such kernels ring doorbells and wait without calling the executor.
     ///
     /// # Panics
-    /// As `launch`.
+    /// If `launch` panics.
     pub fn attend<T: Send>(&self, launch: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let launched = scope.spawn(launch);
@@ -355,7 +366,8 @@ impl Window {
         })
     }
 
-    /// The companion of a lane's queue, by which counters count what has completed: made when first asked for.
+    /// Returns the companion of a lane's queue, by which counters count completed operations. The first call creates
+    /// it.
     ///
     /// # Errors
     /// [`DeviceError::NoChannel`], [`DeviceError::Earlier`].
@@ -368,24 +380,26 @@ impl Window {
         finder.find_queue(number).ok_or(DeviceError::Regions)
     }
 
-    /// The page of doorbells, for [`DeviceTables`].
+    /// Returns the page of doorbells, for [`DeviceTables`].
     pub(super) fn doorbell_page(&self) -> BellPage<QueueWords> {
         self.inner.queues.with_executor(|executor| executor.bell_page().clone())
     }
 
-    /// Frees it, at all ranks, which all call it once their kernels have ended. What those have submitted is waited for, for ten seconds at most. Its queues are others' then: nothing of
-    /// it is to be used any more, also by those to whom it was [lent](Window::lend).
+    /// Frees the window at all ranks. All ranks call it after their kernels have ended. It waits for submitted
+    /// entries, at most ten seconds. Afterwards the queues belong to other windows: no kernel may use this window any
+    /// more, also in processes to which a channel was [lent](Window::lend).
     ///
     /// # Errors
-    /// [`DeviceError::Unsettled`] if something was still under way then at any rank: the window's memory stays registered at all of them until the world ends, as
-    /// a network may still read or write it. As [`World::barrier`], [`DeviceError::Engine`].
+    /// [`DeviceError::Unsettled`] if operations were still in flight at any rank after that time. The memory then
+    /// stays registered at all ranks until the world ends, because a network may still access it.
+    /// [`DeviceError::World`] as [`World::barrier`]; [`DeviceError::Engine`].
     pub fn free(self, world: &World) -> Result<(), DeviceError> {
         let queues = &self.inner.queues;
         let record = &self.record;
         let is_settled = queues.finish_queues(&record.numbers, SETTLE_MAX, END_MAX);
-        // No rank puts to it, gets from it, or asks its owner for anything any more ...
+        // No rank accesses another rank's part any more ...
         agree_on_end(world, is_settled)?;
-        // ... and the requests of others here are answered.
+        // ... and the requests of other ranks are answered here.
         let heap = record.boxes_heap();
         let is_idle = queues
             .wait_until(END_MAX, |executor| heap.is_none_or(|heap| executor.network_mut().is_idle(heap)));

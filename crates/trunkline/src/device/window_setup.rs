@@ -1,11 +1,13 @@
-//! How a window is made, by all ranks together or by none, and how its parts are taken back when it ends. Called by [`Devices::window`] and [`Window::free`]; kernels call nothing here.
+//! Creates windows, at all ranks or at none, and releases their resources when they end. Called by
+//! [`Devices::window`] and [`Window::free`]; kernels call nothing here.
 //!
 //! ```text
 //! each rank                      all ranks                        each rank                      all ranks
 //! memory, heap, region, card --> gather reports and cards   -->   keys, post boxes, queues  -->  gather reports
 //! ```
 //!
-//! A rank that cannot do its part says why in its report, and goes on to the gather all the same: else the others would wait for it as long as it lives.
+//! A rank that fails reports the reason and still takes part in the gather: otherwise the others would wait for it
+//! until it dies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,25 +33,26 @@ use super::on_gpu::{GpuPlacement, OnGpu, PartPlace, Residence};
 use super::window::{Devices, ExecutorResources, OwnPart, Window, WindowConfig};
 use crate::world::World;
 
-/// How long the end of a window waits for entries that its kernels have submitted, and how much longer for operations under way once its queues have ended.
+/// The time for which the end of a window waits for submitted entries, and the additional time for operations in
+/// flight once its queues have ended.
 pub(super) const SETTLE_MAX: Duration = Duration::from_secs(9);
 /// See [`SETTLE_MAX`].
 pub(super) const END_MAX: Duration = Duration::from_secs(1);
 
-/// Words that each rank gives: its report, and its card.
+/// Words that each rank publishes: its report and its card.
 const GIVEN_WORDS: usize = REPORT_WORDS + CARD_WORDS;
 
-/// The parts of a window in this rank's engine and executor, so that all of them can be taken back.
+/// The resources of a window in this rank's engine and executor, recorded so that they can be released.
 #[derive(Debug)]
 pub(super) struct WindowRecord {
     pub(super) heap: Option<u8>,
-    /// Of a part whose words lie apart from its data: theirs.
+    /// The heap of the words, for a part whose words are stored apart from its data.
     pub(super) words_heap: Option<u8>,
     pub(super) key: Option<EntryKey>,
     pub(super) memory: Option<MemoryRange>,
     /// Parts of other ranks that entries may name.
     pub(super) learned: Vec<(MemberRank, EntryKey)>,
-    /// Its queues; companions go with them.
+    /// Numbers of its queues. Companions end with them.
     pub(super) numbers: Vec<u32>,
 }
 
@@ -63,12 +66,13 @@ impl WindowRecord {
         numbers: Vec::new(),
     };
 
-    /// The heap that the boxes are in.
+    /// Returns the heap that contains the boxes.
     pub(super) fn boxes_heap(&self) -> Option<u8> {
         self.words_heap.or(self.heap)
     }
 
-    /// Gives back everything but the queues, which have ended. Nothing is under way here or at other ranks that names any of it.
+    /// Releases everything except the queues, which have ended. No operation in flight, here or at other ranks, may
+    /// name any of it.
     pub(super) fn take_back(&self, inner: &ExecutorResources) -> Result<(), RmaError> {
         let queues = &inner.queues;
         queues.with_executor(|executor| {
@@ -81,14 +85,15 @@ impl WindowRecord {
                 .iter()
                 .for_each(|&(rank, key)| executor.regions_mut().remove_remote_region(rank, key));
         });
-        // Its memory may be freed here, while the executor is another's.
+        // Dropping the region may free its memory, which is done without the executor's lock.
         drop(self.key.and_then(|key| queues.remove_region(key)));
         let heaps = self.heap.into_iter().chain(self.words_heap);
         heaps.map(|heap| inner.shared.network.remove_heap(heap)).fold(Ok(()), Result::and)
     }
 }
 
-/// A window that is being made. Dropped before it is kept, it takes back the parts that this rank has made.
+/// A window that is being created. If it is dropped before it is kept, it releases the resources that this rank has
+/// created.
 struct PartialWindow<'d> {
     devices: &'d Devices,
     record: WindowRecord,
@@ -101,9 +106,9 @@ impl Drop for PartialWindow<'_> {
             return;
         }
         let inner = &self.devices.inner;
-        // No operation was posted.
+        // No operation was posted, so nothing has to settle.
         inner.queues.finish_queues(&self.record.numbers, Duration::ZERO, END_MAX);
-        // Its caller hears of the first failure.
+        // The caller receives the first failure; this one would only repeat it.
         let _ = self.record.take_back(inner);
     }
 }
@@ -111,7 +116,7 @@ impl Drop for PartialWindow<'_> {
 /// Queues by channel, then by lane.
 type ChannelLanes = Vec<Vec<DeviceQueue<QueueWords>>>;
 
-/// The parts that a rank has made alone.
+/// The resources that a rank creates without the others.
 struct PreparedPart {
     layout: WindowLayout,
     place: PartPlace,
@@ -120,13 +125,13 @@ struct PreparedPart {
     card: WindowCard,
 }
 
-/// How large parts are, and where the words behind the window begin.
+/// The sizes of parts, and the offset of the words behind the data.
 #[derive(Clone, Copy)]
 struct PartExtent {
     lengths: PartLengths,
-    /// Where all but the data begins.
+    /// The offset of everything except the data.
     words: u64,
-    /// Where the post boxes begin in a part that is not divided, and the rooms.
+    /// The offset of the post boxes in a part that is not divided.
     boxes: u64,
     rooms: PostRooms,
 }
@@ -143,13 +148,13 @@ impl PartExtent {
         Self { lengths, words, boxes, rooms }
     }
 
-    /// Where the boxes of a rank are in its heap.
+    /// Returns the offset of the post boxes in their heap.
     const fn boxes_of(&self, is_divided: bool) -> u64 {
         if is_divided { self.boxes - self.words } else { self.boxes }
     }
 }
 
-/// The parts that a rank has made once it knows the others' parts.
+/// The resources that a rank creates once it knows the parts of all ranks.
 struct ConnectedPart {
     layout: WindowLayout,
     lent: Option<LentChannels>,
@@ -159,11 +164,16 @@ struct ConnectedPart {
 }
 
 impl Devices {
-    /// Makes a window: its memory is allocated and registered at each rank, and each learns how it reaches the others'. All ranks call it with
-    /// the same configuration. If it fails at one rank it fails at all, and nothing of it is left anywhere.
+    /// Creates a window: each rank allocates and registers its memory, and learns the parts of the others. All ranks
+    /// call it with the same shape. It succeeds at all ranks or fails at all; a failed call leaves no resources.
     ///
     /// # Errors
-    /// [`DeviceError`]; [`DeviceError::Elsewhere`] with the cause if this rank could do its part and another could not.
+    /// - [`DeviceError::Shape`]: the shape is invalid. [`DeviceError::Differ`]: a rank passed another one.
+    /// - [`DeviceError::Allocate`], [`DeviceError::Engine`], [`DeviceError::Queues`], [`DeviceError::Regions`]: this
+    ///   rank has no memory, or no room for it.
+    /// - [`DeviceError::Elsewhere`]: another rank failed; contains its reason.
+    /// - [`DeviceError::Told`], [`DeviceError::Report`]: a rank published an invalid description or report.
+    /// - [`DeviceError::World`]: a collective call failed.
     pub fn window(&self, world: &World, config: WindowConfig) -> Result<Window, DeviceError> {
         let mut making = PartialWindow { devices: self, record: WindowRecord::NONE, is_kept: false };
         let prepared = making.prepare_part(world, &config);
@@ -172,7 +182,7 @@ impl Devices {
         let prepared = prepared?;
         let cards = cards?;
         let made = making.connect_part(world, &config, prepared, &cards);
-        // Nobody is written to before he has all he needs.
+        // A rank is not accessed before it has created all that it needs.
         let agreed = gather_cards(world, &report_of(&made), &[0; CARD_WORDS]);
         let ConnectedPart { layout, lent, keys, lanes, on_gpu } = made?;
         agreed?;
@@ -219,7 +229,7 @@ impl PartialWindow<'_> {
         Ok(PreparedPart { layout, lent, extent, card: card.with_posted(place.is_posted()), place })
     }
 
-    /// The same of a part whose data NICs reach in memory of a GPU: all else lies apart from it, in pinned memory.
+    /// Allocates and registers a part whose data is GPU memory that NICs reach. Everything else is in pinned memory.
     fn prepare_reached(
         &mut self,
         config: &WindowConfig,
@@ -255,7 +265,7 @@ impl PartialWindow<'_> {
         Ok(PreparedPart { layout, lent: None, extent, card: card.ok_or(DeviceError::Regions)?, place })
     }
 
-    /// Learns the others' parts, and makes queues.
+    /// Registers the parts of other ranks, and creates the queues.
     fn connect_part(
         &mut self,
         world: &World,
@@ -328,7 +338,7 @@ impl PartialWindow<'_> {
         Ok(ConnectedPart { layout, lent, keys, lanes, on_gpu })
     }
 
-    /// The queues of a window, for threads of the host or for kernels of a GPU.
+    /// Creates the queues of a window, for host threads or for kernels of a GPU.
     fn make_lanes(
         &mut self,
         config: &WindowConfig,
@@ -344,7 +354,7 @@ impl PartialWindow<'_> {
         let channels = config.channels.max(1);
         let lanes = config.lanes.max(1);
         if let Some(gpu) = &inner.gpu {
-            // Blocks of kernels have the words of their channels in tables of the window, and not those of the lanes.
+            // The words of channels are in tables of the window, so the lanes need none for blocks of kernels.
             let plan = LanePlan { lanes: channels * layout.shape().lanes, depth, first: 0, blocks: 1 };
             let lanes = KernelLanes::new(&gpu.device, queues, plan)?;
             record.numbers.extend(lanes.queue_numbers().iter().map(|&[queue, _]| queue));
@@ -394,7 +404,7 @@ fn report_of<T>(how: &Result<T, DeviceError>) -> MakingReport {
     how.as_ref().map_or_else(|error| MakingReport::from_failure(&error.to_string()), |_| MakingReport::READY)
 }
 
-/// Gives this rank's report and card to all ranks, and takes theirs.
+/// Publishes this rank's report and card, and returns the cards of all ranks.
 ///
 /// # Errors
 /// [`DeviceError::Elsewhere`] of the first rank that reports a failure.
@@ -422,7 +432,7 @@ fn gather_cards(
     Ok(cards)
 }
 
-/// Meets all ranks at the end of a window: whether nothing of it is under way at any of them.
+/// Waits for all ranks at the end of a window, and checks that none has operations of it in flight.
 ///
 /// # Errors
 /// [`DeviceError::Unsettled`], and as [`World::all_gather`].
@@ -436,7 +446,8 @@ pub(super) fn agree_on_end(world: &World, is_settled: bool) -> Result<(), Device
     }
 }
 
-/// The words that a rank raises here, which are poisoned when it dies: in memory that begins with that offset of the window.
+/// Returns the words that rank `by` raises here, which are poisoned when it dies. Their offsets are relative to
+/// `begin`.
 fn slots_of(layout: &WindowLayout, by: MemberRank, begin: u64) -> Result<Vec<SlotLayout>, OutOfMemory> {
     let shape = layout.shape();
     let slots = |first: Option<u64>, count: u32| {

@@ -1,9 +1,12 @@
-//! What ranks of a host do together: broadcast and all-to-all, by tagged messages.
+//! Collective calls of the ranks of a host: broadcast and all-to-all, by tagged messages.
 //!
-//! A buffer that others can map is read by each of them at the same time, by one export; its owner comes back when all have read it. Whether all do that is
-//! decided once for a call, before its messages: of a broadcast by the root, whose memory is the only one that is read, and of an exchange by all, who tell each
-//! other whether theirs can be (docs/wire.md). Where one's cannot, how bytes go is settled by the two ends of each message: ranks whose buffers differ in kind
-//! never wait for something else than the others do.
+//! If other ranks can map a buffer, all of them read it at the same time through one export, and its owner returns when
+//! all have read it. Whether a call does that is decided once, before its messages (docs/wire.md). In a broadcast the
+//! root decides, whose memory alone is read. In an exchange all ranks decide: they send each other whether their memory
+//! can be read.
+//!
+//! Where one rank's memory cannot be read, the two ends of each message choose its method. So ranks whose buffers are
+//! of different kinds still wait for the same messages.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,26 +17,28 @@ use trunkline_proto::tagged::{CopyMethod, MethodChoice};
 
 use super::{Buffer, EAGER_MAX, MessageError, Messages, OWN_TAGS, Request, TagBits};
 
-/// Tags of these calls.
+/// The tags of collective calls.
 const TOGETHER: u64 = OWN_TAGS | 1 << 62;
-/// And of what ranks tell each other before.
+/// The bit of tags for messages by which ranks decide on a method.
 const DECIDES: u64 = 1 << 61;
 
-/// How calls of all ranks went whose parts were too long to go with a message ([`Messages::broadcast`], [`Messages::all_to_all`]).
+/// Counts of collective calls ([`Messages::broadcast`], [`Messages::all_to_all`]) whose parts were too long to be
+/// sent eagerly.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CollectiveCounts {
-    /// Calls in which all who get read the memory of who gives; of broadcasts only the root counts.
+    /// Calls in which all receivers read the memory of the senders; in broadcasts only the root counts.
     pub read: u64,
-    /// Calls in which that could not be, so that each message was settled by its two ends.
+    /// Calls in which that was not possible, so that the two ends of each message chose its method.
     pub apart: u64,
 }
 
 impl<M: IpcMemory> Messages<M> {
-    /// Gives the bytes of one rank to all that are near: afterwards each has in `buffer` what `root` has in its own, which is as long. All call it. It comes
-    /// back when this rank's buffer may be written again; others may still be waiting for theirs.
+    /// Copies the buffer of `root` into the buffers of all near ranks, which are as long. All of them call it.
+    /// Returns when this rank's buffer may be written again; other ranks may still be receiving.
     ///
     /// # Errors
-    /// [`MessageError`]; of several the first. All of this rank's part is over then, too.
+    /// The first error of this rank's messages, whose requests have all ended then. [`MessageError::Differ`] if a
+    /// buffer has another length.
     pub fn broadcast(&mut self, root: usize, buffer: &Buffer) -> Result<(), MessageError> {
         let tag = self.next_call();
         if root != self.rank {
@@ -48,12 +53,15 @@ impl<M: IpcMemory> Messages<M> {
         self.wait_all(sent, VecDeque::new())
     }
 
-    /// Gives part `n` of `from` to rank `n`, and puts what rank `n` gives into part `n` of `into`: each of as many bytes as a buffer has for each rank
-    /// of the world. All that are near call it with buffers of the same length; parts of ranks elsewhere stay as they are. It comes back when this rank
-    /// has all, and all have what it gave.
+    /// Exchanges parts between all near ranks: part `n` of `from` is sent to rank `n`, and the part that rank `n`
+    /// sends here is stored as part `n` of `into`. A buffer has one part per rank of the world, all of the same
+    /// length. Parts of ranks on other hosts do not change.
+    ///
+    /// All near ranks call it with buffers of the same length. Returns when this rank has received all parts, and all
+    /// ranks have received its parts.
     ///
     /// # Errors
-    /// As [`Messages::broadcast`]; [`MessageError::Parts`].
+    /// As [`Messages::broadcast`]; [`MessageError::Parts`] if the buffers have no equal part for each rank.
     pub fn all_to_all(&mut self, from: &Buffer, into: &Buffer) -> Result<(), MessageError> {
         let size = self.size();
         let len = from.len();
@@ -72,7 +80,7 @@ impl<M: IpcMemory> Messages<M> {
             let request = self.irecv_tagged((*rank).into(), TagBits::from_tag(tag), &into);
             received.push_back((request, *rank, into));
         }
-        // Not all to the same rank first.
+        // Each rank starts with the next higher one, so that not all send to the same rank first.
         let turn = near.iter().position(|rank| *rank > self.rank).unwrap_or(0);
         let turns = near.iter().cycle().skip(turn).take(near.len());
         for rank in turns {
@@ -86,7 +94,7 @@ impl<M: IpcMemory> Messages<M> {
         end
     }
 
-    /// Of a call whose lengths differed: what was told of memory, and nobody asked for.
+    /// Discards offers of a failed call that were received and not taken, so that they do not stay in the inbox.
     fn discard_offers(&mut self, tag: u64, near: &[usize]) {
         for rank in near {
             let Ok(peer) = self.peer_id(*rank) else { continue };
@@ -114,7 +122,8 @@ impl<M: IpcMemory> Messages<M> {
         self.begin_send(to, buffer, |endpoint, peer, buffer| endpoint.send_to_be_read(peer, tag, buffer))
     }
 
-    /// Whether this rank's memory can be read by all, and nothing else was asked for. What is wrong with it is said by its messages.
+    /// Returns whether all near ranks can read this rank's memory, and the copy method permits it. Errors of the
+    /// memory are left to its messages, which report them.
     fn check_shareable(&mut self, near: &[usize], buffer: &Buffer) -> bool {
         let is_asked = matches!(
             self.endpoint.copy_choice(),
@@ -125,7 +134,7 @@ impl<M: IpcMemory> Messages<M> {
         self.wait_until(|one| Ok(one.endpoint.is_readable(peer, buffer.ipc_buffer())?)).unwrap_or(false)
     }
 
-    /// Whether the memory of all ranks can be read by all: each tells the others of its own.
+    /// Returns whether all ranks can read the memory of all: each sends the others whether its own can be read.
     fn all_offer(&mut self, tag: u64, near: &[usize], buffer: &Buffer) -> Result<bool, MessageError> {
         let mut all = self.check_shareable(near, buffer);
         self.send_to_all(tag | DECIDES, near, |_| [u8::from(all)])?;
@@ -135,7 +144,8 @@ impl<M: IpcMemory> Messages<M> {
         Ok(all)
     }
 
-    /// What a rank tells of its memory; nothing, if its part is so short that it has been sent: then the lengths differ, and the message says so.
+    /// Receives whether a rank's memory can be read. Returns false if that rank's part has arrived already: then it
+    /// is short, the lengths differ, and the message reports that.
     fn receive_offer(&mut self, tag: u64, rank: usize) -> Result<bool, MessageError> {
         let peer = self.peer_id(rank)?;
         let mut said = [0];
@@ -150,7 +160,8 @@ impl<M: IpcMemory> Messages<M> {
         }
     }
 
-    /// Who does not come may have heard before this rank that another one has died: so the death of any ends what all do.
+    /// Fails if the rank has ended, or any near rank has died: a missing rank may have failed this call because of
+    /// that death, before this rank noticed it.
     fn still_there(&self, rank: usize) -> Result<(), MessageError> {
         if self.endpoint.is_gone(self.peer_id(rank)?) {
             return Err(MessageError::Gone { rank: Some(rank) });
@@ -161,7 +172,7 @@ impl<M: IpcMemory> Messages<M> {
         }
     }
 
-    /// Ranks of this host, this one apart.
+    /// Returns the other ranks of this host.
     pub(super) fn near_ranks(&self) -> Arc<Vec<usize>> {
         Arc::clone(&self.near)
     }
@@ -171,7 +182,7 @@ impl<M: IpcMemory> Messages<M> {
         TOGETHER | self.meetings
     }
 
-    /// Tells each of those ranks something short.
+    /// Sends a short message to each of the ranks.
     pub(super) fn send_to_all<const N: usize>(
         &mut self,
         tag: u64,
@@ -181,7 +192,7 @@ impl<M: IpcMemory> Messages<M> {
         to.iter().try_for_each(|rank| self.send_tagged(*rank, tag, &what(*rank)))
     }
 
-    /// Takes what a rank tells each in a call that all make.
+    /// Receives the short message of a rank in a collective call.
     pub(super) fn receive_from(
         &mut self,
         tag: u64,
@@ -201,7 +212,7 @@ impl<M: IpcMemory> Messages<M> {
         }
     }
 
-    /// Waits until all are over; the first error of any.
+    /// Waits until all requests have ended. Returns the first error.
     fn wait_all(
         &mut self,
         sent: Vec<Result<Request, MessageError>>,
@@ -219,7 +230,7 @@ impl<M: IpcMemory> Messages<M> {
         end
     }
 
-    /// Waits for a message that is as long as its buffer.
+    /// Waits for a message, and checks that it is as long as its buffer.
     fn wait_exact(&mut self, request: Request, rank: usize, into: &Buffer) -> Result<(), MessageError> {
         let got = self.wait(request).map_err(|error| error.with_rank(rank))?;
         if got.len == into.len() as u64 {

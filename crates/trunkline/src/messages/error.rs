@@ -1,4 +1,4 @@
-//! What can go wrong with a message, and what helps.
+//! The errors of messages and their windows. Most texts name the remedy.
 
 use trunkline_fabric::OobError;
 use trunkline_mem::OutOfMemory;
@@ -8,170 +8,170 @@ use trunkline_proto::wire::window::WindowError;
 
 use crate::error::Error;
 
-/// Why a message did not go, or come.
+/// The reason why a call of [`Messages`](super::Messages) failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// The ranks could not tell each other where they are.
+    /// The ranks could not exchange their addresses over the world.
     #[error(transparent)]
     World(#[from] Error),
-    /// This host gives no stream between processes.
+    /// This host has no socket for a stream between processes.
     #[error("no stream to the ranks of this host: {0}")]
     Stream(#[from] OobError),
-    /// This host gives no memory for messages.
+    /// This host has no memory for the inbox of messages.
     #[error(transparent)]
     Endpoint(#[from] NoEndpoint),
-    /// The device in a memory file.
+    /// The device in a memory file cannot be created or joined.
     #[error(transparent)]
     Memory(#[from] trunkline_mem::ipc::MemfdError),
-    /// Memory of the device in a memory file.
+    /// The device in a memory file has no room for an allocation.
     #[error(transparent)]
     Alloc(#[from] trunkline_mem::ipc::AllocError),
     /// The system has no memory for a buffer.
     #[error("cannot allocate a buffer: {0}")]
     Buffer(#[from] OutOfMemory),
-    /// This process has no such kind of memory.
+    /// This process has no memory of the requested kind.
     #[error(transparent)]
     Missing(#[from] trunkline_mem::ipc::NoMemory),
-    /// Memory of a kind that is known by its name.
+    /// [`HostMemory`](super::HostMemory) cannot allocate.
     #[error(transparent)]
     Room(#[from] trunkline_mem::ipc::HostError),
-    /// What the system says.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] trunkline_mem::ipc::CallFailure),
     /// The device of another rank cannot be opened.
     #[error("the device of rank 0 cannot be opened: {0}; the ranks must share this host and its processes")]
     Device(#[source] std::io::Error),
-    /// A rank of this host did not come.
+    /// A rank of this host did not connect in time.
     #[error("rank {rank} is on this host, but did not say so within {seconds} s; see what it printed")]
     Absent {
-        /// Which.
+        /// The rank.
         rank: usize,
-        /// How long it was waited for.
+        /// The limit in seconds.
         seconds: u64,
     },
-    /// There is no such rank.
+    /// The rank is out of range.
     #[error("there is no rank {rank}: the world has {size}, from 0")]
     NoRank {
-        /// The number that was given.
+        /// The number that the caller passed.
         rank: usize,
-        /// Ranks of the world.
+        /// The number of ranks of the world; ranks are counted from 0.
         size: usize,
     },
-    /// The rank is this one.
+    /// The rank is this one. Ranks send no messages to themselves.
     #[error("a rank sends itself no messages: copy the bytes")]
     Own,
     /// The rank is on another host.
     #[error("rank {rank} is on another host (or in another network namespace): put to it instead")]
     Far {
-        /// Which.
+        /// The rank.
         rank: usize,
     },
-    /// The tag is not a user's.
+    /// The tag is reserved.
     #[error("tag {0:#x} is reserved: tags are below 2^63")]
     Tag(u64),
-    /// Bytes beyond the end of a buffer.
+    /// The bytes extend beyond the end of the buffer.
     #[error("{len} bytes from {from} on are not in a buffer of {all}")]
     Range {
-        /// The first.
+        /// The offset of the first byte.
         from: usize,
-        /// How many.
+        /// The number of bytes.
         len: usize,
-        /// How many the buffer has.
+        /// The length of the buffer in bytes.
         all: usize,
     },
-    /// Rows that lie over each other, have no bytes, or are in rows already.
+    /// The rows overlap or are empty, or the buffer is in rows already.
     #[error(
         "rows of {block} bytes, {stride} from one to the next: they have bytes and do not overlap, and a buffer is put in rows once"
     )]
     Rows {
-        /// Bytes of a row.
+        /// The length of a row in bytes.
         block: usize,
-        /// From one to the next.
+        /// The distance from the start of one row to that of the next, in bytes.
         stride: usize,
     },
-    /// Bytes that are to stand in rows and do not fill the last one.
+    /// The bytes do not fill the last row.
     #[error("{len} bytes do not fill rows of {block}")]
     Cut {
-        /// How many.
+        /// The number of bytes.
         len: u64,
-        /// Bytes of a row.
+        /// The length of a row in bytes.
         block: u64,
     },
-    /// A rank gives what is no part of a window, or the window has been freed.
+    /// A rank passed an invalid buffer to the creation of a window, or the window has been freed.
     #[error(
         "rank {rank} gives what is no part of a window: a buffer in rows, memory that is not there, or one window more than there may be"
     )]
     NoWindow {
-        /// Who gave it.
+        /// The rank that passed it.
         rank: usize,
     },
-    /// Another rank says of a window what this one does not understand.
+    /// Another rank sent an invalid description of its part of a window.
     #[error("what rank {rank} says of a window cannot be: {error}")]
     Window {
-        /// Which.
+        /// The rank.
         rank: usize,
-        /// What is wrong.
+        /// The invalid field.
         #[source]
         error: WindowError,
     },
-    /// The owner of a part did not place or give its bytes.
+    /// The owner of a part rejected a put or a get.
     #[error(
         "rank {rank} did not give bytes of its part of a window, or did not take them; has it freed their memory?"
     )]
     Denied {
-        /// Which.
+        /// The owner.
         rank: usize,
     },
-    /// The buffer is of memory that only its kind reads and writes.
+    /// The buffer is not private memory, so that only its kind of memory reads and writes it.
     #[error("the buffer is not private memory in one row: use Messages::read and Messages::write")]
     Kind,
-    /// The bytes are not, or not all, in one allocation of the kind of memory of these messages.
+    /// The bytes are not all inside one allocation of the kind of memory of these messages.
     #[error("the bytes are not all in one allocation that Messages::memory knows; has it been freed?")]
     Outside,
-    /// The buffers of an all-to-all do not have a part for each rank.
+    /// The buffers of an all-to-all do not have a part of the same length for each rank.
     #[error(
         "buffers of {from} and {into} bytes do not have a part for each of {size} ranks, as long in both"
     )]
     Parts {
-        /// Bytes to give.
+        /// Bytes of the buffer to send from.
         from: usize,
-        /// Bytes to get.
+        /// Bytes of the buffer to receive into.
         into: usize,
-        /// Ranks.
+        /// The number of ranks.
         size: usize,
     },
-    /// A rank makes a call that all make with another length.
+    /// A rank makes the same collective call with another length.
     #[error(
         "rank {rank} gave {got} bytes where this rank has room for {expected}; all ranks must make the same calls in the same order"
     )]
     Differ {
-        /// Which.
+        /// The rank.
         rank: usize,
-        /// Bytes that came.
+        /// Bytes that the rank sent.
         got: u64,
-        /// Bytes that should have.
+        /// Bytes that this rank expected.
         expected: u64,
     },
-    /// There are too many messages at once.
+    /// Too many receives are pending.
     #[error("too many receives at once: wait for some of them")]
     TooMany,
-    /// The message is longer than its receive. What fits is there.
+    /// The message is longer than its receive. The receive buffer contains its first bytes.
     #[error("a message of {len} bytes of rank {rank}, with tag {tag:#x}, came to a receive of {room}")]
     Truncated {
-        /// Who sent it.
+        /// The sender.
         rank: usize,
-        /// Its tag.
+        /// The tag of the message.
         tag: u64,
-        /// Its bytes.
+        /// The length of the message in bytes.
         len: u64,
-        /// Those that are there.
+        /// Bytes that the receive buffer contains.
         room: u64,
     },
-    /// The other rank is gone.
+    /// The other rank has ended.
     #[error("{}the other rank is gone; see what it printed", rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default())]
     Gone {
-        /// Which, where that is known.
+        /// The rank, where it is known.
         rank: Option<usize>,
     },
     /// Memory could not be read or written.
@@ -208,7 +208,7 @@ impl From<ReceiveRefused> for MessageError {
 }
 
 impl MessageError {
-    /// What a copy to or from a part of that rank says.
+    /// Converts the error of a copy to or from a rank's part.
     pub(super) fn of_copy(error: CopyError, rank: usize) -> Self {
         match error {
             CopyError::Gone => Self::Gone { rank: Some(rank) },
@@ -216,7 +216,7 @@ impl MessageError {
         }
     }
 
-    /// With the rank that it is about.
+    /// Adds the rank to an error that has none.
     pub(super) fn with_rank(self, rank: usize) -> Self {
         match self {
             Self::Gone { .. } => Self::Gone { rank: Some(rank) },

@@ -1,6 +1,6 @@
-//! Who is at the other end of a stream between two ranks of a host, shown before the stream carries anything else. Used while ranks
-//! meet. A claim of a process about itself is not believed without a proof, since every member of the job, and any process that asks it, can know
-//! all that a card says.
+//! Introductions: the first frames of a stream between two ranks of a host, by which each end proves its rank. Used
+//! while ranks meet. A proof is needed because a rank's card is no secret: every member of the job, and any process
+//! that reads it from a member, knows its whole content.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,35 +10,36 @@ use trunkline_fabric::{OobFrame, OobStream};
 use trunkline_proto::wire::dial::PublicKey;
 use trunkline_proto::wire::introduction::RankIntroduction;
 
-/// How long a stream may take to show who it is.
+/// The time within which an accepted stream must prove its rank.
 const UNPROVEN: Duration = Duration::from_secs(10);
-/// Accepted streams that have not shown it, at most; of more, the oldest is closed.
+/// Accepted streams without a proof, at most. One more closes the oldest.
 const UNPROVEN_MAX: usize = 64;
-/// Streams that are accepted between two polls: fewer than may wait, so that each is read before newer ones end it.
+/// Streams that are accepted between two polls. Fewer than [`UNPROVEN_MAX`], so that each stream is read before newer
+/// ones close it.
 pub(super) const ACCEPTS_PER_POLL: usize = 16;
 
-/// This rank, and the public keys of all ranks.
+/// The rank and key of this process, and the public keys of all ranks.
 #[derive(Debug)]
 pub(super) struct RankKeys {
     pub(super) rank: usize,
     pub(super) key: MemberKey,
-    /// By rank; `None` for a card that could not be read.
+    /// By rank; `None` if the rank's card is invalid.
     pub(super) public: Vec<Option<PublicKey>>,
 }
 
 impl RankKeys {
-    /// The introduction of this rank to another one; `None` if that one has no key.
+    /// Returns the introduction of this rank to another one; `None` if that one has no key.
     fn make_introduction(&self, to: usize) -> Option<RankIntroduction> {
         let proof = self.make_proof(self.rank, to)?;
         Some(RankIntroduction { rank: u32::try_from(self.rank).ok()?, proof })
     }
 
-    /// Whether an introduction is of that rank.
+    /// Returns whether an introduction proves that its sender is rank `of`.
     fn is_shown(&self, of: usize, introduction: &RankIntroduction) -> bool {
         self.make_proof(of, self.rank) == Some(introduction.proof)
     }
 
-    /// The proof that `from` shows `to`, one of which is this rank.
+    /// Returns the proof by which `from` shows its rank to `to`. One of the two is this rank.
     fn make_proof(&self, from: usize, to: usize) -> Option<[u8; 16]> {
         let other = if from == self.rank { to } else { from };
         let theirs = self.public.get(other)?.as_ref()?;
@@ -46,7 +47,7 @@ impl RankKeys {
     }
 }
 
-/// A stream whose other end has not shown who it is.
+/// A stream whose other end has not proved its rank.
 struct UnprovenStream<S> {
     stream: S,
     /// The rank that was dialled; `None` for an accepted stream.
@@ -54,17 +55,17 @@ struct UnprovenStream<S> {
     since: Instant,
 }
 
-/// The outcome of a poll of such a stream.
+/// The outcome of a poll of an unproven stream.
 enum IntroductionPoll {
     /// Nothing was received.
     Waits,
-    /// It is of that rank.
+    /// The other end has proved that it is this rank.
     Rank(usize),
-    /// It has ended, or its introduction is wrong.
+    /// The stream has ended, or its introduction is invalid.
     Nobody,
 }
 
-/// Streams between this rank and others that have not shown who they are, and the ranks that have.
+/// The streams whose other ends have not proved their ranks, and the ranks that have.
 pub(super) struct IntroductionQueue<S> {
     unproven: Vec<UnprovenStream<S>>,
     shown: BTreeSet<usize>,
@@ -75,7 +76,8 @@ impl<S: OobStream> IntroductionQueue<S> {
         Self { unproven: Vec::new(), shown: BTreeSet::new() }
     }
 
-    /// Takes a stream to the listener of another rank, and introduces this one. Whether it could.
+    /// Adds a stream to another rank's listener, and sends the introduction of this rank. Returns whether that
+    /// succeeded.
     pub(super) fn add_dialled(&mut self, keys: &RankKeys, mut stream: S, rank: usize) -> bool {
         let is_sent = keys
             .make_introduction(rank)
@@ -86,7 +88,7 @@ impl<S: OobStream> IntroductionQueue<S> {
         is_sent
     }
 
-    /// Takes a stream that another process has opened.
+    /// Adds a stream that another process has opened.
     pub(super) fn add_accepted(&mut self, stream: S) {
         let accepted = self.unproven.iter().filter(|one| one.dialled.is_none()).count();
         if accepted >= UNPROVEN_MAX
@@ -97,8 +99,8 @@ impl<S: OobStream> IntroductionQueue<S> {
         self.unproven.push(UnprovenStream { stream, dialled: None, since: Instant::now() });
     }
 
-    /// The streams that have shown whose they are since the last call, with their ranks, of each rank the first one. Others that cannot any more are
-    /// closed.
+    /// Returns the streams that have proved their ranks since the last call, with those ranks; per rank only the
+    /// first. Streams that failed to are closed.
     pub(super) fn poll(&mut self, keys: &RankKeys) -> Vec<(S, usize)> {
         let mut shown = Vec::new();
         for mut one in std::mem::take(&mut self.unproven) {
@@ -132,11 +134,11 @@ impl<S: OobStream> UnprovenStream<S> {
         if !is_expected || !keys.is_shown(rank, &introduction) {
             return IntroductionPoll::Nobody;
         }
-        // A rank introduces itself once; each stream of one costs an inbox.
+        // A rank introduces itself once, because each of its streams costs an inbox.
         if shown.contains(&rank) {
             return IntroductionPoll::Nobody;
         }
-        // Who was dialled answers, once it knows to whom.
+        // The accepting end sends its proof only after it has verified the other one.
         let answers = self.dialled.is_none();
         let is_answered = !answers
             || keys
@@ -146,7 +148,7 @@ impl<S: OobStream> UnprovenStream<S> {
     }
 }
 
-/// Sends an introduction; false once the stream is gone.
+/// Sends an introduction. Returns false if the stream has ended.
 fn send_introduction(stream: &mut impl OobStream, introduction: &RankIntroduction) -> bool {
     stream.send(OobFrame { bytes: introduction.to_bytes(), fd: None }).is_ok()
 }
@@ -202,7 +204,7 @@ mod tests {
         (end(&one, &two), end(&two, &one))
     }
 
-    /// The keys of three ranks, as each has them.
+    /// Returns the keys of three ranks, as each of them has them.
     fn ranks() -> [RankKeys; 3] {
         let key = |rank: u8| MemberKey::new([[rank + 1; 16], [rank ^ 0xff; 16]]);
         let public: Vec<_> = (0..3).map(|rank| Some(key(rank).public_key())).collect();
@@ -230,7 +232,7 @@ mod tests {
     #[test]
     fn a_process_that_knows_all_cards_is_no_other_rank() {
         let [zero, one, two] = ranks();
-        // Rank 2 says that it is rank 1, with a proof of its own, one that it was shown, and none.
+        // Rank 2 claims to be rank 1, with a proof of its own, with one that rank 1 sent to it, and without one.
         let own = two.make_introduction(0).unwrap();
         let seen = one.make_introduction(2).unwrap();
         for proof in [own.proof, seen.proof, [0; 16]] {
@@ -249,7 +251,7 @@ mod tests {
         let (here, mut there) = stream();
         let mut dials = IntroductionQueue::new();
         assert!(dials.add_dialled(&one, here, 0));
-        // The listener is rank 2, which can prove that.
+        // The listener is rank 2, which proves that.
         assert!(send_introduction(&mut there, &two.make_introduction(1).unwrap()));
         assert!(dials.poll(&one).is_empty());
         _ = there.recv();

@@ -1,4 +1,5 @@
-//! What a rank shares of its memory and who holds it, for whoever asks; and how it is asked back.
+//! Queries of exported and imported memory, and calls that retire exports. Called by programs that need to know which
+//! ranks hold their memory; nothing here sends messages.
 
 use std::time::Duration;
 
@@ -12,70 +13,71 @@ use trunkline_proto::time::Duration as Nanoseconds;
 
 use super::{MessageError, Messages};
 
-/// What there is of exported memory, and what has happened with it.
+/// The exports of a rank at one moment, their budget, and counts of events so far.
 #[derive(Clone, Copy, Debug)]
 pub struct SharingReport {
-    /// What may be kept.
+    /// The budget of exports.
     pub budget: ExportAmount,
-    /// For how long an export is kept that no message uses; `None`: for ever.
+    /// The time for which an unused export is kept; `None`: without limit.
     pub idle: Option<Duration>,
-    /// What there is. Zombies are exports that are over and that a message uses or a rank has mapped; their bytes count.
+    /// The current exports. Zombies are exports that were retired while a message used them or a rank had them
+    /// mapped; their bytes count.
     pub usage: ExportUsage,
-    /// Most bytes that were exported at once.
+    /// The largest number of bytes that were exported at one time.
     pub peak_bytes: u64,
-    /// Hits, misses, evictions, and messages that went without sharing by the reason why.
+    /// Hits, misses and evictions of exports, and messages that did not share memory, by reason.
     pub counts: Sharing,
-    /// What the driver was asked, and what it did not do.
+    /// Calls of the driver, and those that failed.
     pub driver: Driver,
 }
 
-/// A rank that was told of an export and has not let it go.
+/// A rank that has received an export and has not released it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ExportHolder {
-    /// Which rank.
+    /// The rank.
     pub rank: usize,
-    /// Messages to it that use the export now.
+    /// Messages to that rank that use the export now.
     pub pins: u32,
 }
 
-/// Memory of this rank that others were told of.
+/// An allocation of this rank that is exported to other ranks.
 #[derive(Clone, Debug)]
 pub struct ExportedAllocation {
-    /// Address of the allocation's first byte.
+    /// The address of the allocation's first byte.
     pub addr: usize,
-    /// Its bytes.
+    /// The length of the allocation in bytes.
     pub len: u64,
-    /// What its driver calls the allocation; no other one of this process has that number.
+    /// The driver's identifier of the allocation, which no other allocation of this process has.
     pub allocation: u64,
-    /// Where the export stands.
+    /// The state of the export.
     pub state: ExportState,
-    /// Whether it goes with the last message that uses it, instead of being kept.
+    /// Whether the export is retired after the last message that uses it, instead of being kept.
     pub passing: bool,
-    /// Messages that use it now.
+    /// Messages that use the export now.
     pub pins: u32,
-    /// Since when no message has ended that used it.
+    /// The time since the last message that used the export ended.
     pub unused: Duration,
-    /// Who holds it.
+    /// The ranks that hold the export.
     pub held_by: Vec<ExportHolder>,
 }
 
-/// What this rank has mapped of another one's memory.
+/// The memory of another rank that this rank has mapped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ImportedMemory {
-    /// Whose memory.
+    /// The rank that owns the memory.
     pub rank: usize,
-    /// Exports of it that may be mapped here.
+    /// Exports of that rank that may be mapped here.
     pub imports: usize,
-    /// Mappings.
+    /// Current mappings.
     pub mappings: usize,
-    /// Their bytes.
+    /// Bytes of the mappings.
     pub bytes: u64,
-    /// Messages that use them now.
+    /// Messages that use the mappings now.
     pub pins: u64,
 }
 
 impl<M: IpcMemory> Messages<M> {
-    /// What is exported by how much, out of what budget, and what became of messages that would have shared memory. A snapshot.
+    /// Returns the current exports, their budget, and counts of messages that shared memory or could not. A snapshot.
     #[must_use]
     pub fn sharing_report(&self) -> SharingReport {
         let exporter = self.endpoint.node().exporter();
@@ -91,7 +93,7 @@ impl<M: IpcMemory> Messages<M> {
         }
     }
 
-    /// Every export of this rank, as it stands, with who holds it. In no order.
+    /// Returns every export of this rank with its state and its holders, in no particular order.
     #[must_use]
     pub fn list_exports(&self) -> Vec<ExportedAllocation> {
         let now = self.current_time();
@@ -108,8 +110,9 @@ impl<M: IpcMemory> Messages<M> {
         self.endpoint.node().exporter().list_exports().map(of).collect()
     }
 
-    /// The ranks that hold the allocation around an address, and with how many messages that are not done. Also those that hold an allocation
-    /// which had that address before and was freed, until they have let it go. Empty: nobody does.
+    /// Returns the ranks that hold the allocation around an address, each with its number of pending messages. The
+    /// list includes ranks that still hold a freed allocation which had that address before. It is empty if no rank
+    /// holds one.
     #[must_use]
     pub fn who_holds(&self, addr: usize) -> Vec<ExportHolder> {
         let around = |listing: &ExportListing| {
@@ -136,7 +139,7 @@ impl<M: IpcMemory> Messages<M> {
         self.endpoint.node().export_holders(of.name).filter_map(rank).collect()
     }
 
-    /// What this rank has mapped of each rank near.
+    /// Returns the mappings of this rank, per near rank.
     #[must_use]
     pub fn imports(&self) -> Vec<ImportedMemory> {
         let near = self.peers.iter().enumerate().filter_map(|(rank, peer)| Some((rank, (*peer)?)));
@@ -150,26 +153,28 @@ impl<M: IpcMemory> Messages<M> {
         near.filter_map(of).collect()
     }
 
-    /// From now on at least so many allocations, and bytes of them, are kept. This alone allocates memory for it, once.
+    /// Raises the budget of exports to at least `allocations` and `bytes`. This is the only call that allocates
+    /// memory for the tables of exports, once.
     pub fn grow(&mut self, allocations: usize, bytes: u64) {
         self.endpoint.node_mut().grow_budget(ExportAmount { entries: allocations, bytes });
     }
 
-    /// From now on at most so many allocations, and bytes of them, are kept; with 0 of one nothing is exported. What is beyond goes, the least
-    /// recently used first; what messages use, as soon as they are done.
+    /// Lowers the budget of exports to at most `allocations` and `bytes`; with 0 of either, messages export nothing.
+    /// Exports beyond it are retired, the least recently used first. Exports that messages use are retired when those
+    /// messages have ended.
     pub fn shrink(&mut self, allocations: usize, bytes: u64) {
         self.endpoint.node_mut().shrink_budget(ExportAmount { entries: allocations, bytes });
     }
 
-    /// For how long an export is kept from now on that no message uses, 30 s at first; `None`: for ever. What is older goes with the next look,
-    /// in any call of this type.
+    /// Sets the time for which an unused export is kept, 30 s at first; `None`: without limit. The next call of this
+    /// type retires older exports.
     pub fn idle_limit(&mut self, limit: Option<Duration>) {
         let limit = limit.map(|limit| Nanoseconds(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)));
         self.endpoint.node_mut().set_idle_limit(limit);
     }
 
-    /// Asks back all that a rank holds of this one's memory: what messages to it use, once they are done. It may be told of it again
-    /// afterwards; messages to it that come before it has let go take another way.
+    /// Retires all exports that a rank holds; exports that messages use, when those messages have ended. Later
+    /// messages may export the memory again. Messages that start before the rank has unmapped it do not share memory.
     ///
     /// # Errors
     /// [`MessageError::NoRank`], [`MessageError::Far`], [`MessageError::Own`].
@@ -180,10 +185,13 @@ impl<M: IpcMemory> Messages<M> {
         Ok(())
     }
 
-    /// The flag for a hook of whatever frees memory of this kind ([`FreeHook::report_free`]), in any thread: every export is compared with what its
-    /// driver says in the next calls of this type, within a millisecond or so if there are any, and what was freed is unmapped everywhere.
-    /// A program that preloads `libtrunkline_freehook.so` needs none for memory of GPUs. Without either, memory that was freed is given
-    /// back when its address is seen again, after the idle limit, or when it is asked back.
+    /// Returns a flag for hooks that run when memory of this kind is freed ([`FreeHook::report_free`]), in any
+    /// thread. Once it is set, the next calls of this type compare every export with its driver, within about a
+    /// millisecond if the program makes calls. Exports of freed memory are unmapped everywhere.
+    ///
+    /// A program that preloads `libtrunkline_freehook.so` needs no flag for memory of GPUs. Without either, freed
+    /// memory is released when its address is used again, after the idle limit, or when its export is retired on
+    /// demand.
     #[must_use]
     pub fn free_hook(&self) -> FreeHook {
         self.endpoint.free_hook()

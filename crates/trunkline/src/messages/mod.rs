@@ -1,7 +1,7 @@
-//! Tagged messages between the ranks of one host, of any memory: what goes from a rank to another without a NIC.
+//! Tagged messages between the ranks of one host, of any kind of memory. They use no NIC.
 //!
-//! [`Messages`] are made by all ranks of a [`World`] together. Ranks that share this one's host can be sent to; whether a rank does is not
-//! asked of names but tried ([`Messages::is_near`]).
+//! All ranks of a [`World`] create [`Messages`] together. A rank can send to the ranks that share its host
+//! ([`Messages::is_near`]). Which ranks do is found by connecting to them, not by comparing host names.
 //!
 //! ```
 //! use trunkline::World;
@@ -22,41 +22,50 @@
 //! }
 //! ```
 //!
-//! # How bytes go
+//! # How messages are transferred
 //!
-//! - Up to 8 KiB they go with the message, and a send is done when it comes back.
-//! - Longer ones are copied once, by the rank that can map the other's memory: a [`Buffer`] of the kind of memory that the messages were
-//!   started with ([`HostMemory`], a GPU's, the [`MemfdDevice`] in a memory file) can be mapped by all ranks near. That kind may also be all private memory
-//!   ([`AnyMemory::open`] with `private`), also that of [`Buffer::private`]: it is attached by XPMEM where that works, and else reached by system calls.
-//!   Where both buffers can be reached either rank could copy. Whether the one that receives does ([`CopyMethod::Pull`]), or both at the same time, one message each
-//!   ([`CopyMethod::Turns`]), or both by way of a stage ([`CopyMethod::Stage`], only of private memory) is learned from the messages, for each rank and size; or said,
-//!   by `TRUNKLINE_NODE_COPY` (`auto`, `pull`, `turns`, `stage`) or [`Messages::choose_method`]. Handles are
-//!   exported on first use, mapped once, kept as far as a budget goes, and given back when they are idle, when the memory is freed and its address
-//!   seen again, or on demand.
-//!   Who holds what is seen in [`Messages::list_exports`], and from outside with `trunkline top --buffers` and `trunkline info --pid`.
-//! - Of a broadcast and of [`Messages::all_to_all`] all ranks read at the same time, if that can be done with the memory of all who give: the ranks decide it
-//!   together, before anything moves.
-//! - Between two private buffers they go through a stage that both ranks copy through at the same time.
-//! - A driver that refuses costs a message the stage, is counted ([`Messages::counts`]), and fails nothing.
+//! - Messages of up to 8 KiB are sent eagerly, with the envelope. Their send is complete when the call returns.
+//! - Longer messages are copied once, by a rank that can map the other's memory. All near ranks can map a [`Buffer`]
+//!   of the kind of memory that the messages were started with: [`HostMemory`], a GPU's memory, or the
+//!   [`MemfdDevice`] in a memory file.
+//! - That kind may also be all private memory ([`AnyMemory::open`] with `private`), which includes
+//!   [`Buffer::private`]. It is attached by XPMEM where that works, and else accessed by system calls.
+//! - Where each rank can access the other's buffer, one of three methods is used. The receiver copies
+//!   ([`CopyMethod::Pull`]); both ranks copy at the same time, every other message each ([`CopyMethod::Turns`]); or both
+//!   copy through a stage ([`CopyMethod::Stage`], only for private memory). The fastest method is learned from the
+//!   messages, for each rank and size. `TRUNKLINE_NODE_COPY` (`auto`, `pull`, `turns`, `stage`) or
+//!   [`Messages::choose_method`] fixes it.
+//! - Memory is exported on first use, and mapped once. Exports are kept up to a budget. They are retired when they
+//!   are idle, on demand, or when the memory was freed and its address is used again. [`Messages::list_exports`]
+//!   lists them with their holders; `trunkline top --buffers` and `trunkline info --pid` show them from outside.
+//! - In a broadcast and in [`Messages::all_to_all`] all ranks read at the same time, if all of them can map the
+//!   memory of all senders. The ranks decide that together, before any data moves.
+//! - Messages between two private buffers are copied through a stage, by both ranks at the same time.
+//! - If a driver rejects an export or a mapping, the message uses the stage. [`Messages::counts`] counts such
+//!   messages; they do not fail.
 //!
 //! # Freed memory
 //!
-//! GPU memory that was sent stays mapped in other processes for a while, and the driver gives it back only when the last of them unmaps it.
-//! A program that starts with `LD_PRELOAD=libtrunkline_freehook.so` (`cargo xtask dist` puts it into `lib`) has it unmapped within a
-//! millisecond after its free, as long as the ranks make calls of this type: the library counts the calls of `cudaFree`, `cuMemFree`,
-//! `cuMemUnmap`, `cuMemRelease`, `hipFree`, `zeMemFree` and their asynchronous forms. It sees none that go to the driver by pointers of the
-//! program's own, as those of a static CUDA runtime do. A program with an allocator of its own calls [`Messages::free_hook`] instead.
+//! GPU memory that was sent stays mapped in other processes for a while, and the driver frees it only when the last
+//! of them unmaps it. A program that starts with `LD_PRELOAD=libtrunkline_freehook.so` (`cargo xtask dist` puts it
+//! into `lib`) has it unmapped within a millisecond after its free, as long as the ranks make calls of this type.
 //!
-//! # What is guaranteed
+//! The library counts the calls of `cudaFree`, `cuMemFree`, `cuMemUnmap`, `cuMemRelease`, `hipFree`, `zeMemFree` and
+//! their asynchronous forms. It misses calls through function pointers of the program, as those of a static CUDA
+//! runtime. A program with an allocator of its own calls [`Messages::free_hook`] instead.
 //!
-//! - *Order.* Of two messages of one rank that a receive fits, it gets the one that was sent first; of two receives that fit a message, the
-//!   one posted first gets it.
-//! - *Length.* A message that is longer than its receive ends it with [`MessageError::Truncated`], and what fits is there. Its sender does not care.
-//! - *Progress.* Messages move in calls of this type, of both ranks; no thread serves beside.
-//! - *Windows* ([`Messages::window`]) are memory of all ranks that each puts to and gets from: through mappings, where the drivers of all agree, without
-//!   its owner; else by messages that the owner serves in its calls.
-//! - *Death.* What a rank sent whole before it died or left can be received. Everything else with it ends with [`MessageError::Gone`], never
-//!   hangs.
+//! # Guarantees
+//!
+//! - *Order.* A receive that matches several messages of one rank gets the one that was sent first. A message that
+//!   matches several receives completes the one that was posted first.
+//! - *Length.* A message that is longer than its receive completes it with [`MessageError::Truncated`]; the receive
+//!   buffer contains the part that fits. The send succeeds.
+//! - *Progress.* Messages advance in calls of this type, of both ranks. No thread serves them in the background.
+//! - *Windows* ([`Messages::window`]) are memory of all ranks, for puts and gets. Where the drivers of all ranks
+//!   agree, a rank accesses the others' parts through mappings, without their help; else by messages that the owner
+//!   serves in its calls.
+//! - *Death.* Messages that a rank sent completely before it died or left can be received. All other operations with
+//!   it fail with [`MessageError::Gone`]; none hangs.
 
 mod buffer;
 mod collective;
@@ -99,28 +108,29 @@ use crate::world::World;
 use wait::WaitRounds;
 use window::WindowTable;
 
-/// Messages inside a host. Has one owner; what is begun goes on in any of its calls.
+/// The tagged messages of a rank with the other ranks of its host. It has one owner. Each call of it advances all
+/// pending messages.
 #[derive(Debug)]
 pub struct Messages<M> {
     pub(self) endpoint: TaggedEndpoint<M, UnixStream>,
     host: UnixHostClock,
     rank: usize,
-    /// Which peer a rank is; `None`: itself, or one that is elsewhere.
+    /// The peer of each rank; `None` for this rank and for ranks on other hosts.
     peers: Box<[Option<TaggedPeerId>]>,
-    /// Ranks of this host, this one apart: the same ones from the start on.
+    /// The other ranks of this host. The list never changes.
     near: Arc<Vec<usize>>,
-    /// Which rank a peer is.
+    /// The rank of each peer.
     ranks: Vec<usize>,
-    /// Barriers so far.
+    /// The number of collective calls so far.
     meetings: u64,
     rounds: WaitRounds,
     windows: WindowTable,
     together: CollectiveCounts,
-    /// A rank that was near and has died: what all do together does not end any more.
+    /// A near rank that has died. Later collective calls fail instead of waiting for it.
     died: Option<usize>,
 }
 
-/// The clock that the endpoint lives by.
+/// The clock of the endpoint.
 struct UnixHostClock(UnixHost);
 
 impl std::fmt::Debug for UnixHostClock {
@@ -129,79 +139,83 @@ impl std::fmt::Debug for UnixHostClock {
     }
 }
 
-/// A message that was begun and whose end was not asked for.
+/// A send or receive that was posted and has not been waited for.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[must_use = "a message that was begun is waited for"]
 pub struct Request(Option<TaggedRequestId>);
 
-/// A message that went well.
+/// A completed message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Message {
-    /// The other rank.
+    /// The other rank: the sender of a received message, the receiver of a sent one.
     pub rank: usize,
-    /// Its tag.
+    /// The tag of the message.
     pub tag: u64,
-    /// Its bytes.
+    /// The length of the message in bytes.
     pub len: u64,
 }
 
-/// Tags from here on are this crate's own.
+/// Tags from here on are reserved for this crate.
 const OWN_TAGS: u64 = 1 << 63;
 
 impl<M: IpcMemory> Messages<M> {
-    /// Makes the messages of a world's ranks. All of them call it, with memory of the same kind. Of memory of GPUs it waits for no kernel that runs; short and staged messages of
-    /// such memory wait until the driver has pinned the inbox.
+    /// Creates the messages of a world's ranks. All ranks call it, with the same kind of memory. It waits for no
+    /// running kernel of a GPU. Short and staged messages of GPU memory wait until the driver has pinned the inbox.
     ///
     /// # Errors
-    /// [`MessageError`].
+    /// - [`MessageError::World`]: the ranks could not exchange their addresses.
+    /// - [`MessageError::Absent`]: a rank of this host did not connect within 30 s.
+    /// - [`MessageError::Gone`]: a rank of this host has ended.
+    /// - [`MessageError::Stream`], [`MessageError::Endpoint`], [`MessageError::Buffer`]: this host has no socket or
+    ///   no memory left.
     pub fn start(world: &World, memory: M) -> Result<Self, MessageError> {
         start::start_messages(world, memory)
     }
 
-    /// This rank.
+    /// Returns the number of this rank.
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.rank
     }
 
-    /// All ranks of the world.
+    /// Returns the number of ranks of the world.
     #[must_use]
     pub const fn size(&self) -> usize {
         self.peers.len()
     }
 
-    /// Whether a rank can be sent to: it shares this host, and is another one.
+    /// Returns whether messages can be sent to a rank: it shares this host, and is not this rank.
     #[must_use]
     pub fn is_near(&self, rank: usize) -> bool {
         self.peers.get(rank).is_some_and(Option::is_some)
     }
 
-    /// The kind of memory, to allocate and free.
+    /// Returns the kind of memory of these messages, which allocates and frees buffers.
     #[must_use]
     pub const fn memory(&self) -> &M {
         self.endpoint.node().memory()
     }
 
-    /// What has been done.
+    /// Returns counts of the messages so far, and of their methods.
     #[must_use]
     pub const fn counts(&self) -> TaggedCounts {
         self.endpoint.counts()
     }
 
-    /// How what ranks do together has gone.
+    /// Returns counts of the collective calls so far.
     #[must_use]
     pub const fn collective_counts(&self) -> CollectiveCounts {
         self.together
     }
 
-    /// Who copies long messages that this rank sends from now on, of memory that the other rank reaches. At first it is what
-    /// `TRUNKLINE_NODE_COPY` says, and without that learned.
+    /// Sets the copy method of long messages that this rank sends from now on, for memory that the other rank can
+    /// access. The initial method is that of `TRUNKLINE_NODE_COPY`, or learned.
     pub const fn choose_method(&mut self, choice: MethodChoice) {
         self.endpoint.set_copy_choice(choice);
     }
 
-    /// What is kept of exported memory from now on: so many allocations, and bytes of them. What is more is given back as soon as no message uses it;
-    /// with 0 everything is, after each message.
+    /// Sets the budget of exports: at most `allocations` of them, and `bytes` in total. Exports beyond it are retired
+    /// as soon as no message uses them. With 0 of either, messages export nothing.
     pub fn set_export_budget(&mut self, allocations: usize, bytes: u64) {
         let budget = ExportAmount { entries: allocations, bytes };
         let node = self.endpoint.node_mut();
@@ -209,32 +223,33 @@ impl<M: IpcMemory> Messages<M> {
         node.grow_budget(budget);
     }
 
-    /// Asks exported memory back until at most so many bytes are kept: for who is short of memory.
+    /// Retires exports until at most `bytes` are kept. For programs that are short of memory.
     pub fn trim_exports(&mut self, bytes: u64) {
         self.endpoint.node_mut().trim_exports(bytes);
     }
 
-    /// Asks the allocation around an address back; whether it was exported. It is back when [`Messages::is_exported`] says no.
+    /// Retires the export of the allocation around `addr`, and returns whether there was one. No rank has it mapped
+    /// any more once [`Messages::is_exported`] returns false.
     pub fn release_export(&mut self, addr: usize) -> bool {
         self.endpoint.node_mut().release_export(addr)
     }
 
-    /// Whether any of those bytes is exported, or still mapped by a rank.
+    /// Returns whether any of the bytes is exported, or still mapped by another rank.
     #[must_use]
     pub fn is_exported(&self, addr: usize, len: usize) -> bool {
         self.endpoint.node().is_exported(addr, len)
     }
 
-    /// Copies bytes into a buffer of any memory.
+    /// Copies bytes into a buffer of any memory, from `at` on.
     ///
     /// # Errors
-    /// [`MessageError::Range`], [`MessageError::Failed`].
+    /// [`MessageError::Range`]; [`MessageError::Failed`] if the memory cannot be written.
     pub fn write(&self, into: &Buffer, at: usize, bytes: &[u8]) -> Result<(), MessageError> {
         into.check_range(at, bytes.len())?;
         Ok(into.ipc_buffer().write_bytes(self.memory(), at as u64, bytes).map_err(TaggedFailure::from)?)
     }
 
-    /// Copies bytes out of a buffer of any memory.
+    /// Copies bytes out of a buffer of any memory, from `at` on.
     ///
     /// # Errors
     /// As [`Messages::write`].
@@ -243,7 +258,7 @@ impl<M: IpcMemory> Messages<M> {
         Ok(from.ipc_buffer().read_bytes(self.memory(), at as u64, into).map_err(TaggedFailure::from)?)
     }
 
-    /// Copies all of a buffer into another one of this rank, which is as long or longer.
+    /// Copies a whole buffer into another one of this rank, which must not be shorter.
     ///
     /// # Errors
     /// As [`Messages::write`].
@@ -265,11 +280,17 @@ impl<M: IpcMemory> Messages<M> {
         if tag < OWN_TAGS { Ok(tag) } else { Err(MessageError::Tag(tag)) }
     }
 
-    /// Sends bytes; they may be written when this comes back. More than 8 KiB are copied once more than those of a [`Buffer`], and the other rank
-    /// must receive them meanwhile.
+    /// Sends bytes to a rank with a tag below 2^63. Returns when `bytes` may be changed.
+    ///
+    /// Up to 8 KiB are sent eagerly. Longer messages are copied once more than those of a [`Buffer`], and the call
+    /// returns only after the other rank has received them.
     ///
     /// # Errors
-    /// [`MessageError`].
+    /// - [`MessageError::Tag`]: the tag is reserved.
+    /// - [`MessageError::NoRank`], [`MessageError::Own`], [`MessageError::Far`]: the rank is out of range, is this
+    ///   one, or is on another host.
+    /// - [`MessageError::Gone`]: the rank has ended.
+    /// - [`MessageError::Buffer`]: no memory for the copy.
     pub fn send(&mut self, to: usize, tag: u64, bytes: &[u8]) -> Result<(), MessageError> {
         self.send_tagged(to, Self::user_tag(tag)?, bytes)
     }
@@ -291,10 +312,14 @@ impl<M: IpcMemory> Messages<M> {
         .map_err(|error: MessageError| error.with_rank(to))
     }
 
-    /// Receives the first message that fits into `into`, and says which it was.
+    /// Receives the first message that matches `from` and `tag` into `into`. Returns its sender, tag and length when
+    /// it has arrived.
     ///
     /// # Errors
-    /// [`MessageError`].
+    /// - [`MessageError::Truncated`]: the message is longer than `into`, which contains its first bytes.
+    /// - [`MessageError::Gone`]: the rank has ended.
+    /// - [`MessageError::TooMany`]: too many receives are pending.
+    /// - Otherwise as [`send`](Self::send).
     pub fn recv(
         &mut self,
         from: impl Into<SourceSelector>,
@@ -330,7 +355,7 @@ impl<M: IpcMemory> Messages<M> {
         got
     }
 
-    /// Waits for a message, and takes it if it is a short one. `None`: it is not.
+    /// Waits for a matching message, and receives it if it is short. Returns `None` for a long one.
     fn take_short(
         &mut self,
         peer: Option<TaggedPeerId>,
@@ -351,10 +376,12 @@ impl<M: IpcMemory> Messages<M> {
         }
     }
 
-    /// Begins to send a buffer, which is the message's until [`wait`](Self::wait) or [`test`](Self::test) says that it is over.
+    /// Posts a send of a buffer, and returns without waiting for the receiver. The buffer must not change until
+    /// [`wait`](Self::wait) or [`test`](Self::test) reports the end of the request.
     ///
     /// # Errors
-    /// [`MessageError`].
+    /// As [`send`](Self::send); [`MessageError::Outside`] if the buffer is not inside one allocation of
+    /// [`memory`](Self::memory).
     #[inline]
     pub fn isend(&mut self, to: usize, tag: u64, buffer: &Buffer) -> Result<Request, MessageError> {
         self.isend_tagged(to, Self::user_tag(tag)?, buffer)
@@ -378,7 +405,7 @@ impl<M: IpcMemory> Messages<M> {
     ) -> Result<Request, MessageError> {
         let peer = self.peer_id(to)?;
         if buffer.len() > EAGER_MAX {
-            // Its time may be taken, and this rank may have done something else for long.
+            // A long message may be timed, and the last reading of the clock may be old.
             self.rounds.now = self.current_time();
             self.endpoint.set_time(self.rounds.now);
         }
@@ -392,10 +419,12 @@ impl<M: IpcMemory> Messages<M> {
         }
     }
 
-    /// Begins to receive into a buffer, which is the message's until it is over.
+    /// Posts a receive into a buffer, and returns without waiting for a message. The buffer must not be used until
+    /// [`wait`](Self::wait) or [`test`](Self::test) reports the end of the request.
     ///
     /// # Errors
-    /// [`MessageError`].
+    /// [`MessageError::TooMany`], [`MessageError::Outside`], [`MessageError::Tag`], and those of the rank as in
+    /// [`send`](Self::send).
     #[inline]
     pub fn irecv(
         &mut self,
@@ -429,10 +458,11 @@ impl<M: IpcMemory> Messages<M> {
         }
     }
 
-    /// Waits until a message is over.
+    /// Waits until a request has ended, and returns its message. Serves other ranks meanwhile.
     ///
     /// # Errors
-    /// [`MessageError`].
+    /// [`MessageError::Truncated`] of a receive; [`MessageError::Gone`] if the rank has ended;
+    /// [`MessageError::Failed`] if memory could not be copied.
     #[inline]
     pub fn wait(&mut self, request: Request) -> Result<Message, MessageError> {
         loop {
@@ -443,10 +473,11 @@ impl<M: IpcMemory> Messages<M> {
         }
     }
 
-    /// Whether a message is over, after a look at what there is to do. It is asked for no more once it is.
+    /// Advances pending messages once, and returns the message if the request has ended, else `None`. A request that
+    /// has ended must not be tested again.
     ///
     /// # Errors
-    /// [`MessageError`].
+    /// As [`wait`](Self::wait).
     pub fn test(&mut self, request: Request) -> Result<Option<Message>, MessageError> {
         self.progress();
         self.poll_request(request)
@@ -461,17 +492,17 @@ impl<M: IpcMemory> Messages<M> {
         }
     }
 
-    /// Takes a receive back that no message has come for; whether it was.
+    /// Cancels a receive, and returns whether it was cancelled: a receive that has matched a message is not.
     pub fn cancel(&mut self, request: Request) -> bool {
         let Some(request) = request.0 else { return false };
-        // Its end is known.
+        // The request has ended as cancelled; testing it frees its slot.
         self.endpoint.cancel_receive(request) && self.endpoint.test(request).is_some()
     }
 
-    /// The message that a receive would get now, if one has come.
+    /// Returns the message that a receive would match now, without receiving it. Returns `None` if none has arrived.
     ///
     /// # Errors
-    /// [`MessageError::NoRank`], [`MessageError::Far`].
+    /// [`MessageError::NoRank`], [`MessageError::Own`], [`MessageError::Far`], [`MessageError::Tag`].
     pub fn probe(
         &mut self,
         from: impl Into<SourceSelector>,
@@ -509,5 +540,5 @@ impl<M: IpcMemory> Messages<M> {
     }
 }
 
-/// Most bytes that go with a message.
+/// The largest message in bytes that is sent eagerly.
 const EAGER_MAX: usize = trunkline_proto::wire::tagged::EAGER_MAX as usize;

@@ -1,37 +1,37 @@
-//! Which messages a receive fits.
+//! The selectors of receives: which messages a receive matches.
 
 use super::{MessageError, OWN_TAGS};
 
-/// Any rank, or any tag.
+/// Matches any rank, or any tag.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Any;
 
-/// Tags that agree with `tag` in the bits of `mask`.
+/// Matches tags that agree with `tag` in the bits of `mask`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TagBits {
-    /// The tag.
+    /// The tag to compare with.
     pub tag: u64,
-    /// The bits of it that count.
+    /// The bits that are compared.
     pub mask: u64,
 }
 
 impl TagBits {
-    /// The tag alone.
+    /// Matches this tag alone.
     pub(super) const fn from_tag(tag: u64) -> Self {
         Self { tag, mask: u64::MAX }
     }
 }
 
-/// Whose messages a receive fits: a rank's number, or [`Any`].
+/// The ranks whose messages a receive matches: a rank's number, or [`Any`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SourceSelector {
-    /// That rank's.
+    /// Messages of that rank.
     Rank(usize),
-    /// Any rank's that is near.
+    /// Messages of any near rank.
     Any,
 }
 
-/// Which tags a receive fits: a number below 2^63, [`TagBits`], or [`Any`].
+/// The tags that a receive matches: a number below 2^63, [`TagBits`], or [`Any`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TagSelector {
     tag: u64,
@@ -69,7 +69,7 @@ impl From<Any> for TagSelector {
 }
 
 impl TagSelector {
-    /// The tag and its bits, which never fit tags of this crate's own.
+    /// Returns the tag and its mask, extended so that reserved tags never match.
     pub(super) const fn check_user_tag(self) -> Result<TagBits, MessageError> {
         let Self { tag, mask } = self;
         if tag < OWN_TAGS { Ok(TagBits { tag, mask: mask | OWN_TAGS }) } else { Err(MessageError::Tag(tag)) }

@@ -1,7 +1,9 @@
-//! What the owner of a part does that others reach by messages: it is asked, places what comes, gives what it is asked for, and says how that ended; in
-//! its own calls, and bounded.
+//! The owner's side of window parts that other ranks access by messages. It receives requests, places the bytes of
+//! puts, sends the bytes of gets, and acknowledges puts. It runs in the owner's own calls, with bounded work and
+//! bounded queues.
 //!
-//! Whoever asks has checked that the bytes are there; the owner checks again, and denies what is not.
+//! The requesting rank has checked that the bytes are inside the part. The owner checks again, and denies invalid
+//! requests.
 
 use trunkline_mem::ipc::IpcMemory;
 use trunkline_node::ipc::LoanRange;
@@ -10,7 +12,8 @@ use trunkline_proto::wire::window::{ACCESS_BYTES, AccessKind, WindowAccess};
 
 use super::{Buffer, Messages, OWN_TAGS};
 
-/// Tags of windows' own messages: what is asked, and by the asking rank's number the bytes of a put, those of a get, and how a put ended.
+/// Tags of windows' own messages. The request has this one; the bytes of a put, the bytes of a get and the
+/// acknowledgement of a put have the following ones, with the requester's access number.
 pub(super) const ASK: u64 = OWN_TAGS | 1 << 61;
 /// See [`ASK`].
 pub(super) const PUT: u64 = ASK | 1 << 58;
@@ -19,17 +22,17 @@ pub(super) const GOT: u64 = ASK | 2 << 58;
 /// See [`ASK`].
 pub(super) const ACK: u64 = ASK | 3 << 58;
 
-/// What others asked for and has not ended, at most. What is asked beyond waits in its ring.
+/// Accesses of other ranks that are pending here, at most. Further requests stay in the message ring.
 const SERVING_MAX: usize = 64;
 
-/// A receive, and where it goes.
+/// The posted receive for the next request, and its buffer.
 #[derive(Debug)]
 pub(super) struct AccessReceive {
     request: TaggedRequestId,
     into: Buffer,
 }
 
-/// What another rank asked for.
+/// A put or get that another rank requested.
 #[derive(Debug)]
 pub(super) struct ServedAccess {
     from: TaggedPeerId,
@@ -37,36 +40,37 @@ pub(super) struct ServedAccess {
     step: ServeStep,
 }
 
-/// How far it is.
+/// The progress of a requested access.
 #[derive(Debug)]
 enum ServeStep {
-    /// It is to begin.
+    /// The access has not begun.
     New,
-    /// Its bytes come; whether they are placed, or denied.
+    /// The bytes of a put are being received. The flag is false if the access is denied, and its bytes are discarded.
     Placing(TaggedRequestId, bool),
-    /// It is to be said how it ended.
+    /// The acknowledgement of a put is to be sent, with its outcome.
     Answer(bool),
-    /// Its bytes go.
+    /// The bytes of a get are being sent.
     Giving(TaggedRequestId),
     Over,
 }
 
 impl ServedAccess {
-    /// Which window it is of.
+    /// Returns the window of the access.
     pub(super) const fn window_id(&self) -> u64 {
         self.access.window
     }
 }
 
 impl<M: IpcMemory> Messages<M> {
-    /// Asks, or asks no more, what others want: as long as any of them reaches a part of this rank by messages.
+    /// Posts the receive for requests while other ranks access a part of this rank by messages, and cancels it
+    /// afterwards.
     pub(super) fn update_access_receive(&mut self) {
         let wanted = self.windows.denies || self.windows.live.iter().any(|live| live.served);
         match &self.windows.asked {
             None if wanted => self.post_access_receive(),
             Some(asked) if !wanted => {
                 let request = asked.request;
-                // Nobody asks any more; what was asked has ended.
+                // No rank accesses the part any more, and all requested accesses have ended.
                 if self.endpoint.cancel_receive(request) {
                     let _ = self.endpoint.test(request);
                     self.windows.asked = None;
@@ -77,7 +81,7 @@ impl<M: IpcMemory> Messages<M> {
     }
 
     fn post_access_receive(&mut self) {
-        // Without memory for it, it is posted later, as without room.
+        // Without memory for the buffer, a later call posts the receive.
         match Buffer::private(ACCESS_BYTES) {
             Ok(into) => self.repost_access_receive(into),
             Err(_) => self.windows.asked = None,
@@ -85,12 +89,12 @@ impl<M: IpcMemory> Messages<M> {
     }
 
     fn repost_access_receive(&mut self, into: Buffer) {
-        // With no room for it, it is posted later.
+        // If too many receives are posted, a later call posts this one.
         let posted = self.endpoint.receive(None, ASK, u64::MAX, into.ipc_buffer().clone());
         self.windows.asked = posted.ok().map(|request| AccessReceive { request, into });
     }
 
-    /// Goes on with what others asked for; whether anything happened.
+    /// Advances requested accesses. Returns whether anything moved.
     #[inline]
     pub(super) fn serve_accesses(&mut self) -> bool {
         if self.windows.asked.is_none() && self.windows.serving.is_empty() {
@@ -118,14 +122,14 @@ impl<M: IpcMemory> Messages<M> {
         moved
     }
 
-    /// Takes in what is asked.
+    /// Receives a request if one has arrived.
     fn poll_access_receive(&mut self) -> bool {
         let Some(asked) = &self.windows.asked else { return false };
         let Some(end) = self.endpoint.test(asked.request) else { return false };
         let Some(AccessReceive { into, .. }) = self.windows.asked.take() else { return false };
         let mut bytes = [0; ACCESS_BYTES];
         let read = into.read(0, &mut bytes).is_ok();
-        // What is no question is nobody's.
+        // An invalid request is dropped: it contains no access number to answer to.
         if let (Ok(done), Ok(access), true) = (end, WindowAccess::from_bytes(&bytes), read) {
             self.windows.serving.push_back(ServedAccess { from: done.peer, access, step: ServeStep::New });
         }
@@ -135,12 +139,12 @@ impl<M: IpcMemory> Messages<M> {
         true
     }
 
-    /// What comes next, and whether that is something else than before.
+    /// Performs the next step of an access. Returns its new step, and whether anything moved.
     fn serve_one(&mut self, one: &ServedAccess) -> (ServeStep, bool) {
         let from = one.from;
         let access = &one.access;
         match one.step {
-            // Its rank has the window already, and this one is about to.
+            // The requester has completed the collective call that makes this window, and this rank is about to.
             ServeStep::New if access.window > self.windows.settled => (ServeStep::New, false),
             ServeStep::New => match access.deed {
                 AccessKind::Put => self.take_put(from, access),
@@ -168,7 +172,7 @@ impl<M: IpcMemory> Messages<M> {
         }
     }
 
-    /// Where the bytes are, if they are in a part that is this rank's.
+    /// Returns the bytes of an access as a buffer, if they are inside a part of this rank.
     fn asked_for(&self, access: &WindowAccess) -> Option<Buffer> {
         let live = self.windows.find_window(access.window)?;
         let spot = LoanRange { at: access.at, rows: access.rows };

@@ -1,4 +1,5 @@
-//! How the ranks of a host find each other, and how they part.
+//! How the ranks of a host connect to each other, meet in barriers, and close. Called by [`Messages::start`],
+//! [`Messages::barrier`] and [`Messages::finish`].
 
 use std::collections::HashMap;
 use std::os::fd::AsRawFd as _;
@@ -27,30 +28,30 @@ use super::{MessageError, Messages, UnixHostClock};
 use crate::error::Error;
 use crate::world::World;
 
-/// What is kept of exported memory, by default.
+/// The default budget of exports.
 const BUDGET: ExportAmount = ExportAmount { entries: 256, bytes: 1 << 40 };
 
-/// Cells for messages and for answers, and bytes of the stage.
+/// Cells for messages, cells for replies, and bytes of the stage.
 const INBOX: [u32; 3] = [1024, 512, 1 << 18];
 
-/// Bytes of the stage where copies go on after they were begun: four pieces.
+/// Bytes of the stage for memory whose copies run in the background: four pieces.
 const DEVICE_STAGE: u32 = 4 * DEVICE_PIECE;
 
-/// How long a rank of this host may take to come.
+/// The time within which a rank of this host must connect.
 const MEETING: Duration = Duration::from_secs(30);
 
 /// Bytes of a card.
 const CARD: usize = 16 + 4 + 32 + 1 + OobAddress::MAX;
 
-/// The card that a rank gives the others, over links that the job's store has proved.
+/// The card that a rank sends to the others, over links that the job's store has authenticated.
 struct RankCard {
     /// The random name of its process.
     process: [u8; 16],
-    /// The number of its process, for people.
+    /// The process id, for diagnostics only.
     pid: u32,
-    /// By which ranks show each other who they are.
+    /// The public key by which ranks prove their numbers to each other.
     key: PublicKey,
-    /// Where it listens.
+    /// The address of its listener.
     address: OobAddress,
 }
 
@@ -124,7 +125,7 @@ pub(super) fn start_messages<M: IpcMemory>(world: &World, memory: M) -> Result<M
     });
     page.into_iter().for_each(|page| one.endpoint.publish_page(page));
     FreeCount::find_preloaded().into_iter().for_each(|count| one.endpoint.follow_frees(count));
-    // Whoever can be reached is near; it learns of it in the same way.
+    // A rank is near if a stream to it can be opened. The lower rank of a pair learns the result from the higher one.
     let mut reached = try_filled(0_u8, size)?;
     for (other, card) in cards.iter().enumerate().take(rank) {
         let Some(card) = card else { continue };
@@ -160,12 +161,13 @@ fn gather_cards(world: &World, mine: &[u8]) -> Result<Vec<u8>, MessageError> {
     Ok(bytes?)
 }
 
-/// A stream to a rank, if it shares this host.
+/// Opens a stream to a rank. Returns `None` if the rank is on another host.
 fn connect_rank(oob: &UnixOob, address: &OobAddress) -> Option<UnixStream> {
     oob.connect(address).ok()
 }
 
-/// The next stream, if one waits. Processes of other users are refused, a bounded number at a time, and keep no rank out.
+/// Accepts the next waiting stream. Streams of other users are rejected, a bounded number per call, so that they do
+/// not block ranks.
 fn accept_stream(listener: &mut UnixListener) -> Result<Option<UnixStream>, OobError> {
     for _ in 0..ACCEPTS_PER_POLL {
         match listener.accept() {
@@ -176,11 +178,12 @@ fn accept_stream(listener: &mut UnixListener) -> Result<Option<UnixStream>, OobE
     Ok(None)
 }
 
-/// A [`MemfdDevice`] of so many bytes that all ranks of a world have together, which must share this host: to try, without a GPU, what is meant for
-/// one. All ranks call it.
+/// Creates a [`MemfdDevice`] of `capacity` bytes that all ranks of a world share. The ranks must be on one host. It
+/// replaces a GPU in tests and examples. All ranks call it.
 ///
 /// # Errors
-/// [`MessageError`].
+/// [`MessageError::Memory`], [`MessageError::System`], [`MessageError::World`]; [`MessageError::Device`] if the
+/// memory file of rank 0 cannot be opened.
 pub fn shared_device(world: &World, capacity: u64) -> Result<MemfdDevice, MessageError> {
     let made = if world.rank() == 0 { Some(MemfdDevice::create(0, capacity)?) } else { None };
     let file = made.as_ref().map(MemfdDevice::descriptor).transpose()?;
@@ -202,7 +205,7 @@ pub fn shared_device(world: &World, capacity: u64) -> Result<MemfdDevice, Messag
 }
 
 impl<M: IpcMemory> Messages<M> {
-    /// Waits until all ranks near have shown who they are. Other processes are left alone.
+    /// Waits until all near ranks have proved their numbers. Streams of other processes are refused.
     fn meet_near_ranks(
         &mut self,
         listener: &mut UnixListener,
@@ -212,13 +215,13 @@ impl<M: IpcMemory> Messages<M> {
         process_of: impl Fn(usize) -> Option<[u8; 16]>,
     ) -> Result<(), MessageError> {
         let since = Clock::now();
-        // By the number of the peer: the rank that its stream has shown.
+        // The proved rank of each peer, by the peer's number.
         let mut shown: HashMap<u32, usize> = HashMap::new();
         while let Some(missing) = near.iter().find(|rank| self.peers[**rank].is_none()) {
             if since.elapsed() > MEETING {
                 return Err(MessageError::Absent { rank: *missing, seconds: MEETING.as_secs() });
             }
-            // A stream is read before newer ones end it, however many come.
+            // The bound ensures that each stream is read before newer ones close it.
             for _ in 0..ACCEPTS_PER_POLL {
                 let Some(stream) = accept_stream(listener)? else { break };
                 introductions.add_accepted(stream);
@@ -270,10 +273,11 @@ impl<M: IpcMemory> Messages<M> {
         Ok(())
     }
 
-    /// Comes back when all ranks near have called it: after messages that are to be there before, and before memory is freed that others may read.
+    /// Waits until all near ranks have called it. Use it before memory is freed that other ranks may read. A message
+    /// that a rank sent before its barrier has reached this rank then (a long one: its envelope).
     ///
     /// # Errors
-    /// [`MessageError::Gone`].
+    /// [`MessageError::Gone`]: a near rank has ended.
     pub fn barrier(&mut self) -> Result<(), MessageError> {
         let tag = super::OWN_TAGS | self.meetings;
         self.meetings += 1;
@@ -282,8 +286,8 @@ impl<M: IpcMemory> Messages<M> {
         near.iter().try_for_each(|rank| self.receive_from(tag, *rank, &mut []))
     }
 
-    /// Ends: when all ranks near have called it, what was exported is given back and what was mapped is unmapped. Of memory of GPUs a driver may wait here for kernels that run, as
-    /// it may when messages are dropped.
+    /// Closes the messages when all near ranks have called it: retires all exports, and unmaps all imports. For GPU
+    /// memory, the driver may wait here for running kernels, as it may when messages are dropped.
     ///
     /// # Errors
     /// As [`Messages::barrier`].

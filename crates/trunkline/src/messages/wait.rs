@@ -1,4 +1,4 @@
-//! How a call of messages waits: it does what there is to do, and rests when there is nothing.
+//! Progress and waits of messages: each wait advances all pending work, and backs off while nothing moves.
 
 use trunkline_engine::{BackoffStep, WaitBackoff, WaitPolicy};
 use trunkline_mem::ipc::IpcMemory;
@@ -8,10 +8,10 @@ use trunkline_proto::time::Instant;
 
 use super::{MessageError, Messages};
 
-/// Calls between two looks at the clock.
+/// Calls of [`Messages::progress`] between two readings of the clock.
 const CALLS_PER_CLOCK: u32 = 64;
 
-/// Where a rank stands in its waiting.
+/// The state of a rank's waits.
 #[derive(Debug)]
 pub(super) struct WaitRounds {
     waiting: WaitBackoff,
@@ -20,14 +20,15 @@ pub(super) struct WaitRounds {
 }
 
 impl WaitRounds {
-    /// For so many ranks on this host.
+    /// Returns the state for a host with that many ranks.
     pub(super) fn new(ranks: usize, now: Instant) -> Self {
         Self { waiting: WaitBackoff::new(WaitPolicy::MESSAGES.for_threads(ranks)), calls: 0, now }
     }
 }
 
 impl<M: IpcMemory> Messages<M> {
-    /// Does what there is to do, a bounded part of it; whether anything happened.
+    /// Advances pending messages and requested accesses by a bounded amount. Returns whether anything moved. Programs
+    /// call it between other work, so that messages of other ranks advance.
     #[inline]
     pub fn progress(&mut self) -> bool {
         self.rounds.calls = self.rounds.calls.wrapping_add(1);
@@ -35,14 +36,15 @@ impl<M: IpcMemory> Messages<M> {
             self.rounds.now = self.current_time();
             self.poll_deaths();
         } else if self.endpoint.is_timing() {
-            // Of a long message, which takes longer than a look at the clock.
+            // A long message is being timed; it takes much longer than a reading of the clock.
             self.rounds.now = self.current_time();
         }
         let moved = self.endpoint.progress(self.rounds.now);
         moved | self.serve_accesses()
     }
 
-    /// Who has gone is told by what it leaves undone; that somebody died, by the next call that all make together.
+    /// Records the death of a near rank for later collective calls. Operations with a rank that left fail by
+    /// themselves.
     #[inline(never)]
     fn poll_deaths(&mut self) {
         while let Some(event) = self.endpoint.next_event() {
@@ -56,7 +58,7 @@ impl<M: IpcMemory> Messages<M> {
         }
     }
 
-    /// The same, and rests if nothing did.
+    /// Advances pending work, and backs off if nothing moved.
     #[inline]
     pub(super) fn progress_or_pause(&mut self) {
         if self.progress() {

@@ -1,8 +1,10 @@
-//! Windows: memory of each rank of a host that all others put to and get from, made and freed by all together.
+//! Windows: memory of each rank of a host that all other ranks put to and get from. All ranks create and free a
+//! window together.
 //!
-//! A part that its owner's driver exports and every other rank's driver maps is mapped by all, from the first call to the last, and copied to and from
-//! without its owner. Whether it is that is decided once for all ranks: each tells the owner whether it could map the part, and the owner tells each
-//! what holds. What is not goes by messages, which its owner serves in its own calls (`serve`).
+//! A part is mapped by all ranks, from creation to free, if its owner's driver exports it and every other rank's
+//! driver maps it. Puts and gets then copy without the owner. The ranks agree on that once: each reports to the owner
+//! whether it could map the part, and the owner announces the result. Other parts are accessed by messages, which the
+//! owner serves in its own calls (`serve`).
 
 mod setup;
 
@@ -21,16 +23,17 @@ use setup::WindowSetup;
 use super::serve::{ACK, ASK, AccessReceive, GOT, PUT, ServedAccess};
 use super::{Buffer, MessageError, Messages, Request, TagBits};
 
-/// Windows at a time, at most; one more is refused, at all ranks.
+/// The largest number of windows at a time. Creating one more fails at all ranks.
 pub const WINDOWS_MAX: usize = 1024;
 
-/// Of them those of which a rank's part is mapped by others: the rest goes by messages. Half of what neighbours take at once.
+/// The largest number of windows whose part of a rank is mapped by others; further windows use messages. Half of the
+/// loans that a process accepts at a time.
 pub const MAPPED_MAX: usize = 64;
 
-/// Puts and gets by messages that a rank has begun of one window and not seen the end of, at most: the next one waits for the earliest.
+/// Puts and gets by messages that a rank has pending on one window, at most. The next one waits for the earliest.
 const PENDING_MAX: usize = 16;
 
-/// Memory of all ranks of a host, as one rank sees it. Given back by [`Messages::free`], which all call; one that is dropped stays until
+/// A window, as one rank sees it. All ranks call [`Messages::free`] to free it; a dropped one stays until
 /// [`Messages::finish`].
 #[derive(Debug)]
 #[must_use = "a window stays until all ranks free it"]
@@ -39,46 +42,47 @@ pub struct HostWindow {
     parts: Box<[PeerPart]>,
 }
 
-/// A rank's part of a window, as another one sees it.
+/// A rank's part of a window, as another rank sees it.
 #[derive(Clone, Copy, Debug)]
 struct PeerPart {
     len: u64,
     reach: PartReach,
 }
 
-/// How it is reached.
+/// The way in which this rank accesses a part.
 #[derive(Clone, Copy, Debug)]
 enum PartReach {
-    /// It is elsewhere.
+    /// The rank is on another host.
     Far,
     Own,
     Mapped(MemoryLoan),
     Asked,
 }
 
-/// A place in a rank's part of a window: from a byte on, in one row unless [`WindowPlace::in_rows`] says otherwise.
+/// A place in a rank's part of a window: consecutive bytes from an offset on, or rows ([`WindowPlace::in_rows`]).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct WindowPlace {
     pub(super) rank: usize,
     pub(super) spot: LoanRange,
 }
 
-/// What was done with windows.
+/// Counts of windows and of their accesses.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct WindowCounts {
-    /// Windows that were made.
+    /// Windows that were created.
     pub made: u64,
     /// Windows that were freed.
     pub freed: u64,
     /// Parts of other ranks that were mapped.
     pub mapped: u64,
-    /// Parts of other ranks that were not: memory that cannot be shared, or a driver that refused. Their puts and gets go by messages.
+    /// Parts of other ranks that were not mapped, because their memory cannot be shared or a driver refused. Their
+    /// puts and gets use messages.
     pub asked: u64,
     /// Puts and gets through a mapping.
     pub copies: u64,
     /// Puts and gets by messages.
     pub messages: u64,
-    /// Those of other ranks that this one served.
+    /// Puts and gets of other ranks that this rank served.
     pub served: u64,
 }
 
@@ -87,57 +91,59 @@ pub struct WindowCounts {
 pub(super) struct WindowTable {
     pub(super) live: Vec<LiveWindow>,
     pub(super) counts: WindowCounts,
-    /// Puts and gets by messages so far.
+    /// The number of puts and gets by messages so far.
     accesses: u64,
-    /// What others have asked for, and the receive of what they ask next.
+    /// Accesses that other ranks requested, and the posted receive of the next request.
     pub(super) serving: VecDeque<ServedAccess>,
     pub(super) asked: Option<AccessReceive>,
-    /// The last call that made a window, or was to: what is asked of a later one waits until it is made here, too.
+    /// The last collective call that created a window, or failed to. Requests for later windows wait until this rank
+    /// has created them, too.
     pub(super) settled: u64,
-    /// A call ended here with an error, and may have gone well elsewhere: whoever asks for its window is denied.
+    /// A creation failed here and may have succeeded elsewhere: requests for its window are denied.
     pub(super) denies: bool,
 }
 
-/// A window that all have.
+/// A window that all ranks have.
 #[derive(Debug)]
 pub(super) struct LiveWindow {
     pub(super) call: u64,
     pub(super) own: Buffer,
-    /// To whom this rank's part is lent, and as what.
+    /// The ranks to which this rank's part is lent, and the loans.
     lent: Vec<(usize, MemoryLoan)>,
     name: Option<ExportName>,
-    /// Whether others reach this rank's part by messages.
+    /// Whether other ranks access this rank's part by messages.
     pub(super) served: bool,
     pending: VecDeque<PendingAccess>,
-    /// A byte for the end of each put.
+    /// One byte per pending put, for its acknowledgement.
     ends: Buffer,
 }
 
-/// A put or get by messages.
+/// A pending put or get by messages.
 #[derive(Debug)]
 struct PendingAccess {
     rank: usize,
     what: Request,
     len: usize,
-    /// Of a put: its end, and where that says how.
+    /// For a put: the receive of its acknowledgement, and the byte of `ends` that receives it.
     end: Option<(Request, usize)>,
 }
 
 impl HostWindow {
-    /// Bytes of a rank's part; `None` if it is elsewhere, or there is none.
+    /// Returns the length of a rank's part in bytes; `None` if the rank is on another host or out of range.
     #[must_use]
     pub fn len(&self, rank: usize) -> Option<usize> {
         let part = self.parts.get(rank).filter(|part| !matches!(part.reach, PartReach::Far))?;
         Some(part.len as usize)
     }
 
-    /// Whether a rank's part is reached through a mapping, and not by messages: the same at all ranks but the one that has it, which reaches its own.
+    /// Returns whether a rank's part is accessed through a mapping, not by messages. All ranks return the same,
+    /// except the owner of the part, which returns true.
     #[must_use]
     pub fn is_mapped(&self, rank: usize) -> bool {
         self.parts.get(rank).is_some_and(|part| matches!(part.reach, PartReach::Mapped(_) | PartReach::Own))
     }
 
-    /// Where a rank's part is, for a rank that is near.
+    /// Returns the part of a rank.
     fn rank_part(&self, rank: usize) -> Result<PeerPart, MessageError> {
         let part = self.parts.get(rank).copied();
         part.ok_or(MessageError::NoRank { rank, size: self.parts.len() })
@@ -145,23 +151,23 @@ impl HostWindow {
 }
 
 impl WindowPlace {
-    /// From that byte on.
+    /// Returns the place that begins at byte `at` of the part of `rank`.
     #[must_use]
     pub const fn new(rank: usize, at: usize) -> Self {
         Self { rank, spot: LoanRange { at: at as u64, rows: StridedRows::WHOLE } }
     }
 
-    /// In rows of `block` bytes, each `stride` behind the one before.
+    /// Returns the same place in rows of `block` bytes, whose starts are `stride` bytes apart.
     ///
     /// # Errors
-    /// [`MessageError::Rows`].
+    /// [`MessageError::Rows`] if rows are empty or overlap, or the place is in rows already.
     pub fn in_rows(self, block: usize, stride: usize) -> Result<Self, MessageError> {
         let rows = StridedRows::new(block as u64, stride as u64).filter(|_| self.spot.rows.is_whole());
         let rows = rows.ok_or(MessageError::Rows { block, stride })?;
         Ok(Self { spot: LoanRange { rows, ..self.spot }, ..self })
     }
 
-    /// Whether so many bytes are there, in a part of that many.
+    /// Checks that `len` bytes of this place are inside a part of `all` bytes, and fill whole rows.
     fn check_range(self, len: u64, all: u64) -> Result<(), MessageError> {
         let LoanRange { at, rows } = self.spot;
         let span = rows.spanned_bytes(len).filter(|span| at.checked_add(*span).is_some_and(|end| end <= all));
@@ -174,13 +180,14 @@ impl WindowPlace {
 }
 
 impl<M: IpcMemory> Messages<M> {
-    /// Gives a buffer to all ranks near, and takes what they give: from now on each puts to and gets from the parts of all. All call it; the buffers may be of any
-    /// memory and length, also none, and stay this rank's to read and write. It comes back when all have all parts.
+    /// Creates a window of a buffer of each near rank. All of them call it; it returns when all can access all parts.
+    /// The buffers may be of any memory and length, also empty, and their ranks may read and write them as before.
     ///
     /// # Errors
-    /// [`MessageError::NoWindow`], at all ranks, if one gives a buffer in rows, memory that is not there, or has [`WINDOWS_MAX`] windows, or has no
-    /// memory for its tables of a window, which at that rank is [`MessageError::Buffer`].
-    /// [`MessageError::Gone`].
+    /// - [`MessageError::NoWindow`], at all ranks: a rank passed a buffer in rows or freed memory, has
+    ///   [`WINDOWS_MAX`] windows, or has no memory for its tables. In the last case that rank itself returns
+    ///   [`MessageError::Buffer`].
+    /// - [`MessageError::Gone`]: a rank has ended.
     pub fn window(&mut self, buffer: &Buffer) -> Result<HostWindow, MessageError> {
         let call = self.next_call();
         let making = WindowSetup::new(self.size());
@@ -200,17 +207,22 @@ impl<M: IpcMemory> Messages<M> {
         made
     }
 
-    /// Copies a buffer to a place in a rank's part. Where that is mapped the bytes are there when this comes back; where not, after
-    /// [`flush`](Self::flush), and until then the buffer stays as it is. Puts to the same bytes, of one rank or of several, have no order before that.
+    /// Copies a buffer to a place in a rank's part. If the part is mapped, the bytes have arrived when the call
+    /// returns. If not, they have arrived after [`flush`](Self::flush), and the buffer must not change until then.
+    /// Puts to the same bytes are unordered before that, whether of one rank or of several.
     ///
     /// # Errors
-    /// [`MessageError::Range`], [`MessageError::NoRank`], [`MessageError::Far`], [`MessageError::Gone`], [`MessageError::Failed`].
+    /// - [`MessageError::Range`], [`MessageError::Cut`]: the bytes are not inside the part, or do not fill its rows.
+    /// - [`MessageError::NoRank`], [`MessageError::Far`], [`MessageError::Gone`]: the rank is out of range, on
+    ///   another host, or has ended.
+    /// - [`MessageError::Outside`], [`MessageError::Failed`]: the memory is not in one allocation, or cannot be
+    ///   copied.
     pub fn put(&mut self, window: &HostWindow, to: WindowPlace, from: &Buffer) -> Result<(), MessageError> {
         self.access_part(AccessKind::Put, window, to, from)
     }
 
-    /// Copies bytes of a place in a rank's part into a buffer, as many as it has. Where the part is mapped they are there when this comes back; where not,
-    /// after [`flush`](Self::flush).
+    /// Copies bytes from a place in a rank's part into a buffer, as many as the buffer has. If the part is mapped,
+    /// they have arrived when the call returns; if not, after [`flush`](Self::flush).
     ///
     /// # Errors
     /// As [`Messages::put`].
@@ -239,7 +251,7 @@ impl<M: IpcMemory> Messages<M> {
         }
     }
 
-    /// Begins a put or a get by messages.
+    /// Posts a put or a get by messages.
     fn begin_access(
         &mut self,
         deed: AccessKind,
@@ -281,15 +293,17 @@ impl<M: IpcMemory> Messages<M> {
         Ok(())
     }
 
-    /// Comes back when all puts and gets of this rank with one rank are done: what was put is there, and what was got is here.
+    /// Waits until all puts and gets of this rank to one rank's part are complete: put bytes have arrived there, and
+    /// got bytes have arrived here.
     ///
     /// # Errors
-    /// [`MessageError`]; of several the first. All are over then, too.
+    /// The first error of these operations; [`MessageError::Denied`] if the owner rejected one. All of them have
+    /// ended when the call returns.
     pub fn flush(&mut self, window: &HostWindow, rank: usize) -> Result<(), MessageError> {
         self.flush_those(window.call, |other| other == rank)
     }
 
-    /// The same with all ranks.
+    /// Waits until all puts and gets of this rank to all parts are complete.
     ///
     /// # Errors
     /// As [`Messages::flush`].
@@ -306,7 +320,7 @@ impl<M: IpcMemory> Messages<M> {
         end
     }
 
-    /// Waits for the earliest put or get that has not ended, of those.
+    /// Waits for the earliest pending put or get to a rank that `of` accepts.
     fn end_first(&mut self, call: u64, of: impl Fn(usize) -> bool) -> Result<(), MessageError> {
         let Some(live) = self.windows.find_window_mut(call) else { return Ok(()) };
         let Some(at) = live.pending.iter().position(|one| of(one.rank)) else { return Ok(()) };
@@ -327,26 +341,28 @@ impl<M: IpcMemory> Messages<M> {
         if word == [1] { Ok(()) } else { Err(MessageError::Denied { rank }) }
     }
 
-    /// Ends an epoch: comes back when all puts and gets of all ranks are done, at all of them. All call it.
+    /// Ends an epoch, as `MPI_Win_fence` does: waits until all puts and gets of all ranks are complete at all ranks.
+    /// All ranks call it.
     ///
     /// # Errors
-    /// [`MessageError`].
+    /// As [`Messages::flush`] and [`Messages::barrier`].
     pub fn fence(&mut self, window: &HostWindow) -> Result<(), MessageError> {
         let flushed = self.flush_all(window);
         self.barrier()?;
         flushed
     }
 
-    /// Gives a window back, when all puts and gets of all ranks are done; all call it. Afterwards no rank has any part mapped, unless another window or
-    /// messages keep the same allocation: the buffer may be freed.
+    /// Frees a window when all puts and gets of all ranks are complete. All ranks call it. Afterwards no rank has any
+    /// part mapped, unless another window or a message uses the same allocation, and the buffer may be freed.
     ///
     /// # Errors
-    /// [`MessageError`]. The window is over then, too.
+    /// As [`Messages::fence`]. The window has ended in any case.
     pub fn free(&mut self, window: HostWindow) -> Result<(), MessageError> {
         let call = window.call;
         let flushed = self.flush_all(&window);
         let met = self.barrier();
-        // What others asked for was seen by them; here it may not have been.
+        // Other ranks have received the bytes of their accesses; this rank may not have polled the end of its own
+        // side yet.
         while met.is_ok() && self.windows.serving.iter().any(|one| one.window_id() == call) {
             self.progress_or_pause();
         }
@@ -369,7 +385,7 @@ impl<M: IpcMemory> Messages<M> {
         self.barrier()
     }
 
-    /// What was done with windows.
+    /// Returns counts of windows and of their accesses.
     #[must_use]
     pub const fn window_counts(&self) -> WindowCounts {
         self.windows.counts
@@ -387,13 +403,13 @@ impl WindowTable {
 }
 
 impl LiveWindow {
-    /// A byte for the end of a put that no other one has.
+    /// Returns a byte for an acknowledgement that no pending put uses.
     fn free_end(&self) -> usize {
         let used = |slot: &usize| self.pending.iter().any(|one| one.end.is_some_and(|(_, at)| at == *slot));
         (0..PENDING_MAX).find(|slot| !used(slot)).unwrap_or(0)
     }
 
-    /// So many bytes of this rank's part, as a buffer.
+    /// Returns `len` bytes of this rank's part, from a place on, as a buffer.
     pub(super) fn spot_buffer(
         &self,
         LoanRange { at, rows }: LoanRange,

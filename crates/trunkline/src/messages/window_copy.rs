@@ -1,5 +1,5 @@
-//! Puts and gets of windows that this rank copies by itself: to and from parts that it has mapped, and its own. Each comes back when its bytes are there; while a
-//! device copies them, the rank goes on with everything else.
+//! Puts and gets that this rank copies by itself: to and from mapped parts, and its own part. Called by `window`.
+//! Each returns when its bytes have arrived. While a device copies, the rank keeps serving other ranks.
 
 use trunkline_mem::ipc::{CopyError, IpcMemory};
 use trunkline_node::tagged::MemoryLoan;
@@ -8,7 +8,7 @@ use trunkline_proto::wire::window::AccessKind;
 use super::window::{HostWindow, WindowPlace};
 use super::{Buffer, MessageError, Messages};
 
-/// Bytes that one copy takes before others go on, of memory that is copied where the copy is begun.
+/// Bytes per copy between two polls, for memory that is copied synchronously.
 const COPY: u64 = 1 << 20;
 
 impl<M: IpcMemory> Messages<M> {
@@ -70,7 +70,7 @@ impl<M: IpcMemory> Messages<M> {
                 let mut batch = None;
                 let into = into.ipc_buffer();
                 let begun = from.ipc_buffer().begin_copy(self.memory(), &mut batch, into, done, part);
-                // The copies under way of one that could not be begun as a whole end first.
+                // If the copy could not be started as a whole, the pieces that were started end first.
                 let ended = match &batch {
                     Some(batch) => self.end_window_copy(|one| one.memory().has_ended(batch)),
                     None => Ok(()),
@@ -90,7 +90,7 @@ impl<M: IpcMemory> Messages<M> {
         self.memory().batch_bytes().filter(|_| in_one_row).unwrap_or(COPY)
     }
 
-    /// Goes on with everything until a copy has ended.
+    /// Serves other ranks until a copy has ended.
     fn end_window_copy(
         &mut self,
         mut has_ended: impl FnMut(&mut Self) -> Result<bool, CopyError>,

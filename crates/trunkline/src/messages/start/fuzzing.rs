@@ -1,4 +1,4 @@
-//! The fuzz target of rank cards: a card that parses must print to bytes that parse to the same card.
+//! The fuzz target of rank cards: a valid card must serialize to bytes that parse to the same card.
 
 use trunkline_fabric::OobAddress;
 use trunkline_proto::fuzzing::make_variants;

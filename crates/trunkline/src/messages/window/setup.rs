@@ -1,5 +1,5 @@
-//! How a window is made: each rank tells all others of its part, maps theirs, and settles with them which parts hold. Called by `window`; nothing here
-//! moves bytes.
+//! Creates windows: each rank sends all others a card of its part, maps their parts, and agrees with them which parts
+//! are mapped. Called by `window`; no data is copied here.
 
 use std::collections::VecDeque;
 
@@ -15,22 +15,22 @@ use super::{
 };
 use crate::messages::{Buffer, MessageError, Messages};
 
-/// The card of a rank that makes no window.
+/// The card of a rank that cannot create the window.
 const REFUSED: PartCard = PartCard { len: 0, part: Given::Refused };
 
-/// The parts of a window that is being made. All memory that a rank takes for it is there before the ranks agree, so that one without memory refuses and
-/// none waits for it.
+/// A window that is being created. All memory of a rank for it is allocated before the ranks agree, so that a rank
+/// without memory refuses, and no rank waits for it.
 pub(super) struct WindowSetup {
     lent: Vec<(usize, MemoryLoan)>,
     name: Option<ExportName>,
-    /// What others lend.
+    /// The loans that other ranks granted.
     taken: Box<[Option<MemoryLoan>]>,
     cards: Box<[Option<PartCard>]>,
-    /// The cards of this rank for each other one.
+    /// The cards of this rank for each other rank.
     told: Box<[PartCard]>,
-    /// Whether this rank has mapped the part of each.
+    /// Whether this rank has mapped the part of each rank.
     have: Box<[bool]>,
-    /// Whether each has mapped this rank's part.
+    /// Whether each rank has mapped this rank's part.
     mapped: Box<[bool]>,
     parts: Box<[PeerPart]>,
     pending: VecDeque<PendingAccess>,
@@ -55,7 +55,7 @@ impl WindowSetup {
 }
 
 impl<M: IpcMemory> Messages<M> {
-    /// Tells all ranks near that this one makes no window, as it has no memory, and takes their cards.
+    /// Sends all near ranks that this rank cannot create the window for lack of memory, and receives their cards.
     pub(super) fn refuse_window(&mut self, call: u64) -> Result<(), MessageError> {
         let near = self.near_ranks();
         self.send_to_all(call, &near, |_| REFUSED.to_bytes())?;
@@ -110,7 +110,7 @@ impl<M: IpcMemory> Messages<M> {
         Ok(HostWindow { call, parts })
     }
 
-    /// Lends a buffer to each, or to none of them.
+    /// Lends a buffer to each near rank, or to none of them.
     fn lend_to_all(
         &mut self,
         near: &[usize],
@@ -130,7 +130,8 @@ impl<M: IpcMemory> Messages<M> {
                 })
             })?;
             let Some((loan, reference)) = lent else {
-                // What has gone to others is taken back, as if they could not map it.
+                // Loans to earlier ranks are ended as if those ranks could not map them: a part is mapped by all
+                // ranks or by none.
                 making.told.iter_mut().for_each(|card| card.part = Given::Asked);
                 self.end_loans(making, |_| true);
                 making.lent.clear();
@@ -144,7 +145,8 @@ impl<M: IpcMemory> Messages<M> {
         Ok(())
     }
 
-    /// What holds of each part, the same at all ranks: it is mapped if its owner lends it and all others have mapped it.
+    /// Decides which parts are mapped, with the same result at all ranks: a part is mapped if its owner lends it and
+    /// all other ranks have mapped it.
     fn decide_parts(
         &mut self,
         call: u64,
@@ -176,7 +178,8 @@ impl<M: IpcMemory> Messages<M> {
             making.parts[*rank] = PeerPart { len: making.cards[*rank].map_or(0, |card| card.len), reach };
         }
         making.parts[self.rank] = PeerPart { len: buffer.len() as u64, reach: PartReach::Own };
-        // Who could not map it is passed over for a while.
+        // A loan that a rank could not map is ended as unmapped, so that this rank does not export to it again for a
+        // while.
         if !mine {
             self.end_lent_loans(making, |rank| making.mapped[rank]);
             making.lent.clear();
@@ -199,7 +202,7 @@ impl<M: IpcMemory> Messages<M> {
         counts.asked += parts.iter().filter(asked).count() as u64;
     }
 
-    /// Ends what was lent and taken.
+    /// Ends the loans that this rank granted, and those that it received.
     pub(super) fn end_loans(&mut self, making: &WindowSetup, mapped: impl Fn(usize) -> bool) {
         self.end_lent_loans(making, mapped);
         for loan in making.taken.iter().flatten() {
