@@ -1,5 +1,5 @@
-//! The symmetric heap. Every PE makes the same calls with the same sizes, and so has the same offsets; each call looks whether the others
-//! make it, too.
+//! The symmetric heap. Every PE makes the same calls with the same sizes, so offsets are equal in all PEs. Each call
+//! checks that the other PEs make it, too.
 
 use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -14,10 +14,10 @@ use crate::pe::{ALIGN_MAX, Pe};
 use crate::symmetric_segments::HEAP;
 use crate::team::WORLD;
 
-/// What allocations are aligned to unless more is asked for.
+/// The alignment of allocations, unless the program requests a larger one.
 const ALIGN: usize = 64;
 
-/// Whether memory can be aligned to so many bytes.
+/// Returns whether memory can have this alignment.
 pub(crate) const fn is_valid_alignment(align: usize) -> bool {
     align.is_power_of_two() && align <= ALIGN_MAX
 }
@@ -27,27 +27,27 @@ pub(crate) const fn is_valid_alignment(align: usize) -> bool {
 pub(crate) enum HeapAllocation {
     /// Memory at this address.
     At(usize),
-    /// None, as the caller wants.
+    /// No memory, by the arguments of the call.
     Nothing,
     /// None: the symmetric heap has no room.
     Full,
-    /// None on any PE: this one has no memory of its own for the tables of its heap.
+    /// No memory on any PE, because this one has none for the tables of its heap.
     NoTables(usize),
 }
 
-/// A call of the heap, which all PEs make alike.
+/// A call of the heap with its arguments, which must be equal on all PEs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct HeapRequest {
     call: HeapCall,
     bytes: usize,
     align: usize,
-    /// Where in the heap what is freed or moved begins.
+    /// The offset of the allocation that is freed or resized.
     offset: usize,
-    /// This PE has no memory for its tables. The PEs may differ in this.
+    /// Whether this PE has no memory for its tables. PEs may differ in this.
     lacks: bool,
 }
 
-/// Which: those that are not here are the same as one of them.
+/// The kind of call. Other functions of the heap are variants of these.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u64)]
 enum HeapCall {
@@ -77,7 +77,7 @@ impl HeapRequest {
         [self.call as u64, self.bytes as u64, align as u64, self.offset as u64, self.lacks as u64]
     }
 
-    /// Fails if a PE asks for something else.
+    /// Fails if a PE makes another request.
     fn check_request(&self, pe: usize, theirs: [u64; Self::WORDS]) -> Result<()> {
         let ours = self.to_words();
         let differs = |at: usize| theirs[at] != ours[at];
@@ -98,20 +98,22 @@ impl HeapRequest {
 /// An allocation of the symmetric heap.
 #[derive(Clone, Copy, Debug)]
 struct HeapBlock {
-    /// The offset of its first byte. The offset that C has is greater if that is aligned to more than [`ALIGN`].
+    /// The offset of its first byte. The program's offset is greater if the allocation is aligned to more than
+    /// [`ALIGN`].
     begin: u64,
     /// The number of its bytes.
     total: u64,
-    /// The number of bytes that C asked for.
+    /// The number of bytes that the program requested.
     asked: u64,
 }
 
-/// The bytes of this PE's symmetric heap that are allocated.
+/// The allocations of this PE's symmetric heap.
 ///
-/// The calls of the heap in this file use it, under the lock that `Pe` has. It never waits for other PEs, and never touches the bytes
-/// of the heap.
+/// The calls of the heap in this file use it, under the lock in `Pe`. It never waits for other PEs, and never
+/// accesses the bytes of the heap.
 ///
-/// - `taken` has each allocation by the offset that C has. No two of them have a byte in common, nor has one with a free range of `ranges`.
+/// - `taken` contains each allocation, by the program's offset. Allocations do not overlap each other or the free
+///   ranges of `ranges`.
 #[derive(Debug)]
 pub(crate) struct SymmetricHeap {
     ranges: HeapRanges,
@@ -123,12 +125,13 @@ fn no_allocation() -> ShmemError {
 }
 
 impl SymmetricHeap {
-    /// A heap of so many bytes, all free.
+    /// Returns a heap of `bytes` free bytes.
     pub(crate) fn new(bytes: u64) -> Self {
         Self { ranges: HeapRanges::new(bytes), taken: HashMap::new() }
     }
 
-    /// Makes room in the tables for one more allocation, and for the gap that it may leave: freeing needs no memory.
+    /// Reserves room in the tables for one more allocation, and for the gap that it may leave, so that freeing needs
+    /// no memory.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -138,24 +141,24 @@ impl SymmetricHeap {
         self.ranges.reserve_gap()
     }
 
-    /// Takes bytes of the heap, and returns their offset; `None` if it has no room.
+    /// Allocates bytes, and returns their offset; `None` if the heap has no room.
     fn take_bytes(&mut self, bytes: usize, align: usize) -> std::result::Result<Option<u64>, OutOfMemory> {
         self.reserve_tables()?;
         let more = if align > ALIGN { align } else { 0 };
         let Some(total) = (bytes as u64).checked_add(more as u64) else { return Ok(None) };
         let Some(begin) = self.ranges.allocate_range(total) else { return Ok(None) };
-        // The same offset everywhere, and aligned here: heaps begin at pages.
+        // The offset is equal everywhere, and aligned here, because heaps are aligned.
         let offset = if more > 0 { begin.next_multiple_of(align as u64) } else { begin };
         self.taken.insert(offset, HeapBlock { begin, total, asked: bytes as u64 });
         Ok(Some(offset))
     }
 
-    /// The number of bytes that C asked for at an offset.
+    /// Returns the number of bytes that the program requested at an offset.
     fn asked_bytes(&self, offset: u64) -> Result<u64> {
         self.taken.get(&offset).map(|block| block.asked).ok_or_else(no_allocation)
     }
 
-    /// Gives the bytes of an allocation back, and has `locks` forget those in them.
+    /// Frees an allocation, and removes locks inside it from `locks`.
     fn release_bytes(&mut self, offset: u64, locks: &LockTable) -> Result<()> {
         let HeapBlock { begin, total, .. } = self.taken.remove(&offset).ok_or_else(no_allocation)?;
         self.ranges.release_range(begin, total);
@@ -163,7 +166,7 @@ impl SymmetricHeap {
         Ok(())
     }
 
-    /// Makes an allocation one of so many bytes where it is, if it has room for them: what is behind them is free then.
+    /// Resizes an allocation in place, if it has room; bytes behind the new end become free. Returns whether it did.
     fn resize_in_place(&mut self, offset: u64, bytes: u64, locks: &LockTable) -> bool {
         let Some(block) = self.taken.get_mut(&offset) else { return false };
         let needs = (offset - block.begin).checked_add(bytes);
@@ -195,13 +198,14 @@ impl Pe {
         &self.symmetric_memory().own_segments().0[HEAP]
     }
 
-    /// A barrier at which all PEs ask for the same. Returns the first PE that has no memory for its tables, if there is one.
+    /// Waits for all PEs, and checks that they make the same request. Returns the first PE that has no memory for its
+    /// tables, if there is one.
     fn exchange_requests(&self, ask: HeapRequest) -> Result<Option<usize>> {
         self.symmetric_memory().quiet_all()?;
         let world = self.team_table().team_at(WORLD).ok_or_else(ShmemError::not_running)?;
         let mut differs = Ok(());
         let mut lacks = None;
-        // All words are read first: each PE then learns of a difference.
+        // All words are read before the check fails, so that each PE detects a difference.
         self.team_member.exchange_words(&world, ask.to_words(), |pe, theirs| {
             if differs.is_ok() {
                 differs = ask.check_request(pe, theirs);
@@ -213,14 +217,14 @@ impl Pe {
         differs.map(|()| lacks)
     }
 
-    /// Takes bytes of the heap, and returns their address; `None` if it has no room.
+    /// Allocates bytes, and returns their address; `None` if the heap has no room.
     fn take_bytes(&self, bytes: usize, align: usize) -> std::result::Result<Option<usize>, OutOfMemory> {
         let base = self.heap_memory().addr();
         let offset = self.lock_heap().take_bytes(bytes, align)?;
         Ok(offset.map(|offset| base + offset as usize))
     }
 
-    /// Allocates the bytes that all PEs want, and has `prepare` fill it before any of them returns.
+    /// Allocates bytes on all PEs, and runs `prepare` on them before any PE returns.
     fn allocate_alike(
         &self,
         call: HeapCall,
@@ -253,7 +257,7 @@ impl Pe {
         self.allocate_alike(HeapCall::Malloc, bytes, align, |_| Ok(()))
     }
 
-    /// The same, all zero.
+    /// Allocates zeroed bytes on every PE.
     pub(crate) fn calloc(&self, bytes: usize) -> Result<HeapAllocation> {
         if bytes == 0 {
             return Ok(HeapAllocation::Nothing);
@@ -271,7 +275,7 @@ impl Pe {
         })
     }
 
-    /// Gives bytes back, when all PEs do.
+    /// Frees an allocation, when all PEs do.
     pub(crate) fn free(&self, addr: usize) -> Result<()> {
         if addr == 0 {
             return Ok(());
@@ -287,13 +291,13 @@ impl Pe {
         self.release_bytes(addr)
     }
 
-    /// Gives the bytes of an allocation back.
+    /// Frees an allocation without waiting for other PEs.
     fn release_bytes(&self, addr: usize) -> Result<()> {
         let offset = addr.wrapping_sub(self.heap_memory().addr()) as u64;
         self.lock_heap().release_bytes(offset, &self.locks)
     }
 
-    /// As many other bytes, with what was in the first of them. Memory that it cannot replace stays as it is.
+    /// Resizes an allocation, and keeps its content. If there is no room, the allocation stays as it is.
     pub(crate) fn realloc(&self, addr: usize, bytes: usize) -> Result<HeapAllocation> {
         if addr == 0 {
             return self.malloc(bytes, ALIGN);
@@ -307,7 +311,7 @@ impl Pe {
             let mut heap = self.lock_heap();
             (heap.asked_bytes(offset)?, heap.reserve_tables().is_err())
         };
-        // Nobody writes into what moves.
+        // The exchange below completes all operations, so that no PE writes to the bytes while they are moved.
         let ask =
             HeapRequest { call: HeapCall::Realloc, bytes, align: ALIGN, offset: offset as usize, lacks };
         if let Some(pe) = self.exchange_requests(ask)? {

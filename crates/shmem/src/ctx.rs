@@ -1,5 +1,5 @@
-//! Contexts: what C's handles stand for. A context is a team, whose indices name PEs, and a lane, over which it begins what goes over the
-//! fabric. Looked up without a lock.
+//! Contexts, by C's handles. A context has a team, whose indices name PEs, and a lane for operations over the fabric.
+//! Look-ups take no lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,16 +9,16 @@ use crate::error::{Result, ShmemError};
 use crate::fabric_transport::LANES;
 use crate::team::{Team, TeamTable, WORLD};
 
-/// Contexts beside the default one.
+/// Contexts in addition to the default one.
 const CTXS: usize = 1024;
 /// The handle of the default context.
 pub(crate) const DEFAULT: usize = 1;
 
 const LIVE: u64 = 1 << 63;
-/// Its team is no more.
+/// The context's team was destroyed.
 const ORPHAN: u64 = 1 << 62;
 
-/// What a context stands for.
+/// The lane and the team of a context.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ContextTarget {
     pub(crate) lane: usize,
@@ -28,12 +28,13 @@ pub(crate) struct ContextTarget {
 /// The contexts of this PE.
 #[derive(Debug)]
 pub(crate) struct ContextTable {
-    /// Of each: whether it lives, and its team does not; its team's slot, its lane, and which use of its place it is.
+    /// One word per context: whether it is live, whether its team was destroyed, the team's slot, the lane, and a use
+    /// count.
     words: Box<[AtomicU64]>,
     made: AtomicU64,
 }
 
-/// What C holds.
+/// Returns the handle of a context for C.
 const fn make_handle(at: usize, word: u64) -> usize {
     (at + 2) | ((word & 0xffff_ffff) as usize) << 16
 }
@@ -47,7 +48,7 @@ const fn fabric_context_of(word: u64) -> usize {
 }
 
 impl ContextTable {
-    /// None yet.
+    /// Returns an empty table.
     ///
     /// # Errors
     /// [`ShmemError::Allocate`].
@@ -55,7 +56,7 @@ impl ContextTable {
         Ok(Self { words: try_filled_with(CTXS, AtomicU64::default)?, made: AtomicU64::new(0) })
     }
 
-    /// What a handle stands for.
+    /// Returns the lane and the team of a handle.
     #[inline]
     pub(crate) fn find_context(&self, of: usize, teams: &TeamTable) -> Result<ContextTarget> {
         if of == DEFAULT {
@@ -63,7 +64,7 @@ impl ContextTable {
             return Ok(ContextTarget { lane: 0, team });
         }
         let (_, word) = self.find_live(of)?;
-        // Another team may have the slot.
+        // The slot of a destroyed team may have another one.
         let team = if word & ORPHAN == 0 { teams.team_at(slot_of(word)) } else { None };
         Ok(ContextTarget {
             lane: fabric_context_of(word),
@@ -71,17 +72,17 @@ impl ContextTable {
         })
     }
 
-    /// The lane of a context, of which the team may be gone.
+    /// Returns the lane of a context, whose team may have been destroyed.
     pub(crate) fn fabric_context(&self, of: usize) -> Result<usize> {
         if of == DEFAULT { Ok(0) } else { Ok(fabric_context_of(self.find_live(of)?.1)) }
     }
 
-    /// A team is no more: its contexts name nobody from now on, whoever has its slot next.
+    /// Marks the contexts of a destroyed team: their PE indices are invalid, even if another team gets the slot.
     pub(crate) fn lose_team(&self, slot: usize) {
         for place in &self.words {
             let word = place.load(Ordering::Acquire);
             if word & LIVE != 0 && slot_of(word) == slot {
-                // One that is destroyed meanwhile has no team to lose.
+                // A failed exchange means that the context was destroyed meanwhile.
                 let _ = place.compare_exchange(word, word | ORPHAN, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
@@ -94,9 +95,9 @@ impl ContextTable {
         if is_it { Ok((at, word)) } else { Err(ShmemError::Handle("context")) }
     }
 
-    /// A new context of a team; its handle and the lane that it is to use.
+    /// Creates a context of a team. Returns its handle and its lane.
     pub(crate) fn create_context(&self, team: usize) -> Result<(usize, usize)> {
-        // The first lane is the default context's; those that are more than lanes share the others.
+        // Lane 0 belongs to the default context. More contexts than lanes share the others.
         let lane = 1 + self.made.fetch_add(1, Ordering::Relaxed) as usize % (LANES - 1);
         for (at, word) in self.words.iter().enumerate() {
             let old = word.load(Ordering::Relaxed);
@@ -110,7 +111,7 @@ impl ContextTable {
         Err(ShmemError::Exhausted { what: "contexts", limit: CTXS })
     }
 
-    /// A context is no more.
+    /// Destroys a context.
     pub(crate) fn destroy(&self, of: usize) -> Result<()> {
         let (at, word) = self.find_live(of)?;
         self.words[at].store(word & 0xffff_ffff, Ordering::Release);

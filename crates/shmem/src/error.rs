@@ -1,4 +1,4 @@
-//! Why a call cannot do what it is asked. OpenSHMEM's calls return no error, so the program ends, and this is what it says.
+//! The errors of calls. OpenSHMEM's calls return no errors, so the program prints one of these and ends.
 
 use trunkline_engine::rma::{LossCause, RmaError};
 use trunkline_mem::OutOfMemory;
@@ -6,88 +6,88 @@ use trunkline_mem::ipc::{CallFailure, CopyError};
 use trunkline_proto::wire::pe::PeError;
 use trunkline_runtime::MembershipError;
 
-/// What went wrong, and what helps.
+/// The reason why a call failed. Most texts name the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ShmemError {
-    /// The job could not be joined.
+    /// This process cannot join the job.
     #[error(transparent)]
     Join(#[from] MembershipError),
-    /// A variable has a value that cannot be.
+    /// An environment variable has an invalid value.
     #[error("{name}={value}: {expected} is expected")]
     Variable {
-        /// Its name.
+        /// The name of the variable.
         name: &'static str,
-        /// Its value.
+        /// The value of the variable.
         value: String,
-        /// What would be right.
+        /// The values that it accepts.
         expected: &'static str,
     },
-    /// Memory for others could not be had.
+    /// The memory file of a segment cannot be created.
     #[error("no memory for the symmetric heap: {0}; SHMEM_SYMMETRIC_SIZE says how large it is to be")]
     Memory(#[from] CallFailure),
-    /// Memory for the library itself could not be had.
+    /// The system has no memory for the library itself.
     #[error("cannot allocate memory: {0}")]
     Allocate(#[from] OutOfMemory),
-    /// The system has no thread left.
+    /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
-    /// What a PE said of itself cannot be read.
+    /// The description that a PE sent is invalid.
     #[error("PE {pe} runs another library: {source}")]
     Pe {
-        /// Which.
+        /// The PE.
         pe: usize,
-        /// Why.
+        /// The invalid field.
         source: PeError,
     },
-    /// PEs are different.
+    /// The memory of a PE has another length than this PE's.
     #[error(
         "PE {pe} has {theirs} bytes of {what}, this one {ours}; all must run the same program with the same settings"
     )]
     Differ {
-        /// Which.
+        /// The PE.
         pe: usize,
-        /// Of what.
+        /// The segment.
         what: &'static str,
-        /// Theirs.
+        /// Bytes of that PE.
         theirs: u64,
-        /// Ours.
+        /// Bytes of this PE.
         ours: u64,
     },
-    /// PEs are in different calls of the heap.
+    /// PEs make different calls of the heap.
     #[error(
         "PE {pe} is in {theirs}, this one in {ours}; all make the same calls of the heap in the same order"
     )]
     Calls {
-        /// Which.
+        /// The PE.
         pe: usize,
-        /// Theirs.
+        /// The call of that PE.
         theirs: &'static str,
-        /// Ours.
+        /// The call of this PE.
         ours: &'static str,
     },
-    /// The system does not copy any more.
+    /// The system does not copy static variables of a PE any more.
     #[error(
         "static variables of PE {pe} cannot be copied any more: {source}; TRUNKLINE_SHARED_HEAP=off sends all over the network"
     )]
     Copy {
-        /// Whose.
+        /// The PE.
         pe: usize,
-        /// Why.
+        /// The error of the copy.
         source: CopyError,
     },
-    /// A call came before `shmem_init`, or after `shmem_finalize`.
+    /// The call was made before `shmem_init`, or after `shmem_finalize`.
     #[error("it is called before shmem_init, or after shmem_finalize")]
     NotRunning,
-    /// There is no such PE.
+    /// The PE is out of range.
     #[error("there is no PE {pe}: {size} are there, from 0")]
     NoPe {
-        /// The number that was given.
+        /// The number that the program passed.
         pe: i64,
-        /// How many there are.
+        /// The number of PEs.
         size: usize,
     },
-    /// An address is not symmetric.
+    /// An address is not in symmetric memory.
     #[error(
         "{len} bytes at {addr:#x} are not symmetric: neither on the symmetric heap (shmem_malloc) nor a global or static variable of \
          the program"
@@ -101,21 +101,21 @@ pub(crate) enum ShmemError {
     /// A word of an atomic or a signal is not aligned.
     #[error("the word at {0:#x} is not aligned to its size")]
     Unaligned(usize),
-    /// A handle that nobody gave, or that was destroyed.
+    /// A handle is invalid, or of a destroyed object.
     #[error("no such {0}: it was never made, or is destroyed")]
     Handle(&'static str),
-    /// Too many of something.
+    /// All objects of a kind are in use.
     #[error("all {limit} {what} are in use; destroy one first")]
     Exhausted {
-        /// Of what.
+        /// The kind of object.
         what: &'static str,
-        /// How many there may be.
+        /// The limit.
         limit: usize,
     },
-    /// An argument that cannot be right; says which.
+    /// An argument is invalid. The text names it.
     #[error("{0}")]
     Argument(&'static str),
-    /// A PE of this host ended.
+    /// A PE of this host has ended.
     #[error("PE {0} has ended, and this one waits for it; see what it printed")]
     Dead(usize),
     /// The engine failed.
@@ -123,7 +123,8 @@ pub(crate) enum ShmemError {
     Engine(#[from] RmaError),
 }
 
-/// Made only where there is one: an error that is made beforehand, and dropped, costs a call more than what it does.
+/// Errors are constructed in cold functions only when they occur: an error that is constructed in advance and dropped
+/// costs more than the call itself.
 impl ShmemError {
     #[cold]
     pub(crate) fn not_running() -> Self {
@@ -146,7 +147,7 @@ impl ShmemError {
     }
 }
 
-/// In the words of OpenSHMEM: the engine's members are its PEs.
+/// Formats an error of the engine in OpenSHMEM's terms: the engine's members are PEs.
 fn of_engine(error: &RmaError) -> String {
     match error {
         RmaError::Lost { member, lost: LossCause::NoMemory(lack) } => {
@@ -161,7 +162,7 @@ fn of_engine(error: &RmaError) -> String {
 }
 
 impl ShmemError {
-    /// Which other PE is gone, if that is why.
+    /// Returns the other PE whose end caused this error, if that is the cause.
     pub(crate) fn lost_pe(&self) -> Option<usize> {
         match self {
             Self::Dead(pe) => Some(*pe),

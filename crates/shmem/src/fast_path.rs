@@ -1,6 +1,6 @@
-//! The short way of a call that names bytes of a PE by the default context, where that PE's memory is mapped here: a few compares, then the
-//! load, the store or the atomic. It makes no errors: for whatever it does not find it gives nothing, and the call goes the long way, which
-//! does the same for all contexts and memory, and says what is wrong.
+//! The fast path of calls with the default context, for memory of a PE that is mapped here: a few comparisons, then
+//! the load, the store or the atomic. It reports no errors: in all other cases it returns `None`, and the call takes
+//! the slow path, which handles all contexts and memory, and reports errors.
 
 use std::ffi::{c_int, c_void};
 
@@ -12,13 +12,13 @@ use crate::memory::atomics::execute_atomic;
 use crate::memory::raw_memory;
 use crate::process_pe;
 
-/// Where bytes of a PE are mapped, and how far in they begin. The default context's indices are PEs.
+/// Returns the mapped memory of a PE and the offset of the bytes. Indices of the default context are PE numbers.
 #[inline(always)]
 pub(crate) fn find_mapped(at: *const c_void, len: usize, pe: c_int) -> Option<(&'static MemoryRange, u64)> {
     process_pe::current_pe()?.symmetric_memory().find_mapped(at.addr(), len, usize::try_from(pe).ok()?)
 }
 
-/// Executes an atomic; what the word was.
+/// Executes an atomic, and returns the former value of the word.
 #[inline(always)]
 pub(crate) fn fetch_one(at: *const c_void, width: WordWidth, action: AtomicAction, pe: c_int) -> Option<u64> {
     let (memory, offset) = find_mapped(at, width.byte_len() as usize, pe)?;
@@ -32,14 +32,14 @@ pub(crate) fn put(dest: *const c_void, source: *const c_void, len: usize, pe: c_
     memory.copy_from(offset, &local_memory(source, len)?, 0, len as u64).ok()
 }
 
-/// Gets bytes into this PE.
+/// Gets bytes into memory of this PE.
 #[inline]
 pub(crate) fn get(dest: *const c_void, source: *const c_void, len: usize, pe: c_int) -> Option<()> {
     let (memory, offset) = find_mapped(source, len, pe)?;
     local_memory(dest, len)?.copy_from(0, memory, offset, len as u64).ok()
 }
 
-/// Bytes of this PE that C names.
+/// Returns bytes of this PE at a C pointer.
 #[inline(always)]
 fn local_memory(at: *const c_void, len: usize) -> Option<MemoryRange> {
     (!at.is_null()).then(|| raw_memory(at.expose_provenance(), len))

@@ -1,11 +1,11 @@
-//! `include/shmem.h` and `include/pshmem.h`, written from the table of types that the functions are made from. Only the test here looks at it, and
-//! writes the files when it is asked to (`cargo xtask header`).
+//! `include/shmem.h` and `include/pshmem.h`, generated from the table of types from which the functions are made.
+//! Only the test below uses it, and writes the files on request (`cargo xtask header`).
 
 use std::fmt::Write as _;
 
 use crate::abi::table::{all_types, atomics, bits, integers, scalars, swaps, waited};
 
-/// C's name of a type, by its name in those of functions.
+/// Returns C's name of a type, from its name in function names.
 fn c(name: &str) -> String {
     match name {
         "longdouble" => "long double".into(),
@@ -22,7 +22,7 @@ fn c(name: &str) -> String {
     }
 }
 
-/// Names of a row of types.
+/// Returns the names in a table of types.
 macro_rules! names {
     ($table:ident) => {{
         let mut names: Vec<&'static str> = Vec::new();
@@ -39,7 +39,7 @@ macro_rules! names {
     }};
 }
 
-/// Types that C tells apart: the others are other names of these.
+/// Types that C distinguishes; all others are aliases of these.
 const APART: [&str; 15] = [
     "float",
     "double",
@@ -58,21 +58,21 @@ const APART: [&str; 15] = [
     "",
 ];
 
-/// A function for several types, or one.
+/// A function for several types, or for one.
 struct Function {
-    /// Its name without `shmem_`, with `TYPE` where the type's name stands.
+    /// Its name without `shmem_`; `TYPE` stands for the name of the type.
     name: String,
     out: &'static str,
-    /// With `T` for the type.
+    /// Its parameters; `T` stands for the type.
     arguments: &'static str,
     types: Vec<&'static str>,
-    /// Whether there is one that takes a context first.
+    /// Whether there is a variant with a context as first parameter.
     ctx: bool,
-    /// The parameter whose type tells which function a generic call is of.
+    /// The parameter whose type selects the function in a generic call.
     tells: &'static str,
 }
 
-/// What is returned, where it is the type itself.
+/// Replaces `T` by a type in a declaration.
 fn with_type(text: &str, name: &str) -> String {
     let mut out = String::new();
     for (at, word) in
@@ -90,7 +90,7 @@ fn with_type(text: &str, name: &str) -> String {
     out
 }
 
-/// The names of parameters, in order.
+/// Returns the names of parameters, in order.
 fn parameters(arguments: &str) -> Vec<String> {
     if arguments == "void" {
         return Vec::new();
@@ -448,7 +448,7 @@ fn functions() -> Vec<Function> {
     waits(&mut list);
     collectives(&mut list);
     old(&mut list);
-    // Of one element no table has it: `abi::single` is by hand.
+    // No table has the functions for one `long double`: `abi::long_double` defines them.
     for function in &mut list {
         if function.name == "TYPE_p" || function.name == "TYPE_g" {
             function.types.push("longdouble");
@@ -457,7 +457,7 @@ fn functions() -> Vec<Function> {
     list
 }
 
-/// One line for each type and context.
+/// Returns one prototype per type and context.
 fn prototypes(list: &[Function], prefix: &str) -> String {
     let mut out = String::new();
     for function in list {
@@ -478,7 +478,8 @@ fn prototypes(list: &[Function], prefix: &str) -> String {
     out
 }
 
-/// A call by its generic name: C11 tells by the type of an argument, and by how many there are whether one is a context.
+/// Returns the generic macros: C11 selects by the type of an argument, and by the number of arguments whether one is
+/// a context.
 fn generics(list: &[Function]) -> String {
     let mut out = String::new();
     for function in list.iter().filter(|function| !function.tells.is_empty()) {
@@ -518,7 +519,7 @@ fn generics(list: &[Function]) -> String {
     out
 }
 
-/// Whether a type of fixed width stands for one that C has and the function has not by its own name.
+/// Returns whether a fixed-width type is the only name under which the function has that C type.
 fn is_only(function: &Function, name: &str) -> bool {
     let of = match name {
         "int8" => "schar",
@@ -529,7 +530,7 @@ fn is_only(function: &Function, name: &str) -> bool {
     !function.types.contains(&of)
 }
 
-/// The same for C++, which tells by overloads.
+/// Returns the overloads for C++.
 fn overloads(list: &[Function]) -> String {
     let mut out = String::new();
     for function in list.iter().filter(|function| !function.tells.is_empty()) {
@@ -559,7 +560,7 @@ fn overloads(list: &[Function]) -> String {
     out
 }
 
-/// `shmem.h`.
+/// Returns the text of `shmem.h`.
 fn shmem_h() -> String {
     let list = functions();
     let mut picks = String::new();
@@ -689,7 +690,7 @@ void shfree(void *ptr);
 
 ";
 
-/// `pshmem.h`.
+/// Returns the text of `pshmem.h`.
 fn pshmem_h() -> String {
     let declared = prototypes(&functions(), "pshmem_");
     "/* The names by which tools call what they put themselves before. Written by `cargo xtask header`. */\n"

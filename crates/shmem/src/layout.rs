@@ -1,35 +1,35 @@
-//! Where what is in a PE's inner memory: words and slots that PEs write into each other, then the stages of lanes. The same in every
-//! PE of a job.
+//! The layout of a PE's inner memory: words and slots that PEs write to each other, then the stages of lanes. It is
+//! the same in every PE of a job.
 
 use crate::fabric_transport::{LANES, STAGE};
 
-/// Teams that there may be, with the two that always are.
+/// The largest number of teams, including the two predefined ones.
 pub(crate) const TEAMS: usize = 64;
-/// Rounds of a barrier: as many as the number of PEs has bits.
+/// Rounds of a barrier: one per bit of the number of PEs.
 pub(crate) const ROUNDS: usize = 20;
-/// What one thread waits for shares no cache line with others'.
+/// Words that different threads wait for are on different cache lines.
 const LINE: u64 = 64;
-/// Where it says how this PE has ended: 1 if with all others, and if because another one did so without them, that one's number and
-/// [`OF_ANOTHER`]. 0 is all that one says that dies itself.
+/// The word with the reason of this PE's end: 1 after a common finalize; the number of another PE plus [`OF_ANOTHER`]
+/// if this PE ended because of that one. It stays 0 if this PE dies by itself.
 pub(crate) const LEFT: u64 = 0;
-/// What the number of the first one that ended is added to.
+/// The offset of PE numbers in that word.
 pub(crate) const OF_ANOTHER: u64 = 2;
-/// Where it says that the program is to end, and with which status, in the lower half.
+/// The word that ends the program: [`ENDS`], and the exit status in the lower half.
 pub(crate) const EXIT: u64 = LINE;
-/// It is to end.
+/// The bit that marks the end of the program.
 pub(crate) const ENDS: u64 = 1 << 32;
 const TEAMS_AT: u64 = 2 * LINE;
 
-/// The layout for so many PEs.
+/// The layout for a number of PEs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InnerLayout {
     size: u64,
-    /// Bytes of a slot behind its flag.
+    /// Bytes of a slot after its flag.
     pub(crate) slot: u64,
 }
 
 impl InnerLayout {
-    /// For a job of so many.
+    /// Returns the layout for `size` PEs.
     pub(crate) const fn new(size: usize) -> Self {
         let slot = 32_768 / size as u64;
         let slot = if slot > 1024 {
@@ -50,28 +50,29 @@ impl InnerLayout {
         TEAMS_AT + team as u64 * self.team_bytes()
     }
 
-    /// The word by which a PE hears of a round of a team's barrier.
+    /// Returns the offset of the flag of a round of a team's barrier.
     pub(crate) const fn flag_offset(&self, team: usize, round: usize) -> u64 {
         self.team_offset(team) + round as u64 * LINE
     }
 
-    /// The flag of what the PE of that index writes in an exchange of a team; its bytes are [`InnerLayout::slot_bytes`] further on.
+    /// Returns the offset of the flag of the slot to which the PE of an index writes in an exchange of a team; the
+    /// bytes begin at [`InnerLayout::slot_bytes`].
     pub(crate) const fn slot_offset(&self, team: usize, turn: u64, index: usize) -> u64 {
         let at = (turn & 1) * self.size + index as u64;
         self.team_offset(team) + ROUNDS as u64 * LINE + at * (LINE + self.slot)
     }
 
-    /// From a slot's flag to its bytes.
+    /// Returns the offset of the bytes of a slot, from its flag's.
     pub(crate) const fn slot_bytes(flag: u64) -> u64 {
         flag + LINE
     }
 
-    /// Where the stages begin.
+    /// Returns the offset of the first stage.
     pub(crate) const fn stages_offset(&self) -> u64 {
         self.team_offset(TEAMS).next_multiple_of(4096)
     }
 
-    /// Bytes of all.
+    /// Returns the total number of bytes.
     pub(crate) const fn len(&self) -> u64 {
         self.stages_offset() + LANES as u64 * STAGE
     }

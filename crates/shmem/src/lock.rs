@@ -1,6 +1,9 @@
-//! Locks of the program: a queue of PEs, each of which waits for a word of its own. In the 8 bytes of a lock at its home PE, the first 4
-//! name the last PE of the queue, 1 more, or 0. In those of each PE the last 4 say whether it waits, and who comes after it. A PE has one
-//! place in the queue: its threads, which OpenSHMEM does not speak of here, wait for each other before it.
+//! Locks of the program: MCS queues of PEs, in which each PE waits for a word of its own.
+//!
+//! A lock has 8 bytes per PE. At its home PE, the first 4 bytes are the number of the last PE in the queue plus 1, or
+//! 0. At each PE, the last 4 bytes contain whether the PE waits, and the number of its successor. A PE has one place
+//! in the queue. OpenSHMEM does not define locks between threads: threads of a PE wait for each other before they
+//! enter the queue.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
@@ -15,10 +18,10 @@ use crate::memory::wait::ExpectedPe;
 use crate::symmetric_segments::{HEAP, SymmetricPlace};
 
 const WAITS: u64 = 1 << 31;
-/// What takes it away, wrapping.
+/// The addend that removes [`WAITS`], by wrapping.
 const NO_MORE: u64 = WAITS;
 
-/// The words of a lock.
+/// The places of a lock's words.
 #[derive(Clone, Copy, Debug)]
 struct LockWords {
     home: usize,
@@ -27,10 +30,10 @@ struct LockWords {
 }
 
 impl LockWords {
-    /// Those of the lock at an address of the program.
+    /// Returns the words of the lock at an address of the program.
     fn find_words(memory: &SymmetricMemory, addr: usize) -> Result<Self> {
         let last = memory.find_place(addr, 8)?;
-        // Different locks have different homes.
+        // Locks are distributed over all PEs.
         let home = (last.offset / 8) as usize % memory.pe_count();
         Ok(Self { home, last, node: last.offset_by(4) })
     }
@@ -49,7 +52,7 @@ impl LockWords {
         memory.wait_until(ExpectedPe::Anyone, waits)
     }
 
-    /// Has the next PE of the queue have the lock, if there is one.
+    /// Passes the lock to the next PE of the queue, if there is one.
     fn pass_on(&self, memory: &SymmetricMemory) -> Result<()> {
         let expect = memory.own_pe() as u64 + 1;
         if memory.look_at(self.node, WordWidth::Four)? == 0 {
@@ -69,12 +72,12 @@ impl LockWords {
     }
 }
 
-/// Changes a word of a lock at a PE; what it was.
+/// Changes a word of a lock at a PE, and returns its former value.
 fn change_word(memory: &SymmetricMemory, pe: usize, at: SymmetricPlace, action: AtomicAction) -> Result<u64> {
     memory.fetch_atomic(0, pe, at, AtomicType::U32, action)
 }
 
-/// The PE that a word of a lock names, which is another than this one.
+/// Returns the PE that a word of a lock names, which must not be this one.
 ///
 /// # Errors
 /// [`ShmemError::Argument`] if no PE wrote it.
@@ -91,12 +94,12 @@ fn queued_pe(memory: &SymmetricMemory, word: u64, own: u64) -> Result<usize> {
 struct HeldLock {
     at: SymmetricPlace,
     by: ThreadId,
-    /// It does hold it.
+    /// Whether it holds the lock, else it queues for it.
     has: bool,
 }
 
 impl HeldLock {
-    /// Whether the lock is among bytes of the heap from an offset on.
+    /// Returns whether the lock is inside a range of the heap.
     fn is_in(&self, offset: u64, len: u64) -> bool {
         self.at.segment == HEAP && (offset..offset + len).contains(&self.at.offset)
     }
@@ -104,10 +107,10 @@ impl HeldLock {
 
 /// Locks of the program that threads of this PE hold or queue for.
 ///
-/// `abi` calls it to set, test and clear a lock; the calls of the heap have it forget those in freed memory. It never changes the words of a
-/// lock whose entry another thread has.
+/// `abi` calls it to set, test and clear a lock; the calls of the heap have it forget locks in freed memory. It never
+/// changes the words of a lock whose entry belongs to another thread.
 ///
-/// - `held` has at most one entry per lock: that of the one thread which stands in the queue of PEs for this PE.
+/// - `held` has at most one entry per lock: that of the thread which is in the queue of PEs for this PE.
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
     held: Mutex<Vec<HeldLock>>,
@@ -118,7 +121,7 @@ impl LockTable {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes this thread the one that uses a lock, unless another thread does, which is returned.
+    /// Registers this thread as the user of a lock. If another thread is, returns that one.
     ///
     /// # Errors
     /// [`ShmemError::Allocate`].
@@ -132,25 +135,25 @@ impl LockTable {
         Ok(other)
     }
 
-    /// The thread that uses a lock has it.
+    /// Marks a lock as held by its thread.
     fn mark_held(&self, at: SymmetricPlace) {
         self.held_locks().iter_mut().filter(|held| held.at == at).for_each(|held| held.has = true);
     }
 
-    /// No thread uses it any more.
+    /// Removes the entry of a lock.
     fn release_for_thread(&self, at: SymmetricPlace) {
         self.held_locks().retain(|held| held.at != at);
     }
 
-    /// Forgets the locks among bytes of the heap that are freed: another lock may come to be there.
+    /// Forgets locks inside freed memory, because a new lock may be allocated there.
     pub(crate) fn forget_range(&self, offset: u64, len: u64) {
         self.held_locks().retain(|held| !held.is_in(offset, len));
     }
 
-    /// Waits until this PE has a lock.
+    /// Waits until this PE holds a lock.
     ///
     /// # Errors
-    /// [`ShmemError::Argument`] if this thread has it: it would wait for itself.
+    /// [`ShmemError::Argument`] if this thread holds it already: it would wait for itself.
     pub(crate) fn set_lock(&self, memory: &SymmetricMemory, addr: usize) -> Result<()> {
         let lock = LockWords::find_words(memory, addr)?;
         memory.wait_until(ExpectedPe::Anyone, || match self.acquire_for_thread(lock.last)? {
@@ -165,7 +168,7 @@ impl LockTable {
         Ok(())
     }
 
-    /// Takes a lock if it is free; whether it was.
+    /// Acquires a lock if it is free. Returns whether it did.
     pub(crate) fn test_lock(&self, memory: &SymmetricMemory, addr: usize) -> Result<bool> {
         let lock = LockWords::find_words(memory, addr)?;
         if self.acquire_for_thread(lock.last)?.is_none() {
@@ -180,16 +183,16 @@ impl LockTable {
             queued_pe(memory, before, swap)?;
         }
         if let Some(far) = memory.find_fabric() {
-            // Who has the lock may need this PE to give it up.
+            // The holder may need progress of this PE to release the lock.
             far.progress()?;
         }
         memory.count_failed_test().map(|()| false)
     }
 
-    /// Gives a lock to who waits for it, when all that this PE has begun is complete.
+    /// Completes all operations of this PE, and passes a lock to the next waiter.
     ///
     /// # Errors
-    /// [`ShmemError::Argument`] if this PE does not have it.
+    /// [`ShmemError::Argument`] if this PE does not hold it.
     pub(crate) fn clear_lock(&self, memory: &SymmetricMemory, addr: usize) -> Result<()> {
         memory.quiet_all()?;
         let lock = LockWords::find_words(memory, addr)?;
@@ -198,7 +201,7 @@ impl LockTable {
             return Err(ShmemError::Argument("this PE does not hold the lock"));
         }
         lock.pass_on(memory)?;
-        // Another thread of this PE may queue now.
+        // Another thread of this PE may enter the queue from now on.
         self.release_for_thread(lock.last);
         Ok(())
     }

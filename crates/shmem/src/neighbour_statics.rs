@@ -1,6 +1,9 @@
-//! Static variables of neighbours that could not be made shared memory: the system copies a few bytes of them (process_vm_readv(2)), if it lets this
-//! process. Made when the library starts; used by `rma`, where such variables are not mapped. All else of them goes over the fabric, which is faster with
-//! what is put (1.2 us instead of 2.7) and with what is long (35 us a MiB instead of 175), and whose owner executes atomics and signals.
+//! Static variables of PEs on this host that could not be made shared memory. The system copies a few bytes of them
+//! (process_vm_readv(2)), if it permits that to this process. Created when the library starts; used by `rma` for
+//! variables that are not mapped.
+//!
+//! All other operations on them use the fabric. It is faster for puts (1.2 us instead of 2.7) and for long gets (35
+//! us per MiB instead of 175), and the owner executes atomics and signals.
 
 use std::sync::Arc;
 
@@ -11,22 +14,22 @@ use trunkline_mem::ipc::{
 
 use crate::error::{Result, ShmemError};
 
-/// Most bytes that are copied so.
+/// The largest number of bytes that is copied this way.
 pub(crate) const STEP: usize = 16 << 10;
 
-/// The static variables of a neighbour.
+/// The static variables of a PE.
 #[derive(Debug)]
 pub(crate) struct NeighbourStatics {
     by: Arc<PrivateMemory>,
     open: OpenedHandle,
-    /// Where they begin in its process.
+    /// Their address in that process.
     base: u64,
 }
 
-/// What a PE tells of its own: their address, and what proves its process.
+/// Returns this PE's description for others: the address of its variables, and a proof of its process.
 ///
 /// # Errors
-/// The system has no random number.
+/// The system has no random numbers.
 pub(crate) fn export_statics(by: &PrivateMemory, base: usize) -> Result<Vec<u8>> {
     let none = "no handle for static variables";
     let all = by.allocation_of(base).map_err(|_| ShmemError::Argument(none))?;
@@ -37,14 +40,14 @@ pub(crate) fn export_statics(by: &PrivateMemory, base: usize) -> Result<Vec<u8>>
 }
 
 impl NeighbourStatics {
-    /// Those of a PE that told this; nothing if the system does not let this process copy.
+    /// Opens the variables that a PE described; `None` if the system does not permit this process to copy.
     pub(crate) fn open(by: &Arc<PrivateMemory>, told: &[u8]) -> Option<Self> {
         let (base, handle) = told.split_first_chunk()?;
         let open = by.open(&IpcHandle::new(IpcHandle::PRIVATE, handle)?, None).ok()?;
         Some(Self { by: Arc::clone(by), open, base: u64::from_le_bytes(*base) })
     }
 
-    /// Copies bytes from so many bytes behind their begin; at most [`STEP`].
+    /// Copies bytes from an offset of the variables, at most [`STEP`].
     pub(crate) fn get(&self, pe: usize, offset: u64, into: &MemoryRange) -> Result<()> {
         let mut bytes = [0; STEP];
         let part = bytes.get_mut(..into.len()).ok_or(ShmemError::Argument("more bytes than are copied"))?;

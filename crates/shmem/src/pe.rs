@@ -1,5 +1,5 @@
-//! This process as a PE of an OpenSHMEM program: its start and end, and all that `abi` finds in it: memory, teams, contexts, heap and locks. Made
-//! by `shmem_init`. Waits only where OpenSHMEM's calls do.
+//! This process as a PE of an OpenSHMEM program: its start and its end, and the memory, teams, contexts, heap and
+//! locks that `abi` uses. `shmem_init` creates it. It waits only in calls that OpenSHMEM defines as blocking.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,36 +28,36 @@ use crate::settings::ShmemSettings;
 use crate::symmetric_segments::{HEAP, INNER, STATICS, SymmetricSegments};
 use crate::team::{PES_MAX, SHARED, Team, TeamTable, WORLD};
 
-/// Passive progress is what OpenSHMEM's programs expect.
+/// Programs with one-sided communication expect passive progress, so it is on unless the environment turns it off.
 const DEFAULTS: [(&str, &str); 1] = [("TRUNKLINE_PROGRESS_THREAD", "1")];
-/// How long PEs may take to meet, each step.
+/// The limit of each step in which PEs meet.
 const MEETING: Duration = Duration::from_secs(120);
 
-/// What heaps begin at a multiple of, at most: nothing can be aligned to more.
+/// The largest alignment of a heap, and so of allocations in it.
 pub(crate) const ALIGN_MAX: usize = 1 << 32;
 
 /// A PE.
 ///
-/// `process_pe` has the one of this process; `abi` finds in it what a call of C works on. It moves no bytes itself: `team_member` and the
-/// memory in that do.
+/// `process_pe` has the one of this process; `abi` finds the objects of C's calls in it. It moves no bytes itself:
+/// `team_member` and its memory do.
 pub(crate) struct Pe {
-    /// This PE in its teams, with the symmetric memory by which it reaches all others.
+    /// This PE as a member of its teams, with the symmetric memory of all PEs.
     pub(crate) team_member: TeamMember,
     pub(crate) ctxs: ContextTable,
     pub(crate) heap: Mutex<SymmetricHeap>,
     /// The thread level that was granted.
     pub(crate) threads: AtomicU32,
     pub(crate) left: AtomicBool,
-    /// Where the next look at any of several words begins.
+    /// The index at which the next poll of several words begins.
     pub(crate) turn: AtomicUsize,
-    /// It said once that the heap is full.
+    /// Whether a full heap was reported.
     pub(crate) told: AtomicBool,
     pub(crate) locks: LockTable,
-    /// The launcher, for the end.
+    /// The membership in the job, for the last barrier.
     member: Mutex<Option<JobMember>>,
-    /// What others map; held so that they find it.
+    /// The memory files that other PEs map; kept open so that they can.
     _shared: [Option<SharedMemory>; SEGMENTS],
-    /// By which others copy from it; they do as long as this is there, whoever this PE itself copies from.
+    /// The permission for other PEs to copy from this one, which ends when it is dropped.
     _copied: Option<Arc<PrivateMemory>>,
 }
 
@@ -70,23 +70,23 @@ fn log_to_stderr(debug: bool) -> impl Fn(LogLevel, &str) + Send + Sync + 'static
 }
 
 impl Pe {
-    /// Joins the job that the environment tells of.
+    /// Joins the job that the environment describes.
     ///
     /// # Errors
-    /// What the environment says cannot be, memory cannot be had, or the others do not come.
+    /// The environment is invalid, memory cannot be allocated, or other PEs do not join in time.
     pub(crate) fn start() -> Result<Self> {
         let settings = ShmemSettings::from_variables(|name| std::env::var(name).ok())?;
         let mut params = trunkline_runtime::params_or(&DEFAULTS)?;
-        // Neighbours change words by themselves.
+        // PEs of this host execute atomics by themselves, on memory that they have mapped.
         params.execute_by = ExecuteBy::Owner;
         let passive = params.progress_thread;
         let shared_heap = params.shared_heap;
         let bytes = round_to_pages(settings.heap)?;
-        // What is aligned in the heap is so in each PE.
+        // The heap has the same alignment in each PE, so that aligned offsets are aligned addresses everywhere.
         let heap =
             SharedMemory::new_aligned("trunkline.heap", bytes, bytes.next_power_of_two().min(ALIGN_MAX))?;
         let statics = share_statics(&params, &log_to_stderr(settings.debug))?;
-        // Before the PEs meet: one that finds no memory keeps none waiting.
+        // Allocated before the PEs meet: a PE that finds no memory then keeps no other waiting.
         let ctxs = ContextTable::new()?;
         let (job, mut member) =
             JobMember::join(params, None, MEETING, "OpenSHMEM library", log_to_stderr(settings.debug))?;
@@ -137,19 +137,19 @@ impl Pe {
         })
     }
 
-    /// The symmetric memory of all PEs, as this one reaches it.
+    /// Returns the symmetric memory of all PEs, as this PE accesses it.
     #[inline]
     pub(crate) fn symmetric_memory(&self) -> &SymmetricMemory {
         self.team_member.symmetric_memory()
     }
 
-    /// The teams that this PE is in.
+    /// Returns the teams of this PE.
     #[inline]
     pub(crate) fn team_table(&self) -> &TeamTable {
         self.team_member.team_table()
     }
 
-    /// Leaves, when all PEs do.
+    /// Leaves the job, when all PEs do.
     ///
     /// # Errors
     /// As a barrier.
@@ -162,7 +162,7 @@ impl Pe {
         }
         let member = self.member.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut member) = member {
-            // Nobody leaves while another waits for what is on its way.
+            // No PE leaves while another waits for operations in flight.
             member.barrier()?;
         }
         if let Some(far) = self.symmetric_memory().find_fabric() {
@@ -171,22 +171,23 @@ impl Pe {
         Ok(())
     }
 
-    /// Ends the program in all PEs.
+    /// Ends the program in all PEs with `status`.
     pub(crate) fn exit_all(&self, status: i32) {
         let memory = self.symmetric_memory();
         let word = u64::from(status.cast_unsigned()) | ENDS;
         let until = Instant::now() + ENDS_WITHIN;
         let others = || (1..memory.pe_count()).map(|step| (memory.own_pe() + step) % memory.pe_count());
-        // By the control streams first: whoever hears of an end waits only so long for the reason.
+        // The control streams first: a PE that sees the end of a link waits only [`ENDS_WITHIN`] for its reason.
         if let Some(far) = memory.find_fabric() {
             for pe in others().filter(|&pe| memory.mapped_memory(pe, INNER).is_none()) {
                 while far.send_exit(pe, EXIT, word).is_ok_and(|said| !said) && Instant::now() < until {}
             }
         }
-        // And by what reaches those that compute where nobody listens for them. Who cannot be told is gone.
+        // Then the word in memory, which also ends PEs that compute without passive progress. A PE that cannot be
+        // reached has ended.
         let listed = try_collect(others());
         if listed.is_err() {
-            // Without memory for a list each PE gets the word once.
+            // Without memory for a list, the word is sent once to each PE.
             others().for_each(|pe| drop(memory.try_put_word(pe, EXIT, word)));
         }
         let mut untold = listed.unwrap_or_default();
@@ -194,13 +195,14 @@ impl Pe {
         loop {
             let left = untold.len();
             untold.retain(|&pe| memory.try_put_word(pe, EXIT, word).is_ok_and(|told| !told));
-            // Those that were told first may be gone before the last one is: that is told once for each, and the others are still waited for.
+            // PEs that received the word first may have ended before the last one does. A quiet fails once for each
+            // of them, and is polled again.
             let complete = memory.poll_quiet_all().unwrap_or(false);
             let now = Instant::now();
             if untold.len() < left {
                 until = now + ENDS_WITHIN;
             }
-            // Who does not answer does not keep this PE from ending.
+            // A PE that does not respond does not keep this PE from ending.
             if untold.is_empty() && complete || now > until {
                 return;
             }
@@ -208,20 +210,20 @@ impl Pe {
         }
     }
 
-    /// What a handle of C stands for.
+    /// Returns the lane and the team of a context handle.
     #[inline]
     pub(crate) fn context_target(&self, ctx: usize) -> Result<ContextTarget> {
         self.ctxs.find_context(ctx, self.team_table())
     }
 }
 
-/// Bytes of whole pages.
+/// Rounds a length up to whole pages.
 fn round_to_pages(bytes: u64) -> Result<usize> {
     let bytes = bytes.checked_next_multiple_of(4096).and_then(|bytes| usize::try_from(bytes).ok());
     bytes.ok_or(ShmemError::Argument("no symmetric heap is that large"))
 }
 
-/// Static variables of the program, made memory that others map unless that is not wanted, or refused.
+/// Makes static variables of the program shared memory, unless the settings forbid it or the system refuses.
 fn share_statics(
     params: &EngineParams,
     log: &dyn Fn(LogLevel, &str),
@@ -242,7 +244,7 @@ fn share_statics(
                 ),
             ),
         }
-        // What could not be shared is where it was.
+        // A refused segment is where it was before.
         let Some(statics) = StaticVariables::find() else { return Ok((None, MemoryRange::try_heap(0)?)) };
         // SAFETY: variables of C are no Rust references.
         return Ok((None, unsafe { statics.memory() }));
@@ -251,7 +253,7 @@ fn share_statics(
     Ok((None, unsafe { statics.memory() }))
 }
 
-/// Prints what the environment asks for.
+/// Prints the version and the variables, where the environment requests them.
 fn print_banner(settings: &ShmemSettings, size: usize) {
     if settings.version {
         println!("Trunkline {}, OpenSHMEM 1.5, {size} PEs", env!("CARGO_PKG_VERSION"));
@@ -261,7 +263,7 @@ fn print_banner(settings: &ShmemSettings, size: usize) {
     }
 }
 
-/// For `SHMEM_DEBUG`: how this PE reaches the others.
+/// Logs how this PE accesses the others, for `SHMEM_DEBUG`.
 fn log_reach(
     log: &dyn Fn(LogLevel, &str),
     me: usize,
@@ -281,7 +283,7 @@ fn log_reach(
     log(LogLevel::Info, &line);
 }
 
-/// What this PE says of itself.
+/// Returns the description of this PE's memory for other PEs.
 fn own_record(memory: &[MemoryRange; SEGMENTS], shared: &[Option<SharedMemory>; SEGMENTS]) -> Result<Told> {
     let segment = |at: usize| {
         let found = shared[at].as_ref().map(SharedMemory::file_id);
@@ -295,7 +297,8 @@ fn own_record(memory: &[MemoryRange; SEGMENTS], shared: &[Option<SharedMemory>; 
     Ok(Told { node: node_id(), pid: std::process::id(), segments: [segment(0), segment(1), segment(2)] })
 }
 
-/// What processes have together that find each other by number.
+/// Returns an identifier that is equal in processes that can open each other by process id: boot id and PID
+/// namespace.
 fn node_id() -> [u8; 24] {
     let mut node = [0; 24];
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -308,7 +311,7 @@ fn node_id() -> [u8; 24] {
     node
 }
 
-/// What the others said, which must fit.
+/// Parses the descriptions of all PEs, and checks that their memory has the same lengths.
 fn parse_records(given: &[Vec<u8>], own: &Told) -> Result<Vec<Told>> {
     let mut all = try_vec(given.len())?;
     for (pe, bytes) in given.iter().enumerate() {
@@ -325,7 +328,7 @@ fn parse_records(given: &[Vec<u8>], own: &Told) -> Result<Vec<Told>> {
     Ok(all)
 }
 
-/// Maps the memory of those who may be.
+/// Maps the memory of PEs on this host, as far as the settings permit it.
 fn map_neighbours(
     all: &[Told],
     me: usize,
@@ -346,8 +349,8 @@ fn map_neighbours(
     Ok(try_collect(all.iter().enumerate().map(near))?.into_boxed_slice())
 }
 
-/// Has the system copy from static variables of neighbours that are not mapped, if there are any. All PEs do the same. What is to be held as
-/// long as others may copy from this one.
+/// Opens static variables of PEs on this host that are not mapped, for copies by system calls. All PEs call it.
+/// Returns the permission to keep as long as other PEs may copy from this one.
 fn open_statics(
     member: &mut JobMember,
     near: &mut [PeAccess],
@@ -361,7 +364,7 @@ fn open_statics(
     let by = Arc::new(PrivateMemory::new()?);
     let given = member.exchange(&neighbour_statics::export_statics(&by, statics.addr())?)?;
     for (near, told) in near.iter_mut().zip(&given) {
-        // Of neighbours the heap is mapped.
+        // The heap of each PE on this host is mapped.
         if near.segment_memory(HEAP).is_some() && near.segment_memory(STATICS).is_none() {
             near.behind = NeighbourStatics::open(&by, told);
         }
@@ -369,7 +372,7 @@ fn open_statics(
     Ok(Some(by))
 }
 
-/// The team of those who share memory with this PE, and how many PEs are on this host.
+/// Returns the team of the PEs that share memory with this one, and the number of PEs on this host.
 fn shared_team(all: &[Told], me: usize, near: &[PeAccess]) -> Result<(Team, usize)> {
     let mut whole: Vec<usize> = try_vec(all.len())?;
     whole.extend((0..all.len()).filter(|&pe| near[pe].is_whole()));
@@ -384,7 +387,7 @@ fn shared_team(all: &[Told], me: usize, near: &[PeAccess]) -> Result<(Team, usiz
     Ok((Team { slot: SHARED, start, stride: stride as i64, size }, count))
 }
 
-/// Gives the engine the memory that others reach.
+/// Registers the symmetric memory with the engine, and opens the fabric.
 fn start_fabric(
     network: OneSided,
     member: &mut JobMember,
@@ -395,7 +398,7 @@ fn start_fabric(
     for memory in &segments.0 {
         network.add_heap(memory.clone())?;
     }
-    // Who begins something finds all heaps of all.
+    // After this barrier, operations of any PE find the heaps of all PEs registered.
     member.barrier()?;
     FabricTransport::new(network, segments.0[INNER].clone(), layout.stages_offset(), passive)
 }

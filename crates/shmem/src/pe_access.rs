@@ -1,5 +1,5 @@
-//! What a PE is to this one: the symmetric memory of it that is mapped here, and whether its process lives. Memory that is not mapped is
-//! reached over the fabric. Made when the library starts; never written afterwards.
+//! The access of this PE to another one: its symmetric memory that is mapped here, and whether its process is alive.
+//! Other memory is accessed over the fabric. Created when the library starts; immutable afterwards.
 
 use std::os::fd::OwnedFd;
 
@@ -12,22 +12,22 @@ use crate::layout::{LEFT, OF_ANOTHER};
 use crate::neighbour_statics::NeighbourStatics;
 use crate::symmetric_segments::INNER;
 
-/// A PE as this one reaches it.
+/// Another PE, as this one accesses it.
 #[derive(Debug, Default)]
 pub(crate) struct PeAccess {
     memory: [Option<MemoryRange>; SEGMENTS],
     process: Option<OwnedFd>,
-    /// Its static variables, where they are not mapped and the system copies from them.
+    /// Its static variables, if they are not mapped and the system copies from them.
     pub(crate) behind: Option<NeighbourStatics>,
 }
 
 impl PeAccess {
-    /// This PE itself.
+    /// Returns the access of this PE to itself.
     pub(crate) fn of_own_memory(memory: &[MemoryRange; SEGMENTS]) -> Self {
         Self { memory: memory.each_ref().map(|memory| Some(memory.clone())), process: None, behind: None }
     }
 
-    /// A process of this host: all that can be mapped of it.
+    /// Maps the memory of a PE of this host, as far as that is possible.
     pub(crate) fn map_neighbour(told: &Told) -> Self {
         let map = |segment: &trunkline_proto::wire::pe::SymmetricSegment| {
             let found =
@@ -39,23 +39,24 @@ impl PeAccess {
         Self { memory: told.segments.each_ref().map(map), process, behind: None }
     }
 
-    /// A range of its memory.
+    /// Returns a segment of its memory, if it is mapped.
     #[inline]
     pub(crate) fn segment_memory(&self, segment: usize) -> Option<&MemoryRange> {
         self.memory[segment].as_ref()
     }
 
-    /// Whether all of its memory is mapped.
+    /// Returns whether all of its memory is mapped.
     pub(crate) fn is_whole(&self) -> bool {
         self.memory.iter().all(Option::is_some)
     }
 
-    /// Whether some of its memory is mapped and some is not: then two ways lead to it.
+    /// Returns whether some of its memory is mapped and some is not.
     pub(crate) fn is_parted(&self) -> bool {
         self.memory.iter().any(Option::is_some) && !self.is_whole()
     }
 
-    /// Who has died, if its process has ended and not with all others: itself, which has this number, or another, because of which it ended.
+    /// Returns the PE that died, if this process has ended without the others: this PE, which has number `pe`, or
+    /// another one that caused its end.
     pub(crate) fn dead_pe(&self, pe: usize) -> Option<usize> {
         let process = self.process.as_ref()?;
         let mut fds = [PollFd::new(process, PollFlags::IN)];

@@ -1,5 +1,5 @@
-//! The one PE of a process: C's calls carry nothing by which it would be found. Made once; a call that cannot do what it is asked ends
-//! the program, because OpenSHMEM's calls return no errors.
+//! The one PE of a process, because C's calls pass no object by which it could be found. It is created once. A call
+//! that fails ends the program, because OpenSHMEM's calls return no errors.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -14,11 +14,11 @@ use crate::pe::Pe;
 use crate::symmetric_segments::INNER;
 
 static WORLD: OnceLock<Pe> = OnceLock::new();
-/// Which thread ends the program without the other PEs, and with which status. What runs in its exit (handlers, destructors) may call this
-/// library.
+/// The thread that ends the program without the other PEs, and its exit status. Exit handlers and destructors may
+/// call this library again.
 static ENDING: OnceLock<(Pid, i32)> = OnceLock::new();
 
-/// Starts, unless it has. Whether this call did.
+/// Starts the PE, unless it was started. Returns whether this call did.
 ///
 /// # Errors
 /// As [`Pe::start`].
@@ -37,7 +37,7 @@ pub(crate) fn start_pe() -> Result<bool> {
     Ok(starts)
 }
 
-/// The PE, if it runs.
+/// Returns the PE if it runs.
 #[inline]
 pub(crate) fn running_pe() -> Result<&'static Pe> {
     match WORLD.get() {
@@ -46,13 +46,13 @@ pub(crate) fn running_pe() -> Result<&'static Pe> {
     }
 }
 
-/// The same, for who asks elsewhere if there is none.
+/// Returns the PE if it runs, for callers with a slower path for the other case.
 #[inline(always)]
 pub(crate) fn current_pe() -> Option<&'static Pe> {
     WORLD.get().filter(|pe| !pe.left.load(Ordering::Relaxed))
 }
 
-/// What a call of C does, by its name.
+/// Runs the body of a C call, whose name errors report. Ends the program if it fails.
 #[inline]
 pub(crate) fn with_pe<T>(call: &str, what: impl FnOnce(&'static Pe) -> Result<T>) -> T {
     match running_pe().and_then(what) {
@@ -61,7 +61,7 @@ pub(crate) fn with_pe<T>(call: &str, what: impl FnOnce(&'static Pe) -> Result<T>
     }
 }
 
-/// What a call does that only gives something back: nothing is to be done where the program ends by itself.
+/// Runs the body of a C call that only releases resources. Does nothing in the thread that ends the program.
 pub(crate) fn with_pe_unless_ending(call: &str, what: impl FnOnce(&'static Pe) -> Result<()>) {
     match ENDING.get() {
         Some((thread, _)) if *thread == gettid() => {}
@@ -69,8 +69,8 @@ pub(crate) fn with_pe_unless_ending(call: &str, what: impl FnOnce(&'static Pe) -
     }
 }
 
-/// Makes it known that this thread ends the program. Nobody waits for the other PEs from now on, and other threads that call come no further;
-/// what runs in an exit that has begun, and calls, ends it at once.
+/// Marks this thread as the one that ends the program. From now on no call waits for other PEs, and other threads
+/// block in their next call. A call from an exit handler of this thread ends the process at once.
 pub(crate) fn begin_end(status: i32) {
     ends_already();
     if ENDING.set((gettid(), status)).is_err() {
@@ -81,7 +81,7 @@ pub(crate) fn begin_end(status: i32) {
     }
 }
 
-/// Comes back unless the program ends.
+/// Returns if the program is not ending. Else it blocks, or ends the process if this thread is ending it.
 fn ends_already() {
     let Some(&(thread, status)) = ENDING.get() else { return };
     if thread == gettid() {
@@ -92,10 +92,11 @@ fn ends_already() {
     }
 }
 
-/// How long the streams of C may take to be written when a process ends: one from which another thread reads is that thread's.
+/// The limit for flushing C's streams when a process ends: a stream that another thread reads from stays locked by
+/// that thread.
 const FLUSHES_WITHIN: Duration = Duration::from_millis(500);
 
-/// Ends the process, with nothing of the program's run any more but what it printed.
+/// Ends the process without exit handlers. Only C's output streams are flushed.
 fn leave_at_once(status: i32) -> ! {
     let (done, flushed) = std::sync::mpsc::channel();
     let flush = move || {
@@ -105,7 +106,7 @@ fn leave_at_once(status: i32) -> ! {
     if std::thread::Builder::new().spawn(flush).is_ok() {
         let _ = flushed.recv_timeout(FLUSHES_WITHIN);
     }
-    // SAFETY: ends the process; what its threads do is cut off, as was asked for.
+    // SAFETY: `_exit` has no preconditions. It ends all threads, as the program requested.
     unsafe { libc::_exit(status) }
 }
 
@@ -114,25 +115,25 @@ unsafe extern "C" {
     static STDOUT: *mut libc::FILE;
 }
 
-/// Writes what C's streams hold, the one for output first.
+/// Flushes C's output streams, standard output first.
 fn flush_all() {
-    // SAFETY: C's variable, which is set before any program runs.
+    // SAFETY: C's library initializes this variable before any code of the program runs.
     let stdout = unsafe { STDOUT };
-    // SAFETY: the stream for output, or all of them if the program has none any more.
+    // SAFETY: the pointer is a valid stream, or null if the program has closed it, which flushes all streams.
     unsafe { libc::fflush(stdout) };
-    // SAFETY: a null pointer asks for all streams of C.
+    // SAFETY: a null pointer flushes all open output streams.
     unsafe { libc::fflush(std::ptr::null_mut()) };
 }
 
-/// Says what is wrong, and ends the program.
+/// Prints the error, and ends the program.
 #[cold]
 pub(crate) fn end_program(call: &str, error: &ShmemError) -> ! {
     ends_already();
     if let Some(pe) = WORLD.get() {
-        // Who is gone may be so because another PE ended the program, and has not come to tell this one.
+        // The lost PE may have ended because another PE ended the program, whose word has not arrived here yet.
         let lost = error.lost_pe();
         if let Some(lost) = lost {
-            // Neighbours that waited for this PE name that one.
+            // PEs of this host that wait for this PE report that one.
             let _ = pe.symmetric_memory().own_segments().0[INNER].store(LEFT, lost as u64 + OF_ANOTHER);
         }
         let told_by = Instant::now() + if lost.is_some() { ENDS_WITHIN } else { Duration::ZERO };
@@ -154,16 +155,17 @@ pub(crate) fn end_program(call: &str, error: &ShmemError) -> ! {
         }
         None => eprintln!("trunkline: {call}: {error}"),
     }
-    // The launcher ends the others.
+    // The launcher ends the other PEs.
     std::process::exit(1)
 }
 
-/// How soon all PEs hear of it when one ends the program, which may have to reach each of them first: over `ofi_rxm` that takes some 0.2 s each.
+/// The time within which all PEs end after one ends the program. A link to each of them may have to be made first,
+/// which takes 0.2 s over `ofi_rxm`.
 pub(crate) const ENDS_WITHIN: Duration = Duration::from_secs(2);
-/// How soon a PE ends when another says so.
+/// The interval at which a PE checks whether another one has ended the program.
 const WATCHES: Duration = Duration::from_millis(20);
 
-/// Ends the program when another PE says so, whatever its own threads do.
+/// Ends the program when another PE has ended it, whatever its own threads do.
 fn watch_exit(pe: &Pe) {
     while !pe.left.load(Ordering::Relaxed) {
         end_if_told(pe);
@@ -171,7 +173,7 @@ fn watch_exit(pe: &Pe) {
     }
 }
 
-/// Ends this process if another PE says so.
+/// Ends this process if another PE has ended the program.
 fn end_if_told(pe: &Pe) {
     let word = pe.symmetric_memory().own_segments().0[INNER].load(EXIT).unwrap_or(0);
     if word & ENDS != 0 {

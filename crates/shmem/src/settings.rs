@@ -1,14 +1,14 @@
-//! What the environment says: OpenSHMEM's variables with their sizes and switches, beside Trunkline's own. Read once, when the
-//! library starts.
+//! The environment variables of OpenSHMEM, beside Trunkline's own. They are read once, when the library starts.
 
 use crate::error::{Result, ShmemError};
 
-/// Bytes of the symmetric heap where nothing says otherwise.
+/// The default size of the symmetric heap in bytes.
 const HEAP: u64 = 512 << 20;
-/// And the most.
+/// The largest size of the symmetric heap in bytes.
 const HEAP_MAX: u64 = 1 << 46;
 
-/// Variables of Sandia's library that have nothing to say here: Trunkline's own choose the network, and collectives by themselves.
+/// Variables of Sandia OpenSHMEM without effect here: Trunkline's own settings choose the network, and collectives
+/// choose their algorithms.
 const OF_OTHERS: [&str; 24] = [
     "SHMEM_BOUNCE_SIZE",
     "SHMEM_MAX_BOUNCE_BUFFERS",
@@ -36,23 +36,23 @@ const OF_OTHERS: [&str; 24] = [
     "SHMEM_TEAMS_MAX",
 ];
 
-/// OpenSHMEM's variables.
+/// The values of OpenSHMEM's variables.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct ShmemSettings {
     /// `SHMEM_SYMMETRIC_SIZE`, in bytes.
     pub(crate) heap: u64,
-    /// `SHMEM_INFO`: print what variables there are.
+    /// `SHMEM_INFO`: print all variables with their values.
     pub(crate) info: bool,
     /// `SHMEM_VERSION`: print the version of the library.
     pub(crate) version: bool,
-    /// `SHMEM_DEBUG`: tell more.
+    /// `SHMEM_DEBUG`: log details.
     pub(crate) debug: bool,
-    /// Those of other libraries that are set, and do nothing.
+    /// Variables of other libraries that are set and have no effect.
     pub(crate) ignored: Vec<&'static str>,
 }
 
 impl ShmemSettings {
-    /// For `SHMEM_INFO`: what variables there are, and what they are now.
+    /// Returns the text of `SHMEM_INFO`: all variables with their values.
     pub(crate) fn help_text(&self) -> String {
         let Self { heap, info, version, debug, .. } = self;
         let on = |switch: &bool| if *switch { "on" } else { "off" };
@@ -76,7 +76,7 @@ TRUNKLINE_*
         )
     }
 
-    /// From the variables of a process.
+    /// Parses the variables of a process.
     ///
     /// # Errors
     /// [`ShmemError::Variable`].
@@ -104,12 +104,12 @@ TRUNKLINE_*
     }
 }
 
-/// Anything is on but what begins as `0`, `no` and `false` do.
+/// Parses a switch: on, unless the value begins like `0`, `no` or `false`.
 fn parse_switch(value: &str) -> bool {
     !value.starts_with(['0', 'n', 'N', 'f', 'F'])
 }
 
-/// A number with or without a point and a unit.
+/// Parses a size: a number with an optional fraction and unit.
 fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

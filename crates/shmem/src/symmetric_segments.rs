@@ -1,15 +1,15 @@
-//! Symmetric memory: its ranges in this process, and how those of other PEs are reached. Pure look-up: from an address of this
-//! process to a place that is the same in every PE.
+//! The segments of symmetric memory in this process. A pure look-up from an address of this process to a place that
+//! is the same in every PE.
 
 use trunkline_mem::MemoryRange;
 
-/// Which range. The engine's heaps have the same numbers.
+/// The index of a segment. The engine's heaps have the same numbers.
 pub(crate) type SegmentIndex = usize;
 /// The symmetric heap.
 pub(crate) const HEAP: SegmentIndex = 0;
 /// Static variables of the program.
 pub(crate) const STATICS: SegmentIndex = 1;
-/// What the library needs itself.
+/// Memory of the library itself.
 pub(crate) const INNER: SegmentIndex = 2;
 
 /// A place in the symmetric memory of any PE.
@@ -20,25 +20,25 @@ pub(crate) struct SymmetricPlace {
 }
 
 impl SymmetricPlace {
-    /// So many bytes further on, or back.
+    /// Returns the place `bytes` further on, or back.
     #[inline]
     pub(crate) const fn offset_by(self, bytes: i64) -> Self {
         Self { segment: self.segment, offset: self.offset.wrapping_add_signed(bytes) }
     }
 
-    /// In the library's own memory.
+    /// Returns a place in the library's own memory.
     #[inline]
     pub(crate) const fn in_inner(offset: u64) -> Self {
         Self { segment: INNER, offset }
     }
 }
 
-/// The ranges of a process.
+/// The segments of a process.
 #[derive(Debug)]
 pub(crate) struct SymmetricSegments(pub(crate) [MemoryRange; 3]);
 
 impl SymmetricSegments {
-    /// Where those bytes are, if they are symmetric.
+    /// Returns the place of bytes, if they are symmetric.
     #[inline]
     pub(crate) fn find_place(&self, addr: usize, len: usize) -> Option<SymmetricPlace> {
         for segment in [HEAP, STATICS] {

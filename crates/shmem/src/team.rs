@@ -1,42 +1,42 @@
-//! Teams: which PEs they have, by handles that C holds. Looked up without a lock; made and destroyed by `collective::split`.
+//! Teams and their handles in C. Look-ups take no lock; `collective::split` creates and destroys teams.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::{Result, ShmemError};
 use crate::layout::TEAMS;
 
-/// All PEs.
+/// The slot of the team of all PEs.
 pub(crate) const WORLD: usize = 0;
-/// Those that share memory with this one.
+/// The slot of the team of PEs that share memory with this one.
 pub(crate) const SHARED: usize = 1;
 
 const PE_BITS: u32 = 20;
 const MASK: u64 = (1 << PE_BITS) - 1;
-/// Most PEs of a job.
+/// The largest number of PEs of a job.
 pub(crate) const PES_MAX: usize = 1 << (PE_BITS - 1);
 const LIVE: u64 = 1 << 63;
 
-/// PEs in a row of equal steps.
+/// PEs at equal distances.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Team {
-    /// Which of the teams; the same in all its PEs.
+    /// The slot of the team, equal in all its PEs.
     pub(crate) slot: usize,
-    /// The first PE, of all.
+    /// The number of its first PE in the world.
     pub(crate) start: usize,
-    /// From one to the next.
+    /// The distance from one PE to the next.
     pub(crate) stride: i64,
-    /// How many.
+    /// The number of PEs.
     pub(crate) size: usize,
 }
 
 impl Team {
-    /// The PE of an index.
+    /// Returns the PE of an index.
     #[inline]
     pub(crate) fn pe_at(&self, index: usize) -> usize {
         (self.start as i64 + index as i64 * self.stride) as usize
     }
 
-    /// The index of a PE.
+    /// Returns the index of a PE.
     #[inline]
     pub(crate) fn index(&self, pe: usize) -> Option<usize> {
         let from = pe as i64 - self.start as i64;
@@ -45,7 +45,7 @@ impl Team {
         is_in.then_some(index as usize)
     }
 
-    /// The PE that C means by an index.
+    /// Returns the PE of an index that the program passed.
     #[inline]
     pub(crate) fn checked_pe(&self, index: i64) -> Result<usize> {
         match usize::try_from(index) {
@@ -69,20 +69,20 @@ impl Team {
     }
 }
 
-/// The teams that this PE is in.
+/// The teams of this PE.
 #[derive(Debug)]
 pub(crate) struct TeamTable {
     shapes: [AtomicU64; TEAMS],
-    /// Which use of a slot.
+    /// The use count of each slot.
     uses: [AtomicU32; TEAMS],
-    /// How far the syncs and exchanges of each are, which its PEs count alike.
+    /// The number of syncs and exchanges per team, which all its PEs count alike.
     turns: [AtomicU64; TEAMS],
-    /// Contexts that its maker said it would have; nothing depends on it.
+    /// The number of contexts that the program announced; informational.
     contexts: [AtomicU32; TEAMS],
 }
 
 impl TeamTable {
-    /// The world and who shares memory.
+    /// Returns a table with the world and the shared team.
     pub(crate) fn new(size: usize, shared: Team) -> Self {
         let teams = Self {
             shapes: [const { AtomicU64::new(0) }; TEAMS],
@@ -100,36 +100,36 @@ impl TeamTable {
         self.shapes[team.slot].store(team.to_bits(), Ordering::Release);
     }
 
-    /// That of a slot.
+    /// Returns the team of a slot.
     #[inline]
     pub(crate) fn team_at(&self, slot: usize) -> Option<Team> {
         Team::from_bits(slot, self.shapes.get(slot)?.load(Ordering::Acquire))
     }
 
-    /// Slots that have none here, as bits.
+    /// Returns the free slots of this PE, as bits.
     pub(crate) fn free_slots(&self) -> u64 {
         let free = |slot: &usize| self.shapes[*slot].load(Ordering::Relaxed) == 0;
         (0..TEAMS).filter(free).fold(0, |bits, slot| bits | 1 << slot)
     }
 
-    /// The next turn of a team.
+    /// Returns the next turn of a team.
     pub(crate) fn next_turn(&self, slot: usize) -> u64 {
         self.turns[slot].fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// How far a slot is.
+    /// Returns the current turn of a slot.
     pub(crate) fn current_turn(&self, slot: usize) -> u64 {
         self.turns[slot].load(Ordering::Relaxed)
     }
 
-    /// Takes a slot that all its PEs have free, with the turn that they agreed upon. Its handle.
+    /// Installs a team in a slot that is free in all its PEs, with the agreed turn. Returns its handle.
     pub(crate) fn install_team(&self, team: Team, turn: u64, contexts: u32) -> usize {
         self.contexts[team.slot].store(contexts, Ordering::Relaxed);
         self.store_team(team, turn);
         make_handle(team.slot, self.uses[team.slot].fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// The team of a handle.
+    /// Returns the team of a handle.
     #[inline]
     pub(crate) fn find_team(&self, of: usize) -> Result<Team> {
         let slot = (of & 0xff).wrapping_sub(1);
@@ -138,17 +138,17 @@ impl TeamTable {
         live.ok_or_else(|| ShmemError::no_such("team"))
     }
 
-    /// Contexts that a team is said to have.
+    /// Returns the announced number of contexts of a team.
     pub(crate) fn context_count(&self, team: &Team) -> u32 {
         self.contexts[team.slot].load(Ordering::Relaxed)
     }
 
-    /// The handle of the team that has a slot now.
+    /// Returns the handle of the team that has a slot now.
     pub(crate) fn team_handle(&self, slot: usize) -> usize {
         make_handle(slot, self.uses[slot].load(Ordering::Relaxed))
     }
 
-    /// The index in one team of who has an index in another.
+    /// Translates an index of one team to the index of the same PE in another.
     pub(crate) fn translate_index(&self, from: usize, index: i64, to: usize) -> Result<Option<usize>> {
         let from = self.find_team(from)?;
         let to = self.find_team(to)?;
@@ -159,7 +159,7 @@ impl TeamTable {
         }
     }
 
-    /// A team is no more.
+    /// Destroys a team.
     pub(crate) fn destroy(&self, of: usize) -> Result<()> {
         let team = self.find_team(of)?;
         if team.slot <= SHARED {
@@ -170,7 +170,7 @@ impl TeamTable {
     }
 }
 
-/// What C holds: never 0.
+/// Returns the handle of a team for C, which is never 0.
 fn make_handle(slot: usize, uses: u32) -> usize {
     (slot + 1) | (uses as usize) << 8
 }

@@ -1,4 +1,5 @@
-//! Atomics of every type: `shmem_TYPE_atomic_*`, the same of a context, and with values that come later (`_nbi`).
+//! Atomics of every type: `shmem_TYPE_atomic_*`, their variants with a context, and with `_nbi`, which complete
+//! before they return.
 
 use std::ffi::{c_int, c_void};
 
@@ -12,11 +13,11 @@ use crate::fast_path;
 use crate::memory::rma::map_bounds_error;
 use crate::process_pe::with_pe;
 
-/// A number as the bits of a word.
+/// A number that is stored as the bits of a word.
 pub(super) trait WordBits: Copy {
-    /// Its bits.
+    /// Returns the bits of the number.
     fn bits(self) -> u64;
-    /// The number of bits.
+    /// Returns the number with these bits.
     fn of(bits: u64) -> Self;
 }
 
@@ -58,7 +59,7 @@ impl WordBits for f64 {
     }
 }
 
-/// What a word was.
+/// Executes an atomic, and returns the former value of the word.
 #[inline]
 pub(super) fn fetch_word(
     call: &str,
@@ -91,7 +92,7 @@ pub(super) fn change_word(
     });
 }
 
-/// Where a word is.
+/// Returns the place of a word, which must be aligned.
 #[inline]
 fn aligned_place(
     world: &crate::pe::Pe,
@@ -105,7 +106,7 @@ fn aligned_place(
     world.symmetric_memory().find_place(at.addr(), bytes)
 }
 
-/// The value, which may be used after a quiet.
+/// Fetches the value, and stores it at once, although OpenSHMEM defines it only after a quiet.
 #[inline]
 fn fetch_nbi<T: WordBits>(
     call: &str,
@@ -116,13 +117,13 @@ fn fetch_nbi<T: WordBits>(
     action: AtomicAction,
     pe: c_int,
 ) {
-    // Before the word is another one.
+    // The result's memory is checked before the word is changed.
     let into = with_pe(call, |_| result_memory(into.cast(), size_of::<T>()));
     let bits = fetch_word(call, ctx, at, kind, action, pe).to_le_bytes();
     with_pe(call, |_| map_bounds_error(into.write(0, &bits[..size_of::<T>()])));
 }
 
-/// An atomic that fetches: by itself, of a context, and later.
+/// Defines the variants of an atomic that fetches: plain, with a context, and non-blocking.
 macro_rules! fetching {
     ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*), $action:expr) => {
         export!($name, "_atomic_", $verb => fn(dest: *mut c_void, $($value: $of,)* pe: c_int) -> $of {
@@ -151,7 +152,7 @@ macro_rules! fetching {
     };
 }
 
-/// One that does not.
+/// Defines the variants of an atomic that does not fetch.
 macro_rules! changing {
     ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*), $action:expr) => {
         export!($name, "_atomic_", $verb => fn(dest: *mut c_void, $($value: $of,)* pe: c_int) {

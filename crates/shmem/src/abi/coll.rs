@@ -1,5 +1,5 @@
-//! Collectives: of teams, `shmem_TYPE_broadcast` and the like, and those of active sets, which are older: `shmem_broadcast64`,
-//! `shmem_TYPE_sum_to_all`. They return 0; one that cannot be done ends the program.
+//! Collectives: of teams, as `shmem_TYPE_broadcast`, and the older ones of active sets, as `shmem_broadcast64` and
+//! `shmem_TYPE_sum_to_all`. They return 0; an error ends the program.
 
 use std::ffi::{c_int, c_void};
 
@@ -13,7 +13,7 @@ use crate::pe::Pe;
 use crate::process_pe::with_pe;
 use crate::symmetric_segments::SymmetricPlace;
 
-/// A place of so many bytes, or any where there are none.
+/// Returns the place of `len` bytes, or any place for 0 bytes.
 fn find_place(world: &Pe, addr: usize, len: usize) -> Result<SymmetricPlace> {
     if len == 0 { Ok(SymmetricPlace::in_inner(0)) } else { world.symmetric_memory().find_place(addr, len) }
 }
@@ -37,7 +37,7 @@ fn broadcast(
     world.team_member.broadcast(group, to, from, len, root.into(), own)
 }
 
-/// Elements with strides between them, which go on: blocks that lie on each other have no order.
+/// Checks that strides are positive, because blocks that overlap have no order.
 fn check_strides(element: usize, count: usize, dst: isize, sst: isize) -> Result<ElementBlocks> {
     if count > 0 && (dst < 1 || sst < 1) {
         return Err(ShmemError::Argument("dst and sst are 1 or more"));
@@ -70,7 +70,7 @@ macro_rules! typed {
     };
 }
 
-/// Collectives of a team by these parts of a name.
+/// Defines collectives of a team with these parts of a name.
 macro_rules! moved {
     ($type:literal, $line:literal, $size:literal, $element:expr) => {
         export!($type, $line, "broadcast", $size => fn(
@@ -138,7 +138,7 @@ macro_rules! moved {
 all_types!(typed);
 moved!("", "", "mem", 1);
 
-/// The same of an active set.
+/// Defines collectives of an active set.
 macro_rules! of_set {
     ($bits:literal, $element:expr) => {
         export!("broadcast", $bits => fn(

@@ -1,4 +1,5 @@
-//! Contexts, and what orders and completes their work. `SHMEM_CTX_INVALID` is 0, `SHMEM_CTX_DEFAULT` 1.
+//! Contexts, with the calls that order and complete their operations. `SHMEM_CTX_INVALID` is 0, `SHMEM_CTX_DEFAULT`
+//! 1.
 
 use std::ffi::{c_int, c_long};
 
@@ -10,15 +11,16 @@ use crate::pe::Pe;
 use crate::process_pe::{with_pe, with_pe_unless_ending};
 use crate::team::WORLD;
 
-/// Writes a handle to where C wants it.
+/// Writes a handle to memory of the program.
 pub(super) fn store_handle(at: *mut usize, handle: usize) -> Result<()> {
     map_bounds_error(result_memory(at.cast(), 8)?.write(0, &handle.to_le_bytes()))
 }
 
-/// `SHMEM_CTX_SERIALIZED`, `_PRIVATE` and `_NOSTORE`: they promise what is not made use of, as every context may be used by any thread.
+/// `SHMEM_CTX_SERIALIZED`, `_PRIVATE` and `_NOSTORE`: accepted without effect, because every context may be used by
+/// any thread.
 const OPTIONS: c_long = 7;
 
-/// A context, for which the place is there.
+/// Creates a context. The caller has checked `into`.
 fn create_context(world: &Pe, slot: usize, options: c_long, into: *mut usize) -> Result<c_int> {
     if options & !OPTIONS != 0 {
         return Err(ShmemError::Argument("options are SHMEM_CTX_SERIALIZED, _PRIVATE and _NOSTORE"));
@@ -33,7 +35,7 @@ fn create_context(world: &Pe, slot: usize, options: c_long, into: *mut usize) ->
 export!("ctx_create" => fn(options: c_long, into: *mut usize) -> c_int {
     with_pe("shmem_ctx_create", |world| {
         store_handle(into, 0)?;
-        // A program can do without.
+        // A failure is a return value here: a program can continue without the context.
         Ok(create_context(world, WORLD, options, into).unwrap_or(1))
     })
 });

@@ -1,5 +1,5 @@
-//! What OpenSHMEM has deprecated and programs still call: atomics and waits by their old names, the old names of the heap, and
-//! calls for caches that need nothing.
+//! Deprecated functions that programs still call: atomics, waits and allocations under their old names, and cache
+//! calls without effect.
 
 use std::ffi::{c_int, c_long, c_void};
 
@@ -50,7 +50,7 @@ macro_rules! counted {
 }
 atomics!(counted);
 
-/// Waits until a word is another one.
+/// Defines the wait until a word differs from a value.
 macro_rules! waits {
     ($name:literal, $of:ty) => {
         export!($name, "wait" => fn(word: *const c_void, value: $of) {
@@ -95,7 +95,7 @@ export!("set_cache_line_inv" => fn(_at: *mut c_void) {});
 export!("clear_cache_line_inv" => fn(_at: *mut c_void) {});
 export!("udcflush_line" => fn(_at: *mut c_void) {});
 
-/// Old names without the line.
+/// Defines functions whose old names have no underscore.
 macro_rules! heap {
     ($($old:ident($($arg:ident: $of:ty),*) $(-> $out:ty)? => $by:ident $call:expr;)*) => {$(
         #[unsafe(no_mangle)]

@@ -1,5 +1,6 @@
-//! `shmem_longdouble_p` and `shmem_longdouble_g`: Rust has no `long double`, so a few instructions move it between where C has it (System V's ABI for
-//! x86-64: on the stack as an argument, in `st(0)` as a result) and memory. What is done with that is in `rma`.
+//! `shmem_longdouble_p` and `shmem_longdouble_g`. Rust has no `long double`, so a few instructions move the value
+//! between memory and its place in System V's ABI for x86-64: on the stack as an argument, in `st(0)` as a result.
+//! `rma` does the rest.
 
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
@@ -27,7 +28,8 @@ extern "C" fn ctx_get_one(ctx: usize, source: *const c_void, pe: c_int, into: *m
     get("shmem_ctx_longdouble_g", ctx, into, source, LEN, pe, ReturnPoint::Local);
 }
 
-/// One that takes a value, and the same for tools. Arguments: those before the value, the register behind them, what is called.
+/// Defines a function that takes a value, and its profiling variant. Arguments: the parameters before the value, the
+/// register after them, and the function to call.
 macro_rules! takes {
     ($name:literal, ($($arg:ident: $of:ty),*), $register:literal, $call:ident) => {
         takes!(@ concat!("shmem_", $name), ($($arg: $of),*), $register, $call);
@@ -47,7 +49,7 @@ macro_rules! takes {
 takes!("longdouble_p", (_dest: *mut c_void, _pe: c_int), "rdx", put_one);
 takes!("ctx_longdouble_p", (_ctx: usize, _dest: *mut c_void, _pe: c_int), "rcx", ctx_put_one);
 
-/// One that gives a value.
+/// Defines a function that returns a value, and its profiling variant.
 macro_rules! gives {
     ($name:literal, ($($arg:ident: $of:ty),*), $register:literal, $call:ident) => {
         gives!(@ concat!("shmem_", $name), ($($arg: $of),*), $register, $call);
@@ -55,7 +57,7 @@ macro_rules! gives {
     };
     (@ $name:expr, ($($arg:ident: $of:ty),*), $register:literal, $call:ident) => {
         const _: () = {
-            // 24 bytes: room for the value, and the stack is at a multiple of 16 for the call.
+            // 24 bytes: room for the value, and the stack is aligned to 16 bytes at the call.
             #[unsafe(naked)]
             #[unsafe(export_name = $name)]
             extern "C" fn exported($($arg: $of),*) {

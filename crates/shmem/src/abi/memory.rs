@@ -1,4 +1,5 @@
-//! The symmetric heap: `shmem_malloc` and the like. Those that find no room return a null pointer, as C's do.
+//! The symmetric heap: `shmem_malloc` and its variants. They return a null pointer if the heap has no room, as C's
+//! functions do.
 
 use std::ffi::{c_long, c_void};
 
@@ -8,14 +9,15 @@ use crate::error::Result;
 use crate::pe::{ALIGN_MAX, Pe};
 use crate::process_pe::{with_pe, with_pe_unless_ending};
 
-/// Of an allocation that is not aligned to more.
+/// The default alignment of allocations.
 const ALIGN: usize = 64;
 
 fn to_pointer(at: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(at)
 }
 
-/// The pointer, and a line if there is none, as the next fault often says nothing.
+/// Returns the pointer. Prints a line if it is null because the heap is full: the resulting fault rarely shows its
+/// cause.
 pub(super) fn allocation_pointer(world: &Pe, call: &str, made: HeapAllocation, bytes: usize) -> *mut c_void {
     let me = world.symmetric_memory().own_pe();
     match made {
@@ -60,7 +62,7 @@ export!("align" => fn(alignment: usize, bytes: usize) -> *mut c_void {
     with_pe("shmem_align", |world| allocate_aligned(world, "shmem_align", alignment, bytes))
 });
 
-/// Bytes that begin at a multiple; a null pointer and a line if nothing can.
+/// Allocates aligned bytes. Returns a null pointer, and prints a line, if the alignment is invalid.
 pub(super) fn allocate_aligned(
     world: &Pe,
     call: &str,

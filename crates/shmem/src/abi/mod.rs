@@ -1,7 +1,8 @@
-//! OpenSHMEM's functions, as C calls them. Each is exported by its name and, for tools that put themselves in between, with a `p`
-//! before it; nothing here calls an exported one. A type's functions come from one table, [`table`]. Files beside this one say what each
-//! function does; they hold no state. The tests
-//! inside this crate call none, and are compiled without.
+//! OpenSHMEM's functions, as C calls them. Each is exported under its name and, for profiling tools, with a `p`
+//! before it; no code here calls an exported function. Functions of all types come from one table, [`table`].
+//!
+//! The files of this folder implement the functions, and keep no state. Unit tests of this crate call none of them,
+//! and are compiled without.
 
 #[cfg(not(test))]
 mod atomics;
@@ -60,10 +61,10 @@ macro_rules! export {
 }
 pub(crate) use export;
 
-/// Bytes of so many elements.
+/// Returns the bytes of `count` elements.
 ///
 /// # Errors
-/// [`ShmemError::Argument`] if no memory is that long.
+/// [`ShmemError::Argument`] if the product overflows.
 #[inline]
 fn byte_len(count: usize, element: usize) -> Result<usize> {
     count.checked_mul(element).ok_or_else(too_many)
@@ -74,16 +75,16 @@ fn too_many() -> ShmemError {
     ShmemError::invalid_argument("no memory has so many elements")
 }
 
-/// Bytes of so many elements; all that can be, which are found nowhere, if there are more.
+/// Returns the bytes of `count` elements, saturated; no memory contains the largest value.
 #[inline]
 fn saturating_len(count: usize, element: usize) -> usize {
     count.saturating_mul(element)
 }
 
-/// So many bytes of the caller's at a pointer of C.
+/// Returns memory of the caller at a C pointer.
 ///
 /// # Errors
-/// [`ShmemError::Argument`] if it is null: what follows would be a fault that says nothing.
+/// [`ShmemError::Argument`] if the pointer is null: the access would be a fault without a message.
 #[inline]
 fn caller_memory(at: *const c_void, len: usize) -> Result<MemoryRange> {
     if at.is_null() && len > 0 {
@@ -92,7 +93,7 @@ fn caller_memory(at: *const c_void, len: usize) -> Result<MemoryRange> {
     Ok(raw_memory(at.expose_provenance(), len))
 }
 
-/// Where C wants a result of so many bytes.
+/// Returns the memory for a result of `len` bytes.
 ///
 /// # Errors
 /// As [`caller_memory`].

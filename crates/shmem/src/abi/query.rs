@@ -1,4 +1,4 @@
-//! What a program asks: which PE it is, what it reaches, and what library this is.
+//! Queries: the PE's number, accessible memory, and the version of the library.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -7,7 +7,7 @@ use crate::memory::rma::map_bounds_error;
 use crate::pe::Pe;
 use crate::process_pe::{end_program, with_pe};
 
-/// `SHMEM_MAX_NAME_LEN` bytes have room for it, and the zero behind it.
+/// The name fits into `SHMEM_MAX_NAME_LEN` bytes with its terminating zero.
 const NAME: &[u8] = b"Trunkline\0";
 const VERSION: (c_int, c_int) = (1, 5);
 
@@ -32,7 +32,7 @@ export!("addr_accessible" => fn(addr: *const c_void, pe: c_int) -> c_int {
     })
 });
 
-/// Where this process has an address of a PE, if loads and stores do.
+/// Returns the address in this process of memory of a PE, if it can be accessed by loads and stores.
 fn pe_pointer(world: &Pe, addr: *const c_void, pe: usize) -> *mut c_void {
     let place = world.symmetric_memory().own_segments().find_place(addr.addr(), 1);
     let at = place.and_then(|place| world.symmetric_memory().mapped_address(place, pe));
@@ -56,7 +56,7 @@ export!("team_ptr" => fn(team: usize, addr: *const c_void, pe: c_int) -> *mut c_
     })
 });
 
-/// Tells what is known before a program begins, too.
+/// Writes a result of a call that is also valid before the library starts.
 fn write_result(call: &str, at: *mut c_void, what: &[u8]) {
     if let Err(error) = result_memory(at, what.len()).and_then(|at| map_bounds_error(at.write(0, what))) {
         end_program(call, &error);
@@ -72,5 +72,5 @@ export!("info_get_name" => fn(name: *mut c_char) {
     write_result("shmem_info_get_name", name.cast(), NAME);
 });
 
-// For a tool that profiles; there is none inside. C gives more arguments, which this does not look at.
+// For profiling tools; the library contains none. C passes further arguments, which are ignored.
 export!("pcontrol" => fn(_level: c_int) {});

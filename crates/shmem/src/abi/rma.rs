@@ -1,5 +1,5 @@
-//! Puts and gets of every type and size: `shmem_TYPE_put`, `shmem_putSIZE`, `shmem_putmem`, the same of a context, at once (`_nbi`), with strides
-//! (`iput`), and of one element (`p`, `g`).
+//! Puts and gets of every type and size: `shmem_TYPE_put`, `shmem_putSIZE`, `shmem_putmem`, their variants with a
+//! context, non-blocking (`_nbi`), with strides (`iput`), and for one element (`p`, `g`).
 
 use std::ffi::{c_int, c_void};
 
@@ -62,8 +62,8 @@ pub(super) fn get(
     });
 }
 
-/// Elements that are apart: where the lowest of them begins, the bytes from there to behind the highest, and those up to the first one,
-/// which is the highest where the stride is negative.
+/// The memory of strided elements: the address of the lowest one, and the bytes from there to the end of the highest
+/// one. `first` is the number of bytes before the first element, which is the highest one if the stride is negative.
 #[derive(Clone, Copy)]
 struct ElementSpan {
     low: usize,
@@ -72,10 +72,10 @@ struct ElementSpan {
 }
 
 impl ElementSpan {
-    /// Of those from an address on.
+    /// Returns the span of the elements from an address on.
     ///
     /// # Errors
-    /// [`ShmemError::Argument`] if no memory has so many.
+    /// [`ShmemError::Argument`] if the span exceeds the address space.
     fn new(at: usize, stride: isize, how: StridedElements) -> Result<Self> {
         let steps = byte_len(byte_len(how.count - 1, stride.unsigned_abs())?, how.element)?;
         let back = if stride < 0 { steps } else { 0 };
@@ -87,14 +87,14 @@ impl ElementSpan {
         }
     }
 
-    /// As memory of this PE.
+    /// Returns the span as memory of this PE.
     fn local_memory(self, at: *const c_void) -> Result<MemoryRange> {
         caller_memory(at, self.len)?;
         Ok(raw_memory(at.expose_provenance().wrapping_sub(self.first as usize), self.len))
     }
 }
 
-/// Elements of so many bytes, and how many of them it is from one to the next at either end.
+/// Elements with their size in bytes, and their strides in elements at either end.
 #[derive(Clone, Copy)]
 struct StridedElements {
     dst: isize,
@@ -158,7 +158,7 @@ fn iget(call: &str, ctx: usize, dest: *mut c_void, source: *const c_void, how: S
     });
 }
 
-/// Puts and gets by these parts of a name; the parts after the verb are `suffix`.
+/// Defines puts and gets with these parts of a name; `suffix` has the parts after the verb.
 macro_rules! moves {
     ($type:literal, $size:literal, $element:expr) => {
         moves!(@ $type, $size, $element, put, "put", "", Local);
@@ -240,7 +240,7 @@ macro_rules! sized {
 sizes!(sized);
 moves!("", "mem", 1);
 
-/// One element.
+/// Defines the functions for one element.
 macro_rules! single {
     ($name:literal, $of:ty) => {
         export!($name, "_p" => fn(dest: *mut c_void, value: $of, pe: c_int) {
@@ -263,7 +263,7 @@ macro_rules! single {
 }
 scalars!(single);
 
-/// One element of a PE.
+/// Gets one element of a PE.
 #[inline]
 fn get_element<T: bytemuck::Pod>(call: &str, ctx: usize, source: *const c_void, pe: c_int) -> T {
     let mut value = T::zeroed();

@@ -1,4 +1,4 @@
-//! Beginning and end of a program.
+//! The start and the end of a program.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -8,12 +8,12 @@ use crate::error::{Result, ShmemError};
 use crate::memory::rma::map_bounds_error;
 use crate::process_pe::{self, with_pe};
 
-/// `SHMEM_THREAD_MULTIPLE`: all that is asked for is granted.
+/// `SHMEM_THREAD_MULTIPLE`, the highest level. Every requested level is granted.
 const MULTIPLE: c_int = 3;
 
 fn init_library(call: &str, threads: c_int) {
     match process_pe::start_pe() {
-        // What was granted once stays.
+        // The level of the first start stays.
         Ok(starts) => with_pe(call, |world| {
             if starts {
                 world.threads.store(threads as u32, Ordering::Relaxed);
@@ -24,7 +24,7 @@ fn init_library(call: &str, threads: c_int) {
     }
 }
 
-/// Where a level goes, and whether the one that is asked for can be.
+/// Checks the pointer for the granted level, and the requested level.
 fn check_level(requested: c_int, provided: *mut c_int) -> Result<()> {
     result_memory(provided.cast(), 4)?;
     if !(0..=MULTIPLE).contains(&requested) {
@@ -49,7 +49,7 @@ export!("init_thread" => fn(requested: c_int, provided: *mut c_int) -> c_int {
     0
 });
 
-/// Says which level was granted.
+/// Writes the granted level to the program.
 fn tell_level(call: &str, provided: *mut c_int) {
     with_pe(call, |world| {
         let level = world.threads.load(Ordering::Relaxed);
@@ -62,7 +62,7 @@ export!("query_thread" => fn(provided: *mut c_int) {
 });
 
 export!("finalize" => fn() {
-    // Some call it twice.
+    // Programs may call it twice.
     if process_pe::running_pe().is_ok() {
         with_pe("shmem_finalize", crate::pe::Pe::finalize_pe);
     }
@@ -77,19 +77,19 @@ export!("global_exit" => fn(status: c_int) {
     std::process::exit(status)
 });
 
-/// As if the program had ended by `shmem_finalize`, which programs that begin by `start_pes` do not call.
+/// Finalizes at exit, because programs that start with `start_pes` do not call `shmem_finalize`.
 extern "C" fn at_exit() {
     if let Ok(world) = process_pe::running_pe() {
         let _ = world.finalize_pe();
     }
 }
 
-/// The oldest way to begin.
+/// The oldest function that starts a program.
 #[unsafe(no_mangle)]
 extern "C" fn start_pes(_count: c_int) {
     if process_pe::running_pe().is_err() {
         init_library("start_pes", 0);
-        // SAFETY: a function that lives as long as this library.
+        // SAFETY: `at_exit` is a function of this library, which is never unloaded before the process exits.
         unsafe { libc::atexit(at_exit) };
     }
 }

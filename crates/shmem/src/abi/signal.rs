@@ -1,4 +1,4 @@
-//! Puts with signals, `shmem_TYPE_put_signal` and the like, and signals that are read and waited for.
+//! Puts with signals, as `shmem_TYPE_put_signal`, and reads of and waits for signals.
 
 use std::ffi::{c_int, c_void};
 
@@ -20,14 +20,14 @@ use crate::symmetric_segments::SymmetricPlace;
 const SET: c_int = 0;
 const ADD: c_int = 1;
 
-/// What is done to which word.
+/// The word of a signal, and its change.
 struct SignalCall {
     addr: *mut c_void,
     value: u64,
     op: c_int,
 }
 
-/// The two ends of a put, and how many bytes it copies.
+/// The two ends of a put, and its length in bytes.
 #[derive(Clone, Copy)]
 struct PutBuffers {
     dest: *mut c_void,

@@ -1,7 +1,7 @@
-//! The table of C's types: what each is called in the names of functions, and what it is here. Every function that exists for several types
-//! is made from it, and so is `shmem.h`.
+//! The table of C's types: their names in function names, and their types in Rust. All functions for several types,
+//! and `shmem.h`, are generated from it.
 
-/// Types of puts, gets and collectives that a register holds.
+/// Types of puts, gets and collectives that fit into a register.
 macro_rules! scalars {
     ($make:ident) => {
         $make!("float", f32);
@@ -77,7 +77,7 @@ macro_rules! integers {
 }
 pub(crate) use integers;
 
-/// Types of all atomics but those by bits.
+/// Types of all atomics except bitwise ones.
 macro_rules! atomics {
     ($make:ident) => {
         $make!("int", i32, I32);
@@ -106,7 +106,7 @@ macro_rules! swaps {
 }
 pub(crate) use swaps;
 
-/// Types of atomics by bits.
+/// Types of bitwise atomics.
 macro_rules! bits {
     ($make:ident) => {
         $make!("uint", u32, U32);
@@ -120,7 +120,7 @@ macro_rules! bits {
 }
 pub(crate) use bits;
 
-/// Types of words that are waited for.
+/// Types of words for waits and tests.
 macro_rules! waited {
     ($make:ident) => {
         $make!("short", i16);

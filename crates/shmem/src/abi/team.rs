@@ -26,7 +26,7 @@ export!("team_n_pes" => fn(team: usize) -> c_int {
     })
 });
 
-// Its only member is `num_contexts`, which limits nothing here.
+// The configuration has one member, `num_contexts`, which limits nothing here.
 export!("team_get_config" => fn(team: usize, mask: c_long, config: *mut c_void) -> c_int {
     with_pe("shmem_team_get_config", |world| {
         if team == 0 {
@@ -48,7 +48,7 @@ export!("team_translate_pe" => fn(from: usize, pe: c_int, to: usize) -> c_int {
     })
 });
 
-/// `num_contexts`, if the mask says that it is there.
+/// Returns `num_contexts`, if the mask selects it.
 fn requested_contexts(config: *const c_void, mask: c_long) -> crate::error::Result<u32> {
     let mut contexts = [0; 4];
     if mask & 1 != 0 && !config.is_null() {

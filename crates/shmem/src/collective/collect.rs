@@ -1,5 +1,5 @@
-//! Collectives that move bytes as they are: broadcast, collect, all-to-all. What is little is pushed to where it belongs; what is much
-//! is pulled, by all at once.
+//! Collectives that move bytes unchanged: broadcast, collect and all-to-all. Short data is pushed to its destination;
+//! long data is pulled, by all PEs at the same time.
 
 use trunkline_mem::MemoryRange;
 
@@ -14,16 +14,16 @@ use super::group::CollectiveGroup;
 /// Bytes that one PE pushes to all others by itself.
 const PUSHED: usize = 64 << 10;
 
-/// Elements of each PE that go to each other one, and how far apart they are.
+/// The blocks of an all-to-all, and the strides of their elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ElementBlocks {
-    /// Bytes of an element.
+    /// Bytes per element.
     pub(crate) element: usize,
     /// Elements for each PE.
     pub(crate) count: usize,
-    /// Elements from one to the next where they go.
+    /// The stride at the destination, in elements.
     pub(crate) to: usize,
-    /// And where they come from.
+    /// The stride at the source, in elements.
     pub(crate) from: usize,
 }
 
@@ -66,7 +66,7 @@ impl TeamMember {
         self.sync_group(group)
     }
 
-    /// Bytes of every PE to all, one after the other; `len` may differ.
+    /// Collects the bytes of every PE at all PEs, one after another. Lengths may differ.
     pub(crate) fn collect(&self, group: &CollectiveGroup, dest: usize, source: &MemoryRange) -> Result<()> {
         let me = self.index(group.group_team())?;
         let mut total = Some(0_u64);
@@ -86,7 +86,7 @@ impl TeamMember {
         self.push_to_all(group, dest.offset_by(before as i64), source)
     }
 
-    /// The same, where all have as many.
+    /// Collects the bytes of every PE at all PEs, one after another. All PEs pass the same length.
     pub(crate) fn fcollect(&self, group: &CollectiveGroup, dest: usize, source: &MemoryRange) -> Result<()> {
         let team = group.group_team();
         let len = source.len();
@@ -111,7 +111,7 @@ impl TeamMember {
         self.sync_group(group)
     }
 
-    /// The block for each PE, of every PE.
+    /// Sends each PE its block of every PE.
     pub(crate) fn alltoall(
         &self,
         group: &CollectiveGroup,

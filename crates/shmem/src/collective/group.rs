@@ -1,20 +1,20 @@
-//! Who takes part in a collective: a team, or an active set of PEs with words that the program gives for it. An active set that is all
-//! PEs is the world's team.
+//! The participants of a collective: a team, or an active set of PEs with words that the program provides. An active
+//! set of all PEs is the world's team.
 
 use crate::symmetric_segments::SymmetricPlace;
 use crate::team::Team;
 
-/// Who takes part.
+/// The participants of a collective.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CollectiveGroup {
     /// A team.
     Team(Team),
-    /// An active set, and its words, which are 0 between calls.
+    /// An active set and its words, which are 0 between calls.
     Set(Team, SymmetricPlace),
 }
 
 impl CollectiveGroup {
-    /// Its PEs.
+    /// Returns the PEs of the group.
     #[inline]
     pub(crate) fn group_team(&self) -> &Team {
         match self {

@@ -1,8 +1,9 @@
-//! This PE as a member of its teams: how their PEs hear from each other, and the collectives, which `pe` and `abi` call. Never called by what
-//! moves the bytes, which is `memory`.
+//! This PE as a member of its teams: synchronization, exchanges and collectives. Called by `pe` and `abi`; `memory`,
+//! which moves the bytes, never calls it.
 //!
-//! A sync is by dissemination: in each round a PE sends a flag to the one twice as far away as in the round before. Exchanged bytes are
-//! put into slots of all PEs, two in turn: a PE that begins the next exchange but one has heard from every PE that the first is read.
+//! A sync is a dissemination barrier: in each round a PE sends a flag to a PE twice as far away as in the round
+//! before. Exchanged bytes are put into slots of all PEs, in two alternating sets. Before a PE begins the next
+//! exchange but one, every PE has confirmed that it has read the first.
 
 pub(crate) mod collect;
 pub(crate) mod group;
@@ -25,19 +26,19 @@ use crate::team::{Team, TeamTable, WORLD};
 
 use self::group::CollectiveGroup;
 
-/// Words of 8 bytes that an active set needs: as many rounds as a sync may have, and one for the length of what is collected.
+/// Words of 8 bytes of an active set: one per round of a sync, and one for the length of collected data.
 pub(crate) const SYNC_WORDS: usize = 32;
-/// That one.
+/// The index of the word for the length.
 const LENGTH: i64 = 24;
 
 /// This PE as a member of its teams.
 ///
-/// `Pe::start` makes it; `abi` calls it for syncs, collectives and splits, and the calls of the heap for the exchange of their arguments. It
-/// knows no context, and allocates no symmetric memory.
+/// `Pe::start` creates it. `abi` calls it for syncs, collectives and splits, and the calls of the heap for the
+/// exchange of their arguments. It knows no context, and allocates no symmetric memory.
 ///
-/// - `memory` is how this PE reaches the others; all flags and slots are in its inner segment, where `layout` has them.
-/// - `teams` has the world and the team of those who share memory from the start. The turns of a team count its syncs and exchanges, and
-///   every PE of the team makes these in the same order.
+/// - `memory` accesses the other PEs. All flags and slots are in its inner segment, at the offsets of `layout`.
+/// - `teams` contains the world and the shared team from the start. The turns of a team count its syncs and
+///   exchanges, which every PE of the team makes in the same order.
 pub(crate) struct TeamMember {
     memory: SymmetricMemory,
     teams: TeamTable,
@@ -45,30 +46,30 @@ pub(crate) struct TeamMember {
 }
 
 impl TeamMember {
-    /// A PE that reaches others by `memory`, and `shared` of them by loads and stores.
+    /// Returns a member that accesses other PEs by `memory`; those of `shared` by loads and stores.
     pub(crate) fn new(memory: SymmetricMemory, shared: Team, layout: InnerLayout) -> Self {
         let teams = TeamTable::new(memory.pe_count(), shared);
         Self { memory, teams, layout }
     }
 
-    /// The symmetric memory of all PEs.
+    /// Returns the symmetric memory of all PEs.
     #[inline]
     pub(crate) fn symmetric_memory(&self) -> &SymmetricMemory {
         &self.memory
     }
 
-    /// The teams that this PE is in.
+    /// Returns the teams of this PE.
     #[inline]
     pub(crate) fn team_table(&self) -> &TeamTable {
         &self.teams
     }
 
-    /// This PE's index in a team.
+    /// Returns this PE's index in a team.
     pub(crate) fn index(&self, team: &Team) -> Result<usize> {
         team.index(self.memory.own_pe()).ok_or(ShmemError::Argument("this PE is not in the team"))
     }
 
-    /// Comes back when all PEs of a team have called it.
+    /// Returns when all PEs of a team have called it.
     pub(crate) fn sync_team(&self, team: &Team) -> Result<()> {
         let me = self.index(team)?;
         let turn = self.teams.next_turn(team.slot);
@@ -83,21 +84,22 @@ impl TeamMember {
         Ok(())
     }
 
-    /// Waits for a word of this PE's inner memory, which the PE of that index writes.
+    /// Waits for a word of this PE's inner memory, which the PE of index `from` writes.
     fn wait_flag(&self, team: &Team, from: usize, flag: u64, turn: u64) -> Result<()> {
         let inner = &self.memory.own_segments().0[INNER];
         let whom = ExpectedPe::Member(*team, team.pe_at(from));
         self.memory.wait_until(whom, || Ok((map_bounds_error(inner.load(flag))? >= turn).then_some(())))
     }
 
-    /// All that this PE has begun is complete, and all PEs have come.
+    /// Completes all operations of this PE, and waits until all PEs have called it.
     pub(crate) fn barrier_all(&self) -> Result<()> {
         let world = self.teams.team_at(WORLD).ok_or_else(ShmemError::not_running)?;
         self.memory.quiet_all()?;
         self.sync_team(&world)
     }
 
-    /// Gives bytes to all PEs of a team, no more than a slot has, and calls `each` with those of every PE, in their order.
+    /// Sends bytes to all PEs of a team, at most the length of a slot, and calls `each` with the bytes of every PE,
+    /// in order.
     pub(crate) fn exchange_bytes(
         &self,
         team: &Team,
@@ -123,12 +125,12 @@ impl TeamMember {
             self.wait_flag(team, index, flag, turn)?;
             each(index, &self.memory.own_segments().0[INNER], InnerLayout::slot_bytes(flag))?;
         }
-        // What is not copied is the caller's again.
+        // Bytes that were put without a copy belong to the caller again when this returns.
         self.memory.find_fabric().map_or(Ok(()), |far| far.quiet(0))
     }
 
-    /// Gives words to all PEs of a team, and calls `each` with those of every PE, in their order. Needs no memory that it may not find: this PE
-    /// then need not leave the others waiting.
+    /// Sends words to all PEs of a team, and calls `each` with the words of every PE, in order. It allocates no
+    /// memory, so it cannot fail for lack of it and leave the other PEs waiting.
     pub(crate) fn exchange_words<const N: usize>(
         &self,
         team: &Team,
@@ -136,7 +138,7 @@ impl TeamMember {
         mut each: impl FnMut(usize, [u64; N]),
     ) -> Result<()> {
         let mine = mine.map(u64::to_le);
-        // They are copied before the exchange returns, whether it fails or not.
+        // The words are copied before the exchange returns, also if it fails.
         let own = raw_memory(mine.as_ptr().expose_provenance(), size_of_val(&mine));
         self.exchange_bytes(team, &own, |index, memory, at| {
             let mut theirs = [0; N];
@@ -148,12 +150,12 @@ impl TeamMember {
         })
     }
 
-    /// Whether so many bytes fit into a slot.
+    /// Returns whether the bytes fit into a slot.
     pub(crate) fn fits_slot(&self, bytes: usize) -> bool {
         bytes as u64 <= self.layout.slot
     }
 
-    /// The active set of these PEs, with its words at an address.
+    /// Returns the active set of these PEs, whose words are at an address of the program.
     pub(crate) fn active_set(
         &self,
         start: i32,
@@ -180,7 +182,7 @@ impl TeamMember {
         Ok(CollectiveGroup::Set(Team { slot: usize::MAX, start: first, stride, size: count }, place))
     }
 
-    /// Comes back when all of a group have called it.
+    /// Returns when all PEs of a group have called it.
     pub(crate) fn sync_group(&self, group: &CollectiveGroup) -> Result<()> {
         let CollectiveGroup::Set(team, words) = group else { return self.sync_team(group.group_team()) };
         let memory = &self.memory;
@@ -194,14 +196,14 @@ impl TeamMember {
             memory.post_atomic(0, to, word, AtomicType::U64, AtomicAction::Add(1))?;
             let whom = ExpectedPe::Member(*team, from);
             memory.wait_until(whom, || Ok((memory.look_at(word, WordWidth::Eight)? > 0).then_some(())))?;
-            // Who is ahead may have told of the next time already.
+            // Subtract instead of clearing: a faster PE may have incremented the word for the next call already.
             memory.post_atomic(0, memory.own_pe(), word, AtomicType::U64, AtomicAction::Add(u64::MAX))?;
             (round, step) = (round + 1, step * 2);
         }
         Ok(())
     }
 
-    /// Calls `each` with a number of each PE of a group, in the order of their indices.
+    /// Calls `each` with the number that each PE of a group passes, in the order of indices.
     pub(crate) fn exchange_numbers(
         &self,
         group: &CollectiveGroup,

@@ -1,5 +1,6 @@
-//! Reductions. What is little goes to everybody, who combine it alike; of what is much each PE combines a part, reading it from all and
-//! writing it to all. Elements are combined in the order of PEs, so that all have the same result to the last bit.
+//! Reductions. Short data is sent to all PEs, and each combines all of it. Of long data each PE combines a part: it
+//! reads that part from all PEs and writes the result to all. Elements are combined in the order of PEs, so all PEs
+//! have bit-identical results.
 
 use bytemuck::{Pod, Zeroable};
 use trunkline_proto::reserve::try_filled;
@@ -12,18 +13,18 @@ use crate::symmetric_segments::SymmetricPlace;
 use super::TeamMember;
 use super::group::CollectiveGroup;
 
-/// Bytes that are combined at once: they stay in the nearest cache.
+/// Bytes that are combined at a time, which fit into the first-level cache.
 const CHUNK: usize = 8 << 10;
-/// And where they come over the fabric, so that there are few trips.
+/// The same for data over the fabric, where larger pieces save round trips.
 const CHUNK_FAR: usize = 128 << 10;
 
-/// What a slot of an exchange has at most, in lines of 64 bytes.
+/// Lines of 64 bytes in a slot of an exchange, at most.
 const SLOT: usize = 16;
 
-/// Combines elements with others.
+/// Combines the elements of the second slice into those of the first.
 pub(crate) type CombineFn = fn(&mut [u8], &[u8]);
 
-/// Bytes that any element may be at the beginning of.
+/// Bytes that are aligned for every element type.
 struct AlignedBuffer(Box<[AlignedBlock]>);
 
 #[derive(Clone, Copy, Zeroable, Pod)]
@@ -41,7 +42,7 @@ impl AlignedBuffer {
 }
 
 impl TeamMember {
-    /// Combines `count` elements of every PE of a group; each has `element` bytes.
+    /// Combines `count` elements of `element` bytes each of every PE of a group.
     pub(crate) fn reduce(
         &self,
         group: &CollectiveGroup,
@@ -121,13 +122,13 @@ impl TeamMember {
     }
 }
 
-/// What is done to two elements.
+/// A reduction of two elements.
 pub(crate) trait ReduceOp<T> {
-    /// Both together.
+    /// Returns the combination of both.
     fn apply(one: T, other: T) -> T;
 }
 
-/// Combines elements of a type.
+/// Combines slices of a type, element by element.
 pub(crate) fn combine_slices<T: Pod, O: ReduceOp<T>>(acc: &mut [u8], with: &[u8]) {
     let acc = bytemuck::cast_slice_mut::<u8, T>(acc);
     let with = bytemuck::cast_slice::<u8, T>(with);
@@ -189,7 +190,7 @@ macro_rules! complex {
 }
 complex! { f32 f64 }
 
-/// C's `long double` on x86-64: 10 bytes of number in 16.
+/// C's `long double` on x86-64: a number of 10 bytes in 16.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Zeroable, Pod)]
 #[repr(C, align(16))]
 pub(crate) struct LongDouble(pub(crate) [u8; 16]);
@@ -198,7 +199,8 @@ macro_rules! extended {
     ($op:ident, $instruction:literal) => {
         impl ReduceOp<LongDouble> for $op {
             fn apply(mut one: LongDouble, other: LongDouble) -> LongDouble {
-                // SAFETY: reads and writes 10 of the 16 bytes of each, and leaves the stack of the x87 as it was.
+                // SAFETY: `one` and `other` are valid for 16 bytes, of which the instructions read and write 10. They
+                // pop as many values as they push on the x87 stack.
                 unsafe {
                     std::arch::asm!(
                         "fld tbyte ptr [{one}]",
@@ -220,10 +222,11 @@ macro_rules! extended {
 extended!(Sum, "faddp");
 extended!(Prod, "fmulp");
 
-/// Whether one number is less than another.
+/// Returns whether `one` is less than `other`.
 fn is_less(one: &LongDouble, other: &LongDouble) -> bool {
     let less: u8;
-    // SAFETY: reads 10 of the 16 bytes of each, and leaves the stack of the x87 as it was.
+    // SAFETY: `one` and `other` are valid for 16 bytes, of which the instructions read 10. They pop as many values as
+    // they push on the x87 stack.
     unsafe {
         std::arch::asm!(
             "fld tbyte ptr [{one}]",
@@ -258,7 +261,7 @@ impl ReduceOp<LongDouble> for Max {
 mod tests {
     use super::*;
 
-    /// 2^exponent, as the x87 has it.
+    /// Returns 2^exponent in the x87 format.
     fn power(exponent: i16, negative: bool) -> LongDouble {
         let mut bytes = [0; 16];
         bytes[7] = 0x80;
@@ -282,7 +285,7 @@ mod tests {
             (<Min as ReduceOp<_>>::apply(four, less), <Max as ReduceOp<_>>::apply(less, two)),
             (less, two)
         );
-        // What a double would lose stays.
+        // A `double` would round the sum.
         let sum = <Sum as ReduceOp<_>>::apply(power(60, false), power(0, false));
         assert_ne!(sum, power(60, false));
     }

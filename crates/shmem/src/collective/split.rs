@@ -1,4 +1,4 @@
-//! Making teams out of teams. All PEs of the parent take part, and agree upon a slot that all have free.
+//! Creates teams from teams. All PEs of the parent take part, and agree on a slot that is free in all of them.
 
 use crate::error::Result;
 use crate::team::Team;
@@ -6,18 +6,19 @@ use crate::team::Team;
 use super::TeamMember;
 use super::group::CollectiveGroup;
 
-/// PEs of a parent, by index.
+/// A selection of PEs of a parent team, by index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TeamPart {
     pub(crate) start: i64,
     pub(crate) stride: i64,
     pub(crate) size: i64,
-    /// Contexts that the new team is said to have.
+    /// The announced number of contexts of the new team.
     pub(crate) contexts: u32,
 }
 
 impl TeamMember {
-    /// The team of some PEs of a parent: its handle, or 0 if this PE is not in it. `None` if there cannot be such a team, or none has room.
+    /// Creates the team of some PEs of a parent. Returns its handle, or 0 if this PE is not in it; `None` if the
+    /// selection is invalid or no slot is free.
     pub(crate) fn split_strided(&self, parent: usize, part: TeamPart) -> Result<Option<usize>> {
         let parent = self.teams.find_team(parent)?;
         let me = self.index(&parent)? as i64;
@@ -32,7 +33,8 @@ impl TeamMember {
         Ok(Some(self.join_team(&parent, me, part, slot, turn)))
     }
 
-    /// A slot that all PEs of a parent have free, and the turn that a new team in it begins with. `None` if there is none.
+    /// Returns a slot that is free in all PEs of a parent, and the first turn of a new team in it; `None` if there is
+    /// none.
     fn free_slot(&self, parent: &Team) -> Result<Option<(usize, u64)>> {
         let group = CollectiveGroup::Team(*parent);
         let mut free = u64::MAX;
@@ -42,13 +44,13 @@ impl TeamMember {
             return Ok(None);
         }
         let slot = free.trailing_zeros() as usize;
-        // Flags of an earlier team stay below.
+        // The turn continues that of earlier teams in the slot, so that their flags are below.
         self.exchange_numbers(&group, self.teams.current_turn(slot), |_, one| turn = turn.max(one))?;
         Ok(Some((slot, turn + 1)))
     }
 
-    /// Makes a team of that part, of which PEs the parent's index `me` may be one: its handle, or 0.
-    /// The team takes `slot` and begins with `turn`.
+    /// Installs the team of a selection in `slot`, with `turn` as its first turn, if the parent's index `me` belongs
+    /// to it. Returns its handle, or 0.
     fn join_team(&self, parent: &Team, me: i64, part: TeamPart, slot: usize, turn: u64) -> usize {
         let stride = if part.size == 1 { 1 } else { part.stride };
         let index = (me - part.start) / stride;
@@ -61,7 +63,7 @@ impl TeamMember {
         self.teams.install_team(team, turn, part.contexts)
     }
 
-    /// This PE's team of parts that have no PE in common, and so one slot. `None` if there is none free.
+    /// Creates disjoint teams of a parent, which share one slot. Returns this PE's team; `None` if no slot is free.
     fn split_apart(&self, parent: &Team, parts: impl Iterator<Item = TeamPart>) -> Result<Option<usize>> {
         let me = self.index(parent)? as i64;
         let Some((slot, turn)) = self.free_slot(parent)? else { return Ok(None) };
@@ -72,8 +74,9 @@ impl TeamMember {
         Ok(Some(mine))
     }
 
-    /// Rows and columns of a parent, whose PEs stand in rows of `width`: this PE's handles of both. `None` if there is no room for both.
-    /// A row's team is said to have `row_contexts` contexts, a column's `column_contexts`.
+    /// Creates teams for the rows and columns of a parent with rows of `width` PEs. Returns this PE's handles of
+    /// both; `None` if there are not two free slots. `row_contexts` and `column_contexts` are the announced numbers
+    /// of contexts.
     pub(crate) fn split_2d(
         &self,
         parent: usize,

@@ -1,5 +1,5 @@
-//! What `oshcc`, `oshcxx` and `oshrun` have together: where they find the library, its header and the launcher. They are small programs of their
-//! own, because builds of OpenSHMEM programs look for these names.
+//! The common part of `oshcc`, `oshcxx` and `oshrun`: it finds the library, its header and the launcher. They are
+//! separate programs because builds of OpenSHMEM programs expect these names.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -8,30 +8,31 @@ use std::process::{Command, ExitCode};
 
 mod words;
 
-/// As it is installed, and as cargo builds it.
+/// The library's names and folders: as installed, and as built by cargo.
 const LIBRARIES: [(&str, &str); 2] = [("trunkline-shmem", "../lib"), ("trunkline_shmem", ".")];
 
-/// Where things are.
+/// The paths of an installation.
 #[derive(Debug)]
 pub(crate) struct InstallPaths {
     /// The folder of the library.
     pub(crate) lib: PathBuf,
-    /// Its name for a linker.
+    /// The linker's name of the library.
     pub(crate) name: &'static str,
     /// The folder of `shmem.h`.
     pub(crate) include: PathBuf,
 }
 
-/// The folder that this program is in.
+/// Returns the folder of this program.
 fn program_folder() -> PathBuf {
     let own = std::env::current_exe().and_then(|path| path.canonicalize()).unwrap_or_default();
     own.parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
-/// Looks beside this program: an installation has `../lib` and `../include`, a build folder has both in other places.
+/// Finds the files beside this program. An installation has `../lib` and `../include`; a build folder has both
+/// elsewhere.
 ///
 /// # Errors
-/// What is missing, for people.
+/// A message that names the missing file.
 pub(crate) fn find_installation() -> Result<InstallPaths, String> {
     let here = program_folder();
     let places =
@@ -63,7 +64,7 @@ shmem.h and Trunkline's library.
 
 The compiler is that of the environment variable";
 
-/// Calls a compiler.
+/// Runs a compiler with the options for OpenSHMEM.
 pub(crate) fn compile(name: &str, variable: &str, default: &str) -> ExitCode {
     let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let found = match find_installation() {
@@ -121,7 +122,7 @@ oshrun starts the PEs of an OpenSHMEM program: it is `trunkline run`, whose --he
   oshrun -n 4 ./program            four PEs here; -np is the same
   oshrun --hosts a,b ./program     one PE on each of two hosts";
 
-/// Becomes the launcher.
+/// Replaces this process by the launcher.
 pub(crate) fn launch() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     if arguments.is_empty() || arguments[0] == "--help" {

@@ -1,13 +1,13 @@
-//! What the words of a command line mean to a compiler and to the launcher, without calling either. Called by `oshcc`, `oshcxx` and `oshrun`; reads no
-//! environment.
+//! The command line of the compilers and of the launcher. Called by `oshcc`, `oshcxx` and `oshrun`; reads no
+//! environment, and runs no program.
 
 use std::ffi::{OsStr, OsString};
 
-/// Options of `trunkline run` that take the next word. A test compares them with its help.
+/// Options of `trunkline run` that take a value. A test compares them with its help.
 pub(crate) const TAKE_A_VALUE: [&str; 7] =
     ["-n", "--ranks", "--hosts", "--rsh", "--remote-trunkline", "--address", "--env"];
 
-/// The arguments of `oshrun` as `trunkline run` takes them: before the program's name, `-np` is `-n`.
+/// Translates the arguments of `oshrun` to those of `trunkline run`: before the program's name, `-np` is `-n`.
 pub(crate) fn of_launcher(arguments: Vec<OsString>) -> Vec<OsString> {
     let mut options = true;
     let mut is_value = false;
@@ -23,10 +23,10 @@ pub(crate) fn of_launcher(arguments: Vec<OsString>) -> Vec<OsString> {
     arguments.into_iter().map(translated).collect()
 }
 
-/// Options of GCC and Clang that end before anything is linked.
+/// Options of GCC and Clang that stop before linking.
 const LINK_NOTHING: [&str; 7] = ["-c", "-S", "-E", "-M", "-MM", "-fsyntax-only", "--version"];
 
-/// Options of theirs that take the next word, which is then no file to compile.
+/// Options of GCC and Clang that take a value, which is no input file.
 const OF_COMPILERS: [&str; 23] = [
     "-o",
     "-x",
@@ -53,7 +53,8 @@ const OF_COMPILERS: [&str; 23] = [
     "--param",
 ];
 
-/// Whether a compiler that is called so links: it is not told to end before, and there is something to link. `-v` alone prints its version.
+/// Returns whether a compiler with these arguments links: no option stops it before, and it has an input. `-v` alone
+/// prints its version.
 pub(crate) fn links(arguments: &[OsString]) -> bool {
     let mut is_value = false;
     let mut is_input = |argument: &OsString| {
