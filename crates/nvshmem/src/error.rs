@@ -1,4 +1,5 @@
-//! Why a call of NVSHMEM's failed. Each becomes one line and one of NVSHMEM's numbers (`abi::status`).
+//! The errors of NVSHMEM's calls. Each is printed as one line, and returned as one of NVSHMEM's codes
+//! (`abi::status`).
 
 use trunkline_engine::rma::RmaError;
 use trunkline_mem::gpu::{DmaBufError, GpuCopyError, LookError};
@@ -7,34 +8,34 @@ use trunkline_proto::wire::memory_handle::MemoryHandleError;
 use trunkline_proto::wire::rma::word::WordError;
 use trunkline_runtime::{ChooseError, MembershipError};
 
-/// A call failed.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
-    /// The caller passed something that cannot be right.
+    /// The caller passed an invalid argument.
     #[error("{0}")]
     Argument(&'static str),
-    /// Something that this transport does not do.
+    /// The transport does not support the operation.
     #[error("{0}")]
     Unsupported(&'static str),
-    /// The host speaks another version.
+    /// The host uses an unsupported version of the interface.
     #[error(
         "NVSHMEM asks for version {0} of its transport interface, and this library knows 4.0.0 (NVSHMEM 3.5) and 6.0.0 (3.7)"
     )]
     Version(i32),
-    /// A variable of the environment.
+    /// A variable of the environment has an invalid value.
     #[error("{name}={value}: expected {expected}")]
     Variable {
-        /// Its name.
+        /// The name of the variable.
         name: &'static str,
-        /// What it is set to.
+        /// The value of the variable.
         value: String,
-        /// What it may be.
+        /// The values that it accepts.
         expected: &'static str,
     },
-    /// A call came before those that have to come before it.
+    /// A call was made before the endpoints were connected.
     #[error("connect_endpoints was not called, or failed")]
     NotConnected,
-    /// A second time.
+    /// The endpoints are connected already.
     #[error("the endpoints are connected already")]
     Connected,
     /// The system has no memory for the stages of its copies.
@@ -43,90 +44,90 @@ pub(crate) enum CallError {
     /// NVSHMEM's bootstrap failed.
     #[error("{call} of NVSHMEM's bootstrap failed with {status}")]
     Bootstrap {
-        /// Which function.
+        /// The function of the bootstrap.
         call: &'static str,
-        /// What it returned.
+        /// The status that it returned.
         status: i32,
     },
-    /// What a PE gave is none of ours.
+    /// The card of a PE is invalid.
     #[error("PE {pe} runs another transport or another version of this one")]
     Stranger {
-        /// Which.
+        /// The PE.
         pe: usize,
-        /// Why.
+        /// The invalid field.
         source: DialError,
     },
-    /// A handle of memory cannot be read.
+    /// A memory handle is invalid.
     #[error("the memory handle of PE {pe}: {source}")]
     Handle {
-        /// Whose.
+        /// The PE that created it.
         pe: u32,
-        /// Why.
+        /// The invalid field.
         source: MemoryHandleError,
     },
-    /// Bytes are not where their handle says.
+    /// The bytes are not inside the memory of their handle.
     #[error(
         "{len} bytes at {addr:#x} are not in the memory of their handle, which has {size} bytes at {base:#x}"
     )]
     Outside {
-        /// Their address.
+        /// The address of the first byte.
         addr: u64,
-        /// How many.
+        /// The number of bytes.
         len: u64,
-        /// Where the memory begins.
+        /// The address of the first byte of the memory.
         base: u64,
-        /// Its bytes.
+        /// The length of the memory in bytes.
         size: u64,
     },
-    /// No such atomic.
+    /// The kind of atomic is unknown, or not defined for its type.
     #[error("an atomic of kind {kind} on {bytes} bytes{}: there is none", if *float { " of a floating-point number" } else { "" })]
     Atomic {
-        /// NVSHMEM's number for it.
+        /// NVSHMEM's number of the atomic.
         kind: i32,
-        /// Of the word.
+        /// The length of the word in bytes.
         bytes: i32,
-        /// A floating-point number.
+        /// Whether it is a floating-point number.
         float: bool,
     },
-    /// A word cannot be.
+    /// The place of a word is invalid.
     #[error(transparent)]
     Word(#[from] WordError),
-    /// Memory of a GPU cannot be looked at.
+    /// The driver cannot identify memory of a GPU.
     #[error("memory of a GPU cannot be registered: {0}")]
     Look(#[from] LookError),
-    /// Or not be exported.
+    /// The driver cannot export memory of a GPU.
     #[error("memory of a GPU cannot be registered: {0}")]
     Export(#[from] DmaBufError),
-    /// Or its words not be copied.
+    /// The driver cannot copy words of a GPU's memory.
     #[error("memory of a GPU cannot be registered: {0}")]
     Copy(#[from] GpuCopyError),
-    /// All numbers of registrations are in use.
+    /// All heap numbers are in use by registrations.
     #[error(
         "{0} ranges of memory are registered, and there is room for no more: release one, or have the heap grow by larger pieces \
          (NVSHMEM_CUMEM_GRANULARITY)"
     )]
     Full(usize),
-    /// Nothing reaches memory of GPUs.
+    /// Neither a NIC nor the CPU can access memory of the GPU.
     #[error(
         "memory of a GPU cannot be registered: {nic}, and the CPU has no mapping of it ({mapping}). Load GDRCopy's driver and library, use a NIC \
          that reaches GPUs, or have the heap in memory of the host (NVSHMEM_HEAP_KIND=SYSMEM)"
     )]
     NoWay {
-        /// Why not by the NIC.
+        /// Why the NICs cannot.
         nic: &'static str,
-        /// Why not by the CPU.
+        /// Why the CPU cannot.
         mapping: String,
     },
-    /// What the environment names cannot be run over.
+    /// The fabric that the environment names cannot be used.
     #[error(transparent)]
     Choose(#[from] ChooseError),
-    /// The engine does not start.
+    /// The engine cannot start.
     #[error(transparent)]
     Job(#[from] MembershipError),
-    /// The engine says no.
+    /// The engine rejects the call. Its own error is the text.
     #[error(transparent)]
     Rma(#[from] RmaError),
 }
 
-/// What most calls come to.
+/// The result of most calls.
 pub(crate) type Result<T> = std::result::Result<T, CallError>;

@@ -1,4 +1,5 @@
-//! Values that atomics have fetched, on their way to the kernels that wait for them: each goes to a place in the memory of this PE, and its flag after it.
+//! Values that atomics have fetched, on their way to the kernels that wait for them. Each value is written to a place
+//! in this PE's memory, then its flag. Called by `role_context`; it posts no operations.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,30 +13,30 @@ use trunkline_runtime::{ContextCalls, FetchSink};
 use crate::error::Result;
 use crate::memory::RegisteredPlace;
 
-/// One that is under way.
+/// An outstanding fetch.
 #[derive(Clone, Debug)]
 pub(crate) struct AwaitedFetch {
-    /// Of which PE.
+    /// The target PE.
     pub(crate) pe: u32,
     pub(crate) fetch: FetchHandle,
-    /// Where the value goes, and behind it the flag.
+    /// The place of the value; the flag follows it.
     pub(crate) to: RegisteredPlace,
     pub(crate) flag: u64,
 }
 
-/// Values that are looked for in one go.
+/// The largest number of values that one call polls.
 const LOOKS: usize = 16;
 
-/// Those of one lane.
+/// The outstanding fetches of one role.
 #[derive(Debug, Default)]
 pub(crate) struct FetchQueue {
     all: Mutex<VecDeque<AwaitedFetch>>,
-    /// How many; so that nobody takes the lock for none.
+    /// The number of outstanding fetches, so that no thread takes the lock for an empty queue.
     count: AtomicUsize,
 }
 
 impl FetchQueue {
-    /// Makes room for one more, which another thread may take.
+    /// Reserves room for one more fetch, which another thread may use up.
     ///
     /// # Errors
     /// [`CallError::Memory`].
@@ -43,10 +44,10 @@ impl FetchQueue {
         reserve_one(&mut self.all.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// One more.
+    /// Appends a fetch.
     ///
     /// # Errors
-    /// [`CallError::Memory`]: another thread has taken the room.
+    /// [`CallError::Memory`]: another thread has used up the room.
     pub(crate) fn push(&self, awaited: AwaitedFetch) -> Result<()> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         reserve_one(&mut all)?;
@@ -55,10 +56,11 @@ impl FetchQueue {
         Ok(())
     }
 
-    /// Brings what is known to where it goes, of a bounded number that have waited longest for a look. Whether there was any.
+    /// Writes values that have arrived to their places, for a bounded number of fetches, the least recently polled
+    /// first. Returns whether any had arrived.
     ///
     /// # Errors
-    /// A word was not there, or a PE is lost: told once for each.
+    /// The PE has no such word, or is lost. Returned once per fetch.
     pub(crate) fn deliver_values(
         &self,
         calls: &ContextCalls<'_, Self>,
@@ -82,7 +84,8 @@ impl FetchQueue {
         Ok(moved)
     }
 
-    /// Brings all that is known of one PE's to where it goes. Whether nothing of it is under way any more.
+    /// Writes all values of a PE that have arrived to their places. Returns whether no fetch of that PE is
+    /// outstanding.
     ///
     /// # Errors
     /// As [`FetchQueue::deliver_values`].
@@ -113,7 +116,7 @@ impl FetchQueue {
         Ok(none)
     }
 
-    /// None is under way.
+    /// Returns whether no fetch is outstanding.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
@@ -133,14 +136,15 @@ fn reserve_one(all: &mut VecDeque<AwaitedFetch>) -> Result<()> {
 }
 
 impl AwaitedFetch {
-    /// Writes the value and its flag to where they go.
+    /// Writes the value and its flag to their places.
     fn write_value(&self, value: u64) -> std::result::Result<(), RmaError> {
         let placed = write_value_and_flag(&self.to, value, self.flag);
         placed.ok_or(RmaError::Argument("the place of a fetched value cannot be written"))
     }
 }
 
-/// Writes a value and then the flag behind it, which a kernel waits for: each is visible before later writes. `None` if there is no such place.
+/// Writes a value and then its flag, for which a kernel waits; each is visible before later writes. Returns `None` if
+/// the memory has no such place.
 fn write_value_and_flag(to: &RegisteredPlace, value: u64, flag: u64) -> Option<()> {
     let words = [(0, value), (8, flag)];
     if let Some(stored) = to.store_copied(&words) {
@@ -167,10 +171,10 @@ mod tests {
     use super::held::HeldStores;
     use super::*;
 
-    /// Bytes of the memory that the value goes to.
+    /// Bytes of the memory for the values.
     const LEN: usize = 64;
 
-    /// Words that are copied, and how many at a time.
+    /// Records the words of each copy.
     #[derive(Debug, Default)]
     struct CopiedWords {
         waits: Mutex<Vec<Vec<(u64, u64)>>>,
@@ -207,7 +211,7 @@ mod tests {
         let watch =
             |image: &[u8]| assert!(image[24] == 0 || image[16] == 77, "the flag is there before the value");
         let held = Arc::new(HeldStores::new(LEN, 1, watch));
-        // SAFETY: no NIC is given it.
+        // SAFETY: the range is given to no NIC, so its address is never accessed.
         let mapped = unsafe { MappedMemory::new(1 << 40, LEN, Arc::clone(&held) as Arc<_>) };
         assert_eq!(write_value_and_flag(&RegisteredPlace::in_mapping(mapped, 16), 77, 1), Some(()));
         assert_eq!(held.held_back(), 0, "a kernel waits for a flag that is held back");

@@ -1,5 +1,6 @@
-//! Memory of this PE that NVSHMEM registers, of the host or of a GPU, and how each is reached: by NICs, and by the CPU where it executes atomics and signals and
-//! writes what was fetched. Called by `abi`; registers with the engine.
+//! Memory of this PE that NVSHMEM registers, of the host or of a GPU, and the ways to access it. NICs access it for
+//! puts and gets; the CPU executes atomics and signals on it, and stores fetched values. Called by `abi`; registers
+//! memory with the engine.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,28 +23,28 @@ use crate::plugin::StderrLog;
 
 /// Bytes of a lane's stage.
 const STAGE: u64 = 64 << 10;
-/// The number of the memory that the stages are in.
+/// The number of the heap that contains the stages.
 const STAGES: u8 = 0;
 
-/// By what memory of a GPU may be reached.
+/// The ways in which memory of a GPU can be accessed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct GpuReach {
-    /// All NICs in use reach it.
+    /// Whether all NICs in use reach it.
     pub(crate) nic: bool,
-    /// And one takes dma-bufs.
+    /// Whether one of these NICs accepts dma-bufs.
     pub(crate) dmabuf: bool,
-    /// A mapping by GDRCopy may be made.
+    /// Whether mappings by GDRCopy are permitted.
     pub(crate) gdrcopy: bool,
 }
 
-/// How the CPU comes by words of it.
+/// The CPU's access to words of registered memory.
 #[derive(Clone, Debug)]
 enum WordView {
-    /// It touches them: memory of the host.
+    /// Loads and stores: memory of the host.
     Touched(MemoryRange),
-    /// It has them mapped write-combined.
+    /// A write-combined mapping.
     Mapped(MappedMemory),
-    /// Somebody copies them.
+    /// Copies by the driver.
     Copied(Arc<dyn WordAccess>),
 }
 
@@ -55,8 +56,8 @@ pub(crate) struct RegisteredPlace {
 }
 
 impl RegisteredPlace {
-    /// Writes a word at so many bytes from there. It may be seen before words that were written since the last [`RegisteredPlace::publish_words`]. Whether there is
-    /// such a word.
+    /// Writes a word at an offset from the place. Other threads may see it before words that were written since the
+    /// last [`RegisteredPlace::publish_words`]. Returns whether the memory has such a word.
     pub(crate) fn store_word(&self, at: u64, width: WordWidth, value: u64) -> bool {
         let offset = self.offset + at;
         match (&self.view, width) {
@@ -71,59 +72,59 @@ impl RegisteredPlace {
         }
     }
 
-    /// Writes words at so many bytes from there that a thread copies, each visible before the next: one wait is for all. `None`: no thread copies them, and nothing
-    /// was written.
+    /// Writes words at offsets from the place by copies, each visible before the next, and waits once for all of
+    /// them. Returns `None`, without writing, if this memory is not accessed by copies.
     pub(crate) fn store_copied(&self, words: &[(u64, u64)]) -> Option<bool> {
         let WordView::Copied(cells) = &self.view else { return None };
         let words: Vec<(u64, u64)> = words.iter().map(|(at, value)| (self.offset + at, *value)).collect();
         Some(cells.store_all(&words))
     }
 
-    /// Makes all written words visible, before any that is written later.
+    /// Makes all written words visible before later ones.
     pub(crate) fn publish_words(&self) {
         match &self.view {
             WordView::Mapped(mapped) => mapped.fence(),
-            // Stores to memory of the host keep their order, and a copy is waited for.
+            // Stores to host memory keep their order, and copies were waited for.
             WordView::Touched(_) | WordView::Copied(_) => {}
         }
     }
 
-    /// A place in memory whose words a thread copies.
+    /// Returns a place in memory that is accessed by copies.
     #[cfg(test)]
     pub(crate) fn in_cells(cells: Arc<dyn WordAccess>, offset: u64) -> Self {
         Self { view: WordView::Copied(cells), offset }
     }
 
-    /// A place in memory that is mapped write-combined.
+    /// Returns a place in memory with a write-combined mapping.
     #[cfg(test)]
     pub(crate) fn in_mapping(mapped: MappedMemory, offset: u64) -> Self {
         Self { view: WordView::Mapped(mapped), offset }
     }
 }
 
-/// All of it.
+/// The registered memory of this PE.
 pub(crate) struct MemoryTable {
     gpus: VendorDrivers,
     ways: GpuReach,
-    /// GDRCopy, or why not.
+    /// GDRCopy, or the reason why it is not used.
     gdr: std::result::Result<Arc<GdrCopy>, String>,
-    /// By number.
+    /// The registrations, by heap number.
     known: Box<[MemoryEntry]>,
-    /// How many there were so far.
+    /// The number of registrations so far.
     uses: AtomicU32,
     stages: MemoryRange,
-    /// A NIC that is software works on a mapping.
+    /// Whether a software NIC accesses a mapping.
     works_on_mappings: AtomicBool,
     log: StderrLog,
-    /// The user was warned that the driver copies words, and that copies of the user's may be late.
+    /// Whether the user was warned that the driver copies words, and that the user's copies may be late.
     warned_of_copies: AtomicBool,
     warned_of_late_copies: AtomicBool,
 }
 
-/// A number, and what is registered under it.
+/// A heap number and its registration.
 #[derive(Default)]
 pub(crate) struct MemoryEntry {
-    /// Which use of the number; 0 for none.
+    /// The use count of the number; 0 if it has no registration.
     generation: AtomicU32,
     view: RwLock<Option<WordView>>,
 }
@@ -140,7 +141,7 @@ impl MemoryEntry {
 }
 
 impl MemoryTable {
-    /// None but the stages of two lanes.
+    /// Registers the stages of two roles.
     ///
     /// # Errors
     /// The engine cannot register them.
@@ -175,16 +176,16 @@ impl MemoryTable {
         })
     }
 
-    /// The stage of a lane.
+    /// Returns the stage of a role.
     pub(crate) fn context_stage(&self, lane: u64) -> StageLayout {
         let range = HeapRange { heap: STAGES, offset: lane * STAGE, len: STAGE };
         StageLayout { memory: self.stages.clone(), range, put_piece: STAGE / 2, get_piece: STAGE }
     }
 
-    /// Whether an address is of a GPU's own memory.
+    /// Returns whether an address belongs to a GPU's own memory.
     ///
     /// # Errors
-    /// The driver cannot tell.
+    /// The driver cannot identify the address.
     pub(crate) fn is_of_gpu(&self, addr: usize) -> Result<bool> {
         if self.gpus.open_drivers().is_empty() {
             return Ok(false);
@@ -192,10 +193,10 @@ impl MemoryTable {
         Ok(matches!(self.gpus.query_pointer(addr)?.1.kind, PointerKind::Device { .. }))
     }
 
-    /// Registers `len` bytes that NVSHMEM calls `base`, and that are at `addr`; `name` makes a range of them.
+    /// Registers `len` bytes at `addr`, which NVSHMEM addresses as `base`. `name` converts them to a range of memory.
     ///
     /// # Errors
-    /// Nothing reaches them, or there are too many.
+    /// Neither a NIC nor the CPU can access them, or all heap numbers are in use.
     pub(crate) fn register(
         &self,
         network: &OneSided,
@@ -226,7 +227,7 @@ impl MemoryTable {
             RmaError::Exhausted { limit, .. } => CallError::Full(limit - 1),
             other => other.into(),
         })?;
-        // Wraps after four thousand million registrations of one process.
+        // Wraps after 2^32 registrations of one process.
         let generation = self.uses.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         let told = network.heap_descriptors(number)?;
         self.known[usize::from(number)].set_view(generation, Some(view));
@@ -234,7 +235,7 @@ impl MemoryTable {
         Ok(MemoryHandle { memory, rails: told.into_iter().map(|heap| heap.region).collect() })
     }
 
-    /// How memory of a GPU becomes a heap, and how the CPU comes by its words.
+    /// Returns memory of a GPU as a heap of the engine, with the CPU's access to its words.
     fn of_device(
         &self,
         addr: usize,
@@ -243,7 +244,7 @@ impl MemoryTable {
         device: u32,
         memory: MemoryRange,
     ) -> Result<(HeapMemory, WordView)> {
-        // Else a NIC may send what a copy of the user's has not written yet.
+        // Without synchronous copies, a NIC may send bytes that a copy of the user has not written yet.
         if !gpu.sync_copies(addr)? {
             self.warn_once(&self.warned_of_late_copies, || LATE_COPIES.to_owned());
         }
@@ -252,7 +253,7 @@ impl MemoryTable {
             Err(why) => Err(why.clone()),
         };
         if !self.ways.nic {
-            // The NIC is software: it copies from and to the mapping.
+            // The NIC is software, and copies from and to the mapping.
             let nic = "no NIC in use reaches it";
             let mapped = mapped.map_err(|mapping| CallError::NoWay { nic, mapping })?;
             self.works_on_mappings.store(true, Ordering::Relaxed);
@@ -274,8 +275,8 @@ impl MemoryTable {
         Ok((HeapMemory { memory, exported, cells: Some(cells) }, view))
     }
 
-    /// Makes words that a software NIC wrote to mappings in calls of this thread visible to the GPU: providers of libfabric know nothing of
-    /// fences.
+    /// Makes words visible to the GPU that a software NIC wrote to mappings in calls of this thread. Providers of
+    /// libfabric issue no fences for write-combined memory.
     #[inline]
     pub(crate) fn publish_gets(&self) {
         if self.works_on_mappings.load(Ordering::Relaxed) {
@@ -283,24 +284,24 @@ impl MemoryTable {
         }
     }
 
-    /// Logs a warning, of each kind one per process.
+    /// Logs a warning, each kind once per process.
     fn warn_once(&self, was_warned: &AtomicBool, text: impl FnOnce() -> String) {
         if !was_warned.swap(true, Ordering::Relaxed) {
             self.log.log_line(LogLevel::Warn, &text());
         }
     }
 
-    /// Bytes of this PE that a handle of its own names.
+    /// Returns the registration that a handle of this PE names.
     ///
     /// # Errors
-    /// It is not registered any more.
+    /// The memory is not registered any more.
     #[inline]
     pub(crate) fn own_entry(&self, memory: &RegisteredMemory) -> Result<&MemoryEntry> {
         let entry = &self.known[usize::from(memory.heap)];
         if entry.is_generation(memory.generation) { Ok(entry) } else { Err(GONE) }
     }
 
-    /// A place in it.
+    /// Returns a place in registered memory.
     ///
     /// # Errors
     /// As [`MemoryTable::own_entry`].
@@ -312,7 +313,7 @@ impl MemoryTable {
     /// Ends a registration.
     ///
     /// # Errors
-    /// It has ended before.
+    /// The registration has ended already.
     pub(crate) fn release(&self, network: &OneSided, memory: &RegisteredMemory) -> Result<()> {
         let entry = self.own_entry(memory)?;
         network.remove_heap(memory.heap)?;
@@ -320,7 +321,7 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// Registrations that there are, without the stages.
+    /// Returns the number of registrations, without the stages.
     pub(crate) fn registration_count(&self) -> usize {
         self.known.iter().filter(|entry| entry.generation.load(Ordering::Relaxed) != 0).count()
     }
@@ -328,12 +329,12 @@ impl MemoryTable {
 
 const GONE: CallError = CallError::Argument("memory of this PE is not registered any more");
 
-/// The warning where copies of the user's may end late.
+/// The warning that the user's copies may be late.
 const LATE_COPIES: &str = "the driver refuses synchronous memory operations (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) for memory of the heap, as for all that \
      cuMemCreate made: a NIC may send what a cudaMemcpy or cudaMemset has not written yet. Wait for the stream before you send, or set the flag \
      CU_CTX_SYNC_MEMOPS of the context by cuCtxSetFlags (CUDA 12.1)";
 
-/// The warning where words of a GPU's memory are copied.
+/// Returns the warning that words of a GPU's memory are copied.
 fn slow_words(cause: &str) -> String {
     format!(
         "GDRCopy does not map the heap ({cause}), so atomics, signals and fetched values go by copies of CUDA's driver, ten microseconds or more \
@@ -342,7 +343,7 @@ fn slow_words(cause: &str) -> String {
     )
 }
 
-/// Memory as a dma-buf, unless its driver does not export it.
+/// Exports memory as a dma-buf; `None` if its driver does not support it.
 fn export_dmabuf(gpu: &VendorDriver, addr: usize, len: usize) -> Result<Option<(Arc<OwnedFd>, u64)>> {
     Ok(match gpu.export_dmabuf(addr, len, DmaBufMapping::Any)? {
         DmaBufExport::Given(given) => Some((Arc::new(given.fd), given.offset)),
@@ -350,7 +351,7 @@ fn export_dmabuf(gpu: &VendorDriver, addr: usize, len: usize) -> Result<Option<(
     })
 }
 
-/// Words that the driver copies: where there is no mapping.
+/// Words that the driver copies, for memory without a mapping.
 #[derive(Debug)]
 struct DriverCopiedWords {
     copies: GpuCopyStream,

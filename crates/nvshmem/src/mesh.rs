@@ -1,5 +1,5 @@
-//! All PEs, connected: the engine, a lane for the host and one for the proxy, the memory of this PE that is registered, and what is known of that
-//! of others. Every operation goes through here.
+//! The connections of all PEs: the engine, a context for the host and one for the proxy, the registered memory of
+//! this PE, and the known registrations of other PEs. All operations use it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,27 +16,27 @@ use crate::memory::{GpuReach, MemoryTable};
 use crate::plugin::StderrLog;
 use crate::role_context::RoleContext;
 
-/// The bytes of a handle.
+/// A memory handle as bytes.
 pub(crate) type HandleBytes = [u8; MEMORY_HANDLE_BYTES];
 
-/// For each number of a PE's memory, which use of it the engine knows; 0 for none.
+/// The generation that the engine knows for each heap number of a PE; 0 for none.
 type GenerationTable = Box<[AtomicU32; RMA_HEAPS_MAX]>;
 
-/// The mesh.
+/// The mesh of all PEs.
 pub(crate) struct PeMesh {
     pub(crate) network: OneSided,
     pub(crate) host: RoleContext,
     pub(crate) proxy: RoleContext,
     pub(crate) memories: MemoryTable,
-    /// By PE.
+    /// The known generations, by PE.
     known: Box<[OnceLock<GenerationTable>]>,
 }
 
 impl PeMesh {
-    /// Of a job that has met.
+    /// Returns the mesh of a job whose members have met.
     ///
     /// # Errors
-    /// The engine has no room for two lanes.
+    /// The engine has no room for two contexts.
     pub(crate) fn new(
         network: OneSided,
         size: usize,
@@ -51,13 +51,13 @@ impl PeMesh {
         Ok(Self { network, host, proxy, memories, known })
     }
 
-    /// Who calls, by NVSHMEM's number of a queue pair.
+    /// Returns the context of the caller's role, from NVSHMEM's number of a queue pair.
     #[inline]
     pub(crate) fn role_context(&self, queue_pair: i32) -> &RoleContext {
         if queue_pair == 0 { &self.host } else { &self.proxy }
     }
 
-    /// The number of a PE.
+    /// Checks the number of a PE.
     ///
     /// # Errors
     /// [`CallError::Argument`].
@@ -67,7 +67,7 @@ impl PeMesh {
         known.ok_or(CallError::Argument("there is no such PE"))
     }
 
-    /// Where bytes of a PE begin, by its handle of the memory that they are in.
+    /// Returns the address of remote bytes, from the memory handle of their PE.
     ///
     /// # Errors
     /// [`CallError::Handle`], [`CallError::Outside`].
@@ -95,7 +95,7 @@ impl PeMesh {
     }
 }
 
-/// Where bytes are in memory.
+/// Returns the offset of bytes in registered memory.
 #[inline]
 pub(crate) fn memory_offset(memory: &RegisteredMemory, addr: u64, len: u64) -> Result<u64> {
     let outside = || CallError::Outside { addr, len, base: memory.base, size: memory.len };

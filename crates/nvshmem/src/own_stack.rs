@@ -1,17 +1,17 @@
-//! Whether bytes are on the stack of the calling thread. Asked for values that NVSHMEM passes without a handle, on the proxy's hot path: what is on a
-//! live stack is memory of the host, so no driver need be asked, and nothing ever makes that wrong.
+//! Tests whether bytes are on the stack of the calling thread. Used on the proxy's hot path, for values that NVSHMEM
+//! passes without a handle: a live stack is always host memory, so the driver need not be queried.
 
 use std::ops::Range;
 
 thread_local! {
-    /// Where the stack of this thread is; empty where the system does not tell.
+    /// The address range of this thread's stack; empty if the system does not report it.
     static OWN_STACK: Range<usize> = find_own_stack().unwrap_or(0..0);
 }
 
-/// Returns whether `len` bytes at `addr` are in a frame of a caller's on this thread.
+/// Returns whether `len` bytes at `addr` are in a frame of a caller on this thread.
 #[inline(never)]
 pub(crate) fn is_own_stack(addr: usize, len: usize) -> bool {
-    // Below this frame there may be anything, as a stack grows only when it is used.
+    // Addresses below this frame may belong to other memory, because a stack grows only on use.
     let here = 0_u8;
     let frame = std::ptr::from_ref(&here).addr();
     let end = addr.checked_add(len);
@@ -20,17 +20,18 @@ pub(crate) fn is_own_stack(addr: usize, len: usize) -> bool {
 
 fn find_own_stack() -> Option<Range<usize>> {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
-    // SAFETY: it has no requirements.
+    // SAFETY: `pthread_self` has no preconditions.
     let thread = unsafe { libc::pthread_self() };
-    // SAFETY: of this thread, which lives; it fills in the attributes, or says that it has not.
+    // SAFETY: the thread is the calling one, so it is alive; `attributes` is writable, and initialized if the call
+    // returns 0.
     if unsafe { libc::pthread_getattr_np(thread, attributes.as_mut_ptr()) } != 0 {
         return None;
     }
     let mut first = std::ptr::null_mut();
     let mut len = 0;
-    // SAFETY: filled in above; two places of ours take the answer.
+    // SAFETY: the call above initialized `attributes`; `first` and `len` are writable.
     let status = unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut first, &raw mut len) };
-    // SAFETY: filled in above, and not used any more.
+    // SAFETY: the attributes were initialized above, and are not used afterwards.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
     (status == 0).then(|| first.addr()..first.addr() + len)
 }

@@ -1,4 +1,5 @@
-//! The transport from `nvshmemt_init` to `finalize`: which NICs there are, and once the endpoints are connected the mesh of all PEs. Called by `abi`.
+//! The transport from `nvshmemt_init` to `finalize`: the available NICs, and the mesh of all PEs once the endpoints
+//! are connected. Called by `abi`.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -18,23 +19,23 @@ use crate::memory::GpuReach;
 use crate::mesh::PeMesh;
 use crate::settings::TransportSettings;
 
-/// Prints a line, all of it at once: several processes may write to the same terminal.
+/// Prints a line in one write, because several processes may share the terminal.
 pub(crate) fn print_line(text: &str) {
-    // What cannot be said is not said.
+    // There is no other channel to report a failed write to standard error.
     let _ = std::io::stderr().write_all(format!("trunkline: {text}\n").as_bytes());
 }
 
-/// The first number for a queue pair of a kernel's: those before it are the host's and the proxy's own.
+/// The first number of a queue pair for kernels. Smaller numbers are those of the host and the proxy.
 const FIRST_QUEUE_PAIR: i32 = 2;
 
-/// Where lines go.
+/// The log, which writes to standard error.
 #[derive(Clone, Debug)]
 pub(crate) struct StderrLog {
     debug: bool,
 }
 
 impl StderrLog {
-    /// A line, if it is wanted.
+    /// Writes a line, if its level is enabled.
     pub(crate) fn log_line(&self, level: LogLevel, text: &str) {
         if self.debug || level == LogLevel::Warn {
             print_line(text);
@@ -42,12 +43,12 @@ impl StderrLog {
     }
 }
 
-/// NVSHMEM's bootstrap.
+/// NVSHMEM's bootstrap, which exchanges data between processes.
 pub(crate) trait BootstrapOps {
-    /// The number of this process, and of how many.
+    /// Returns the number of this process, and the number of processes.
     fn rank_and_size(&self) -> (usize, usize);
 
-    /// What each gave, by number. All call it.
+    /// Gathers the bytes of every process, by number. All processes call it.
     fn gather_all<const N: usize>(&self, mine: &[u8; N]) -> Result<Vec<[u8; N]>>;
 }
 
@@ -56,21 +57,21 @@ pub(crate) struct TransportPlugin {
     settings: TransportSettings,
     params: EngineParams,
     pub(crate) log: StderrLog,
-    /// The NICs, by NVSHMEM's number for them.
+    /// The NICs, by NVSHMEM's number of the device.
     pub(crate) nics: Vec<NicPort>,
-    /// For the banner.
+    /// The description of this interface for the banner.
     front_end: FrontEnd,
-    /// Until the endpoints are connected.
+    /// The unopened fabric, until the endpoints are connected.
     closed: Mutex<Option<(HardwareFabric, VendorDrivers)>>,
     mesh: OnceLock<PeMesh>,
     queue_pairs: AtomicI32,
 }
 
 impl TransportPlugin {
-    /// Finds out what there is; opens no NIC.
+    /// Reads the settings and lists the NICs. Opens no NIC.
     ///
     /// # Errors
-    /// A variable is wrong, or the network that it names is not there.
+    /// A variable is invalid, or the network that it names is not available.
     pub(crate) fn new() -> Result<Self> {
         let settings = TransportSettings::from_variables(|name| std::env::var(name).ok())?;
         let log = StderrLog { debug: settings.debug };
@@ -95,12 +96,12 @@ impl TransportPlugin {
         })
     }
 
-    /// Whether NVSHMEM is to say which operations follow each other at once.
+    /// Returns whether NVSHMEM may pass batch hints.
     pub(crate) fn takes_batch_hints(&self) -> bool {
         self.settings.batches
     }
 
-    /// All PEs, once they are connected.
+    /// Returns the mesh of all PEs.
     ///
     /// # Errors
     /// [`CallError::NotConnected`].
@@ -109,7 +110,7 @@ impl TransportPlugin {
         self.mesh.get().ok_or(CallError::NotConnected)
     }
 
-    /// Which of the devices that NVSHMEM chose are used: no more than a PE may have.
+    /// Returns the NICs to use among the devices that NVSHMEM chose, at most as many as a PE may use.
     fn chosen_nics(&self, devices: &[i32]) -> Result<CommNics> {
         let none = CallError::Argument("a device was chosen that there is not");
         let numbers = devices.iter().map(|&device| usize::try_from(device).ok());
@@ -118,7 +119,7 @@ impl TransportPlugin {
         for number in numbers {
             let number =
                 number.filter(known).ok_or(CallError::Argument("a device was chosen that there is not"))?;
-            // NVSHMEM's balance may choose one twice.
+            // NVSHMEM's load balancing may choose a device twice.
             if !chosen.contains(&number) {
                 chosen.push(number);
             }
@@ -127,10 +128,10 @@ impl TransportPlugin {
         CommNics::new(&chosen).ok_or(none)
     }
 
-    /// Opens the NICs and meets the other PEs. All of them call it.
+    /// Opens the NICs and connects to the other PEs. All PEs call it.
     ///
     /// # Errors
-    /// [`CallError::Connected`], and what the fabric, the bootstrap or a PE says.
+    /// [`CallError::Connected`], and errors of the fabric, the bootstrap or a PE.
     pub(crate) fn connect_pes(&self, devices: &[i32], boot: &impl BootstrapOps) -> Result<()> {
         let nics = self.chosen_nics(devices)?;
         let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -161,7 +162,7 @@ impl TransportPlugin {
         self.mesh.set(mesh).map_err(|_| CallError::Connected)
     }
 
-    /// New queue pairs for kernels. The proxy has one lane, which all of them share: each is ordered, and complete, as that is.
+    /// Creates queue pairs for kernels. All of them share the proxy's context, with its order and its completion.
     ///
     /// # Errors
     /// [`CallError::NotConnected`].
@@ -172,5 +173,5 @@ impl TransportPlugin {
     }
 }
 
-/// So that what NVSHMEM holds is one pointer.
+/// The plugin behind the one pointer that NVSHMEM stores.
 pub(crate) type SharedPlugin = Arc<TransportPlugin>;

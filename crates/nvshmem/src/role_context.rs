@@ -1,5 +1,5 @@
-//! What one of the two roles has begun: puts, gets, atomics and signals, in order behind each other where NVSHMEM orders them. Calls wait only for room, and
-//! a quiet for what it is asked for; while one waits, values that come are brought where they go.
+//! The operations of one of the two roles: puts, gets, atomics and signals, in the order that NVSHMEM defines. Calls
+//! wait only for resources, and a quiet for its operations. Each wait delivers fetched values that have arrived.
 
 use trunkline_engine::rma::{HeapAddress, HeapRange};
 use trunkline_mem::MemoryRange;
@@ -12,19 +12,19 @@ use crate::error::{CallError, Result};
 use crate::fetches::{AwaitedFetch, FetchQueue};
 use crate::memory::RegisteredPlace;
 
-/// Bytes on this side.
+/// The local bytes of an operation.
 #[derive(Clone, Debug)]
 pub(crate) enum LocalBytes {
-    /// Of registered memory.
+    /// Bytes of registered memory.
     Registered(HeapRange),
-    /// Of memory that is not: they are copied.
+    /// Bytes of other memory, which are copied.
     Elsewhere(MemoryRange),
 }
 
-/// What is to be done with a word.
+/// A change of a word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WordChange {
-    /// An atomic, and whether what was there is asked for.
+    /// An atomic, and whether the former value is fetched.
     Atomic(AtomicType, AtomicAction, bool),
     /// A signal.
     Signal(UpdateOp, u64),
@@ -37,10 +37,10 @@ pub(crate) struct RoleContext {
 }
 
 impl RoleContext {
-    /// A context of its own in the engine, with that stage.
+    /// Creates a context of the engine with the stage of the role.
     ///
     /// # Errors
-    /// The engine has no room.
+    /// The engine has no room for a context.
     pub(crate) fn new(network: &OneSided, stage: StageLayout) -> Result<Self> {
         Ok(Self { context: network.create_context(stage)?, fetches: FetchQueue::default() })
     }
@@ -50,7 +50,7 @@ impl RoleContext {
         network.calls_on(&self.context, &self.fetches)
     }
 
-    /// Goes on, and brings values where they go.
+    /// Drives the fabric, and delivers fetched values.
     ///
     /// # Errors
     /// As [`FetchQueue::deliver_values`].
@@ -61,10 +61,10 @@ impl RoleContext {
         Ok(())
     }
 
-    /// Puts bytes, which stay as they are until a quiet if they are registered.
+    /// Puts bytes. Registered bytes must not change until a quiet.
     ///
     /// # Errors
-    /// The engine says no.
+    /// The engine rejects the put.
     pub(crate) fn put(&self, network: &OneSided, to: HeapAddress, from: &LocalBytes) -> Result<()> {
         let calls = self.fabric_calls(network);
         match from {
@@ -74,24 +74,24 @@ impl RoleContext {
         Ok(())
     }
 
-    /// Gets bytes, which are there after a quiet.
+    /// Gets bytes. Registered destinations contain them after a quiet.
     ///
     /// # Errors
-    /// The engine says no.
+    /// The engine rejects the get.
     pub(crate) fn get(&self, network: &OneSided, from: HeapAddress, into: &LocalBytes) -> Result<()> {
         let calls = self.fabric_calls(network);
         match into {
             LocalBytes::Registered(local) => calls.get_registered(from, *local)?,
-            // Nobody else would copy them.
+            // Unregistered destinations are filled by a copy out of the stage, which only this call can make.
             LocalBytes::Elsewhere(memory) => calls.get_copied(from, CopyInto::Memory(memory))?,
         }
         Ok(())
     }
 
-    /// Changes a word; what it was goes to a place, with a flag behind it.
+    /// Changes a word. The former value is written to a place, then a flag.
     ///
     /// # Errors
-    /// There is no such atomic, or the engine says no.
+    /// The atomic is not defined for the type, or the engine rejects it.
     pub(crate) fn change_word(
         &self,
         network: &OneSided,
@@ -107,7 +107,7 @@ impl RoleContext {
                 let no = CallError::Argument("there is no such atomic");
                 let atomic = TypedAtomic::new(kind, action, fetches).ok_or(no)?;
                 if fetches {
-                    // Before the atomic begins: its value needs a place.
+                    // The entry is reserved before the atomic begins, because its value must not be lost.
                     self.fetches.reserve_place()?;
                 }
                 let fetch = calls.post_atomic(pe, word, atomic)?;
@@ -156,35 +156,35 @@ impl RoleContext {
         Ok(calls.send_signal(pe, update)?)
     }
 
-    /// Says whether more operations follow the next one at once: they share a doorbell.
+    /// Sets whether more operations follow at once, which then share a doorbell.
     ///
     /// # Errors
-    /// The engine says no.
+    /// The engine rejects the call.
     pub(crate) fn set_batching(&self, network: &OneSided, more: bool) -> Result<()> {
         Ok(self.fabric_calls(network).set_batching(more)?)
     }
 
-    /// What comes after is behind what came before.
+    /// Orders later operations after earlier ones.
     ///
     /// # Errors
-    /// The engine says no.
+    /// The engine rejects the call.
     pub(crate) fn fence(&self, network: &OneSided) -> Result<()> {
         Ok(self.fabric_calls(network).fence()?)
     }
 
-    /// Waits until all that was begun towards a PE is complete, and what it was asked for has been brought where it goes.
+    /// Waits until all operations towards a PE are complete, and their fetched values are delivered.
     ///
     /// # Errors
-    /// Something has failed: told once.
+    /// An operation has failed. Each failure is returned once.
     pub(crate) fn quiet(&self, network: &OneSided, pe: u32) -> Result<()> {
         let calls = self.fabric_calls(network);
         calls.quiet_member(pe)?;
-        // What others have not answered yet may be before it.
+        // Replies of other PEs may still be outstanding.
         calls.wait_until(|| Ok(self.fetches.deliver_all_of(&calls, pe)?.then_some(())))
     }
 }
 
-/// The change of a word by a signal.
+/// Returns the change that a signal makes to a word.
 ///
 /// # Errors
 /// The value is wider than the word.
@@ -192,10 +192,10 @@ pub(crate) fn signal_update(op: UpdateOp, word: SymmetricWord, value: u64) -> Re
     SignalUpdate::new(op, word, value).ok_or(CallError::Argument("the signal is wider than its word"))
 }
 
-/// The word of so many bytes at a place of a PE.
+/// Returns the word of `bytes` bytes at a place of a PE.
 ///
 /// # Errors
-/// It is neither 4 nor 8 bytes, or not aligned.
+/// The word has neither 4 nor 8 bytes, or is not aligned.
 pub(crate) fn word_at(place: HeapAddress, bytes: i32) -> Result<SymmetricWord> {
     let width = match bytes {
         4 => WordWidth::Four,

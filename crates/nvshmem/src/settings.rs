@@ -1,33 +1,33 @@
-//! NVSHMEM's variables that concern its transport: each is honoured, or refused with one line. Trunkline's own (`trunkline info --params`) say all
-//! else, and come first. Read once, when NVSHMEM loads the library.
+//! NVSHMEM's variables for its transport: each is honoured, or rejected with a line. Trunkline's own variables
+//! (`trunkline info --params`) take precedence, and configure the rest. Read once, when NVSHMEM loads the library.
 
 use trunkline_proto::limits::RAILS_MAX;
 
 use crate::error::{CallError, Result};
 
-/// Most NICs of a PE where nothing says otherwise.
+/// The default of the largest number of NICs per PE.
 const NICS: usize = 16;
-/// The largest number that a variable may have.
+/// The largest number that a variable accepts.
 const NUMBER_MAX: usize = 1024;
 
-/// What the variables say.
+/// The values of the variables.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct TransportSettings {
-    /// `NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE`; of more than [`RAILS_MAX`] so many are used.
+    /// `NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE`; at most [`RAILS_MAX`] NICs are used.
     pub(crate) nics_max: usize,
-    /// `NVSHMEM_DISABLE_GDRCOPY`, turned around.
+    /// `NVSHMEM_DISABLE_GDRCOPY`, inverted.
     pub(crate) gdrcopy: bool,
-    /// `NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA`, turned around.
+    /// `NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA`, inverted.
     pub(crate) batches: bool,
-    /// `NVSHMEM_DEBUG` asks for more than warnings, and `NVSHMEM_DEBUG_SUBSYS` leaves transports in.
+    /// Whether `NVSHMEM_DEBUG` enables more than warnings, and `NVSHMEM_DEBUG_SUBSYS` includes transports.
     pub(crate) debug: bool,
-    /// Parameters of Trunkline that follow from NVSHMEM's.
+    /// Defaults of Trunkline's parameters that follow from NVSHMEM's variables.
     pub(crate) defaults: Vec<(&'static str, String)>,
-    /// Lines about variables that do nothing here, or less than they ask for.
+    /// Lines about variables that have no effect here, or less than requested.
     pub(crate) refused: Vec<String>,
 }
 
-/// Variables that other transports of NVSHMEM's know, and what is to be said instead.
+/// Variables of other NVSHMEM transports, with the alternative to print.
 const REFUSED: &[(&str, &str)] = &[
     ("NVSHMEM_HCA_LIST", "name the NICs by NCCL_IB_HCA or TRUNKLINE_OFI_DOMAIN"),
     ("NVSHMEM_HCA_PE_MAPPING", "NVSHMEM chooses by the places of GPU and NIC"),
@@ -42,12 +42,12 @@ const REFUSED: &[(&str, &str)] = &[
     ),
 ];
 
-/// NVSHMEM's switches: nothing, 0, n and f are off.
+/// Parses a switch of NVSHMEM: unset, 0, n and f are off.
 fn parse_switch(value: Option<String>) -> bool {
     value.is_some_and(|value| !matches!(value.bytes().next(), Some(b'0' | b'n' | b'N' | b'f' | b'F')))
 }
 
-/// Whether lines of a transport are asked for: a list, or after `^` all that are not on it.
+/// Returns whether a list of subsystems includes transports; after `^` it lists the excluded ones.
 fn concerns_transports(list: Option<String>) -> bool {
     let Some(list) = list.filter(|list| !list.is_empty()) else { return true };
     let (excluded, list) = list.strip_prefix('^').map_or((false, &*list), |rest| (true, rest));
@@ -57,7 +57,7 @@ fn concerns_transports(list: Option<String>) -> bool {
 }
 
 impl TransportSettings {
-    /// From the variables of a process.
+    /// Parses the variables of a process.
     ///
     /// # Errors
     /// [`CallError::Variable`].
@@ -70,10 +70,10 @@ impl TransportSettings {
             },
         };
         let mut defaults = vec![
-            // Kernels change words by loads and stores of their own.
+            // Kernels change words by their own loads and stores, so no NIC may execute atomics on them.
             ("TRUNKLINE_ATOMICS", "owner".to_owned()),
         ];
-        // What is asked for by Trunkline's own name stays.
+        // Variables with Trunkline's own names override these defaults.
         let provider = "NVSHMEM_LIBFABRIC_PROVIDER";
         match variable(provider).as_deref() {
             None => {}

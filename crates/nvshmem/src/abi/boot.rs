@@ -1,4 +1,4 @@
-//! NVSHMEM's bootstrap, which carries the cards.
+//! NVSHMEM's bootstrap, by which PEs exchange their cards.
 
 use trunkline_proto::reserve::try_filled;
 use trunkline_sys::nvshmem::BootstrapHandle;
@@ -14,10 +14,10 @@ pub(super) struct NvshmemBootstrap {
 }
 
 impl NvshmemBootstrap {
-    /// That of a transport.
+    /// Wraps the bootstrap of a transport.
     ///
     /// # Safety
-    /// If not null, `at` points to NVSHMEM's handle, which may be called while this lives.
+    /// If not null, `at` points to NVSHMEM's handle, which stays valid while this value lives.
     pub(super) unsafe fn new(at: *mut BootstrapHandle) -> Result<Self> {
         // SAFETY: by the contract of this function.
         let handle = unsafe { read_pointer(at, "no bootstrap handle") }?;
@@ -38,7 +38,8 @@ impl BootstrapOps for NvshmemBootstrap {
         let call = "allgather";
         let gather = self.handle.allgather.ok_or(CallError::Bootstrap { call, status: -1 })?;
         let mut all = try_filled([0; N], self.handle.pg_size as usize)?.into_vec();
-        // SAFETY: each gives N bytes, and there is room for those of all.
+        // SAFETY: each process passes N bytes, and `all` has room for N bytes of every process. The handle is valid
+        // by the contract of `new`.
         let status = unsafe { gather(mine.as_ptr().cast(), all.as_mut_ptr().cast(), N as i32, self.at) };
         if status == 0 { Ok(all) } else { Err(CallError::Bootstrap { call, status }) }
     }

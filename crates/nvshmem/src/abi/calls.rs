@@ -1,4 +1,5 @@
-//! The functions behind the tables, the same for all versions: what C hands over becomes checked Rust, and nothing else happens here.
+//! The functions in the tables, for all versions. They convert C's arguments to checked Rust values, and call
+//! `plugin` and `mesh`.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -21,21 +22,21 @@ use crate::mesh::{HandleBytes, PeMesh, memory_offset};
 use crate::own_stack;
 use crate::role_context::{LocalBytes, RoleContext, WordChange, signal_update, word_at};
 
-/// All PEs can be reached: this process writes and reads their memory, and changes it.
+/// Reports that this process can access the memory of every PE: by writes, reads and atomics.
 pub(super) unsafe extern "C" fn can_reach_peer<T: TransportVersion>(
     access: *mut c_int,
     _pe: *mut PeInfo,
     _transport: *mut T,
 ) -> c_int {
     guard_call("can_reach_peer", || {
-        // SAFETY: NVSHMEM passes a place for the bits.
+        // SAFETY: NVSHMEM passes null or a writable place for the bits.
         unsafe { OutPointer::new(access) }?.write_value(cap::CPU_WRITE | cap::CPU_READ | cap::CPU_ATOMICS);
         Ok(())
     })
     .0
 }
 
-/// Meets the others over these devices; or, where a place for them is given, makes queue pairs.
+/// Connects to the other PEs over these devices; or creates queue pairs, if a place for them is passed.
 pub(super) unsafe extern "C" fn connect_endpoints<T: TransportVersion>(
     transport: *mut T,
     devices: *mut c_int,
@@ -50,12 +51,12 @@ pub(super) unsafe extern "C" fn connect_endpoints<T: TransportVersion>(
             let mut made = try_filled(0, queue_pairs as usize)?;
             plugin.queue_pairs(&mut made)?;
             for (at, &pair) in made.iter().enumerate() {
-                // SAFETY: NVSHMEM passes room for so many.
+                // SAFETY: NVSHMEM passes room for `queue_pairs` numbers.
                 unsafe { OutPointer::new(out.wrapping_add(at)) }?.write_value(pair);
             }
             return Ok(());
         }
-        // SAFETY: NVSHMEM passes so many numbers.
+        // SAFETY: NVSHMEM passes null or `count` numbers.
         let device = |at| unsafe { read_pointer(devices.wrapping_add(at), "no devices") };
         let count = count.max(0) as usize;
         let mut named = try_vec(count)?;
@@ -64,13 +65,14 @@ pub(super) unsafe extern "C" fn connect_endpoints<T: TransportVersion>(
         }
         // SAFETY: as above.
         let head = unsafe { borrow(T::head_pointer(transport), "null transport") }?;
-        // SAFETY: NVSHMEM has filled it in, and it lives as long as the transport.
+        // SAFETY: NVSHMEM has set the handle, which is valid as long as the transport.
         plugin.connect_pes(&named, &unsafe { NvshmemBootstrap::new(head.boot_handle) }?)
     })
     .0
 }
 
-/// Registers memory. For this process alone or for all is the same here: keys are no secret among PEs.
+/// Registers memory. A registration for this process alone is the same as one for all PEs: keys are no secret among
+/// them.
 pub(super) unsafe extern "C" fn get_mem_handle<T: TransportVersion>(
     out: *mut MemHandle,
     base: *mut c_void,
@@ -81,14 +83,14 @@ pub(super) unsafe extern "C" fn get_mem_handle<T: TransportVersion>(
     guard_call("get_mem_handle", || {
         // SAFETY: NVSHMEM passes a transport of ours.
         let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
-        // SAFETY: and a place for a handle.
+        // SAFETY: NVSHMEM passes null or a writable place for a handle.
         let out = unsafe { OutPointer::new(out) }?;
-        // SAFETY: as the first.
+        // SAFETY: NVSHMEM passes a transport of ours.
         let head = unsafe { borrow(T::head_pointer(transport), "null transport") }?;
-        // SAFETY: a map of NVSHMEM's, which changes it in calls of this thread only.
+        // SAFETY: NVSHMEM passes null or its own map, which it changes only in calls of this thread.
         let alias = unsafe { find_value(head.alias_va_map, base) }?;
         let addr = alias.unwrap_or(base).expose_provenance();
-        // SAFETY: NVSHMEM keeps it mapped until it releases the handle.
+        // SAFETY: NVSHMEM keeps the memory mapped until it releases the handle.
         let name = |kind: MemoryKind| unsafe { MemoryRange::from_raw(addr, len, kind) };
         let handle = mesh.memories.register(&mesh.network, base.expose_provenance(), addr, len, name)?;
         out.write_value(MemHandle { reserved: handle.to_bytes() });
@@ -105,7 +107,7 @@ pub(super) unsafe extern "C" fn release_mem_handle<T: TransportVersion>(
     guard_call("release_mem_handle", || {
         // SAFETY: NVSHMEM passes a transport of ours.
         let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
-        // SAFETY: and a handle.
+        // SAFETY: NVSHMEM passes null or a readable handle.
         let handle = &unsafe { borrow(handle, "null handle") }?.reserved;
         let own = MemoryHandle::memory_of(handle);
         let memory = own.map_err(|source| CallError::Handle { pe: u32::MAX, source })?;
@@ -114,13 +116,13 @@ pub(super) unsafe extern "C" fn release_mem_handle<T: TransportVersion>(
     .0
 }
 
-/// Gives everything back.
+/// Destroys the transport.
 pub(super) unsafe extern "C" fn finalize<T: TransportVersion>(transport: *mut T) -> c_int {
-    // SAFETY: NVSHMEM passes a transport of ours, and never again.
+    // SAFETY: NVSHMEM passes a transport of ours, and does not use it afterwards.
     guard_call("finalize", || unsafe { table::finalize_transport(transport) }).0
 }
 
-/// Says what is registered.
+/// Prints the NICs and the number of registrations.
 pub(super) unsafe extern "C" fn show_info<T: TransportVersion>(transport: *mut T, _style: c_int) -> c_int {
     guard_call("show_info", || {
         // SAFETY: NVSHMEM passes a transport of ours.
@@ -133,7 +135,7 @@ pub(super) unsafe extern "C" fn show_info<T: TransportVersion>(transport: *mut T
     .0
 }
 
-/// Goes on with everything: for the proxy, and for a host that computes.
+/// Drives the operations of both roles. The proxy calls it, and hosts that compute.
 pub(super) unsafe extern "C" fn progress<T: TransportVersion>(transport: *mut T) -> c_int {
     guard_call("progress", || {
         // SAFETY: NVSHMEM passes a transport of ours.
@@ -144,7 +146,7 @@ pub(super) unsafe extern "C" fn progress<T: TransportVersion>(transport: *mut T)
     .0
 }
 
-/// Returns the offset of remote bytes, from NVSHMEM's description of them.
+/// Returns the address of remote bytes, from NVSHMEM's description of them.
 ///
 /// # Safety
 /// The descriptor's handle is null or readable.
@@ -155,10 +157,11 @@ unsafe fn remote_place(mesh: &PeMesh, pe: u32, remote: &RmaMemdesc, len: u64) ->
     mesh.remote_place(pe, handle, remote.ptr.expose_provenance() as u64, len)
 }
 
-/// Bytes of this PE.
+/// Returns the local bytes of an operation, from NVSHMEM's description of them.
 ///
 /// # Safety
-/// The descriptor's handle is null or readable; without one, its bytes are memory of the host that stays for the call.
+/// The descriptor's handle is null or readable. Without a handle, its bytes are host memory that is valid during the
+/// call.
 unsafe fn local_bytes(mesh: &PeMesh, local: &RmaMemdesc, len: u64) -> Result<LocalBytes> {
     let addr = local.ptr.expose_provenance();
     if local.handle.is_null() {
@@ -166,7 +169,7 @@ unsafe fn local_bytes(mesh: &PeMesh, local: &RmaMemdesc, len: u64) -> Result<Loc
             return Err(CallError::Argument("no bytes of this PE"));
         }
         let is_on_stack = own_stack::is_own_stack(addr, len as usize);
-        // A fault would say nothing.
+        // An access by the CPU would be a fault without a message.
         if !is_on_stack && mesh.memories.is_of_gpu(addr)? {
             return Err(CallError::Argument(
                 "bytes of a GPU that come without a handle are not moved: get_mem_handle makes one",
@@ -192,8 +195,8 @@ fn byte_len(bytes: &RmaBytesdesc) -> Result<u64> {
     len.map(|len| len as u64).ok_or(CallError::Argument("a number of bytes that cannot be"))
 }
 
-/// Whether bytes lie one behind the other at both ends, as NVSHMEM's host and proxy always say (it splits rows itself). Of one element, and of none, a
-/// stride says nothing; and 0 is none.
+/// Checks that bytes are contiguous at both ends, as NVSHMEM's host and proxy always pass them: it splits rows
+/// itself. Strides have no meaning for less than two elements, and a stride of 0 means contiguous.
 fn in_one_piece(bytes: &RmaBytesdesc) -> Result<()> {
     let strided = |stride| !matches!(stride, 0 | 1);
     if bytes.nelems > 1 && (strided(bytes.srcstride) || strided(bytes.deststride)) {
@@ -202,7 +205,7 @@ fn in_one_piece(bytes: &RmaBytesdesc) -> Result<()> {
     Ok(())
 }
 
-/// Who waits may use its bytes at once, and asks for no quiet.
+/// Completes a blocking operation: its caller may use the bytes at once, and calls no quiet.
 fn wait_unless_nbi(mesh: &PeMesh, lane: &RoleContext, pe: u32, verb: &RmaVerb) -> Result<()> {
     if verb.is_nbi != 0 {
         return Ok(());
@@ -230,16 +233,17 @@ pub(super) unsafe extern "C" fn rma<T: TransportVersion>(
         let len = byte_len(&bytes)?;
         let lane = mesh.role_context(queue_pair);
         in_one_piece(&bytes)?;
-        // SAFETY: and descriptors.
+        // SAFETY: NVSHMEM passes null or a readable descriptor.
         let remote = unsafe { read_pointer(remote, "no remote descriptor") }?;
         // SAFETY: as above.
         let local = unsafe { read_pointer(local, "no local descriptor") }?;
         if len == 0 {
             return Ok(());
         }
-        // SAFETY: with handles of its own.
+        // SAFETY: the descriptor's handle is null or readable.
         let there = unsafe { remote_place(mesh, pe, &remote, len) }?;
-        // SAFETY: as above; what has no handle is on the caller's stack, or memory of the host.
+        // SAFETY: the descriptor's handle is null or readable; bytes without a handle are on the caller's stack, or
+        // other host memory.
         let here = unsafe { local_bytes(mesh, &local, len) }?;
         let kind = verb.desc % op::QP_OFFSET;
         match kind {
@@ -247,13 +251,13 @@ pub(super) unsafe extern "C" fn rma<T: TransportVersion>(
             op::GET | op::G => lane.get(&mesh.network, there, &here)?,
             _ => return Err(CallError::Argument("an operation that is neither a put nor a get")),
         }
-        // A value on the stack has been copied.
+        // The value of a `p` has been copied.
         if kind == op::P { Ok(()) } else { wait_unless_nbi(mesh, lane, pe, &verb) }
     })
     .0
 }
 
-/// What an atomic is to do, by NVSHMEM's number for it.
+/// Converts NVSHMEM's number of an atomic to the change of a word.
 fn to_word_change(kind: c_int, bytes: c_int, float: bool, value: u64, expect: u64) -> Result<WordChange> {
     let refused = || CallError::Atomic { kind, bytes, float };
     let (plain, real, mask) = match bytes {
@@ -277,25 +281,25 @@ fn to_word_change(kind: c_int, bytes: c_int, float: bool, value: u64, expect: u6
         amo::COMPARE_SWAP => AtomicAction::CompareSwap { expect, swap: value },
         _ => return Err(refused()),
     };
-    // All but a sum is the same for the bits of a floating-point number.
+    // Every operation but an addition treats a floating-point number as bits.
     let adds = matches!(action, AtomicAction::Add(_));
     Ok(WordChange::Atomic(if float && adds { real } else { plain }, action, fetches))
 }
 
-/// Which of NVSHMEM's atomics, as the versions' verbs say it.
+/// The kind and type of an atomic, which the versions encode differently.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AtomicVerb {
     pub(super) kind: c_int,
     pub(super) float: bool,
 }
 
-/// The verb of a version, of which each has one.
+/// The verb of a version.
 pub(super) trait VerbOf: Copy {
-    /// What it asks for.
+    /// Returns the kind and type of the atomic.
     fn atomic_verb(&self) -> AtomicVerb;
 }
 
-/// An atomic on a word of a PE.
+/// Executes an atomic on a word of a PE.
 #[inline]
 pub(super) unsafe extern "C" fn amo<T: TransportVersion, V: VerbOf>(
     transport: *mut T,
@@ -312,16 +316,16 @@ pub(super) unsafe extern "C" fn amo<T: TransportVersion, V: VerbOf>(
         let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
         let pe = mesh.check_pe(pe)?;
         let lane = mesh.role_context(queue_pair);
-        // SAFETY: and a descriptor.
+        // SAFETY: NVSHMEM passes null or a readable descriptor.
         let target = unsafe { read_pointer(target, "no word") }?;
         let len = u64::try_from(bytes.elembytes).unwrap_or(0);
         let change = to_word_change(verb.kind, bytes.elembytes, verb.float, target.val, target.cmp)?;
-        // SAFETY: with a handle.
+        // SAFETY: the descriptor's handle is null or readable.
         let there = unsafe { remote_place(mesh, pe, &target.remote_memdesc, len) }?;
         let word = word_at(there, bytes.elembytes)?;
         let result = match change {
             WordChange::Atomic(_, _, true) => {
-                // SAFETY: and another, where something is fetched.
+                // SAFETY: for a fetching atomic NVSHMEM passes null or a readable handle.
                 let handle = &unsafe { borrow(target.ret_handle, "no handle for the value") }?.reserved;
                 let own = MemoryHandle::memory_of(handle);
                 let memory = own.map_err(|source| CallError::Handle { pe: u32::MAX, source })?;
@@ -335,7 +339,7 @@ pub(super) unsafe extern "C" fn amo<T: TransportVersion, V: VerbOf>(
     .0
 }
 
-/// Orders what comes after behind what came before.
+/// Orders later operations after earlier ones.
 pub(super) unsafe extern "C" fn fence<T: TransportVersion>(
     transport: *mut T,
     _pe: c_int,
@@ -350,7 +354,8 @@ pub(super) unsafe extern "C" fn fence<T: TransportVersion>(
     .0
 }
 
-/// Says whether more operations of a queue pair follow the next one at once. A hint that cannot be followed is dropped: a hint has no answer.
+/// Sets whether more operations of a queue pair follow at once. The function has no result, so errors of a hint are
+/// dropped.
 pub(super) unsafe extern "C" fn batch_hint<T: TransportVersion>(
     transport: *mut T,
     queue_pair: c_int,
@@ -363,7 +368,7 @@ pub(super) unsafe extern "C" fn batch_hint<T: TransportVersion>(
     });
 }
 
-/// Waits for all that was begun towards a PE.
+/// Waits for all operations towards a PE.
 #[inline]
 pub(super) unsafe extern "C" fn quiet<T: TransportVersion>(
     transport: *mut T,
@@ -380,7 +385,7 @@ pub(super) unsafe extern "C" fn quiet<T: TransportVersion>(
     .0
 }
 
-/// Puts what the vectors say, then changes the word of a signal.
+/// Puts the bytes that the vectors describe, then changes the word of a signal.
 pub(super) unsafe extern "C" fn put_signal<T: TransportVersion, V: VerbOf>(
     transport: *mut T,
     pe: c_int,
@@ -399,7 +404,7 @@ pub(super) unsafe extern "C" fn put_signal<T: TransportVersion, V: VerbOf>(
         let mesh = unsafe { transport_plugin(transport) }?.connected_mesh()?;
         let pe = mesh.check_pe(pe)?;
         let lane = mesh.role_context(queue_pair);
-        // SAFETY: and vectors, which its caller has.
+        // SAFETY: NVSHMEM passes null or a vector that its caller owns and does not change during the call.
         let remote = unsafe { VectorElements::from_vector(remote) }?;
         // SAFETY: as above.
         let local = unsafe { VectorElements::from_vector(local) }?;
@@ -416,19 +421,19 @@ pub(super) unsafe extern "C" fn put_signal<T: TransportVersion, V: VerbOf>(
                 let none = LocalBytes::Registered(HeapRange { heap: 0, offset: 0, len });
                 return Ok((HeapAddress { member: pe, heap: 0, offset: 0 }, none));
             }
-            // SAFETY: descriptors with handles.
+            // SAFETY: the descriptors' handles are null or readable.
             let there = unsafe { remote_place(mesh, pe, &remote, len) }?;
             // SAFETY: as above.
             Ok((there, unsafe { local_bytes(mesh, &local, len) }?))
         };
-        // SAFETY: and a descriptor of the signal's word.
+        // SAFETY: NVSHMEM passes null or a readable descriptor of the signal's word.
         let target = unsafe { read_pointer(target, "no word for the signal") }?;
         let change = to_word_change(verb.kind, bytes.elembytes, verb.float, target.val, target.cmp)?;
         let WordChange::Signal(op, value) = change else {
             return Err(CallError::Argument("a signal sets a word or adds to it"));
         };
         let len = u64::try_from(bytes.elembytes).unwrap_or(0);
-        // SAFETY: with a handle.
+        // SAFETY: the descriptor's handle is null or readable.
         let there = unsafe { remote_place(mesh, pe, &target.remote_memdesc, len) }?;
         let update = signal_update(op, word_at(there, bytes.elembytes)?, value)?;
         lane.put_signal(&mesh.network, pe, remote.count, put, update)?;

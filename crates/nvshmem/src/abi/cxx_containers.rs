@@ -1,4 +1,5 @@
-//! What crosses the interface as C++ objects, read as libstdc++ lays them out: a vector's elements, and a map's value.
+//! C++ containers that cross the interface, read in libstdc++'s layout: the elements of a vector, and a value of a
+//! map.
 
 use core::ffi::c_void;
 
@@ -7,7 +8,7 @@ use trunkline_sys::nvshmem::{StdUnorderedMap, StdVector};
 use super::guard::{borrow, read_pointer};
 use crate::error::{CallError, Result};
 
-/// Most elements of one call: NVSHMEM splits an operation where memory is registered in pieces.
+/// The largest number of elements of one call. NVSHMEM splits an operation where memory is registered in pieces.
 const MOST: usize = 1 << 16;
 
 /// The elements of a vector.
@@ -18,10 +19,10 @@ pub(super) struct VectorElements<T> {
 }
 
 impl<T: Copy> VectorElements<T> {
-    /// Those of a vector.
+    /// Returns the elements of a vector.
     ///
     /// # Safety
-    /// If not null, `vector` points to a `std::vector<T>` that nobody changes while this is used.
+    /// If not null, `vector` points to a `std::vector<T>` that no thread changes while the result is used.
     pub(super) unsafe fn from_vector(vector: *const StdVector<T>) -> Result<Self> {
         // SAFETY: by the contract of this function.
         let vector = unsafe { read_pointer(vector, "null vector") }?;
@@ -31,20 +32,21 @@ impl<T: Copy> VectorElements<T> {
         Ok(Self { first: vector.begin, count })
     }
 
-    /// One of them.
+    /// Returns one element.
     pub(super) fn element_at(&self, index: usize) -> Result<T> {
         if index >= self.count {
             return Err(CallError::Argument("beyond the end of a vector"));
         }
-        // SAFETY: an element, by the contract of `of`.
+        // SAFETY: `index` is less than `count`, so this is an element of the vector, which is unchanged by the
+        // contract of `from_vector`.
         unsafe { read_pointer(self.first.wrapping_add(index), "null vector") }
     }
 }
 
-/// The value of a key, if the map has it.
+/// Returns the value of a key, if the map has it.
 ///
 /// # Safety
-/// If not null, `map` points to a `std::unordered_map<void *, void *>` that nobody changes meanwhile.
+/// If not null, `map` points to a `std::unordered_map<void *, void *>` that no thread changes during the call.
 pub(super) unsafe fn find_value(
     map: *const StdUnorderedMap,
     key: *const c_void,
@@ -55,9 +57,9 @@ pub(super) unsafe fn find_value(
     // SAFETY: by the contract of this function.
     let map = unsafe { read_pointer(map, "null map") }?;
     let mut node = map.first;
-    // All nodes are one list, as long as the map says.
+    // libstdc++ links all nodes in one list of `count` nodes.
     for _ in 0..map.count {
-        // SAFETY: a node of the map.
+        // SAFETY: `node` is null, or a node of the map, which no thread changes during the call.
         let Ok(at) = (unsafe { borrow(node, "null node") }) else { break };
         if at.key == key {
             return Ok(Some(at.value));

@@ -1,4 +1,5 @@
-//! The fence between C and Rust: no panic crosses it, no null is followed, and a failed call sets no output and says one line.
+//! The boundary between C and Rust: no panic crosses it, no null pointer is dereferenced, and a failed call sets no
+//! output and prints one line.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -32,26 +33,26 @@ fn report_panic(name: &str) -> StatusCode {
     StatusCode::INTERNAL
 }
 
-/// A place of the caller's that a result goes to.
+/// A place of the caller for a result.
 pub(super) struct OutPointer<T>(*mut T);
 
 impl<T> OutPointer<T> {
-    /// The place `to` points to.
+    /// Wraps the place to which `to` points.
     ///
     /// # Safety
-    /// If not null, `to` can be written until the `Out` is dropped.
+    /// If not null, `to` is writable until the `OutPointer` is dropped.
     pub(super) unsafe fn new(to: *mut T) -> Result<Self> {
         if to.is_null() { Err(CallError::Argument("null output pointer")) } else { Ok(Self(to)) }
     }
 
-    /// Writes it.
+    /// Writes the result.
     pub(super) fn write_value(&self, value: T) {
         // SAFETY: not null, and writable by the contract of `new`; C objects have no destructors to run.
         unsafe { self.0.write(value) };
     }
 }
 
-/// What a pointer of the caller's points to.
+/// Reads the value to which a pointer of the caller points.
 ///
 /// # Safety
 /// If not null, `from` points to a readable `T`.
@@ -64,10 +65,10 @@ pub(super) unsafe fn read_pointer<T: Copy>(from: *const T, what: &'static str) -
     Ok(unsafe { from.read_unaligned() })
 }
 
-/// The same, borrowed.
+/// Borrows the value to which a pointer of the caller points.
 ///
 /// # Safety
-/// If not null, `from` points to a `T` that nobody writes while `'a` lasts.
+/// If not null, `from` points to a `T` that no thread writes during `'a`.
 #[inline]
 pub(super) unsafe fn borrow<'a, T>(from: *const T, what: &'static str) -> Result<&'a T> {
     // SAFETY: by the contract of this function.
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn nothing_is_written_to_or_read_from_nowhere() {
-        // SAFETY: null is what the fence is asked about.
+        // SAFETY: the pointer is null, which the contract permits.
         let out = unsafe { OutPointer::<u64>::new(std::ptr::null_mut()) };
         assert!(matches!(out, Err(CallError::Argument(_))));
         // SAFETY: as above.

@@ -1,4 +1,5 @@
-//! The edge to C and C++: the one function that is exported, the tables of both versions, and what they point to. Nothing here decides.
+//! The interface to C and C++: the one exported function, the tables of both versions, and their functions. It
+//! converts arguments, and decides nothing.
 
 mod boot;
 mod calls;
@@ -15,11 +16,11 @@ use trunkline_sys::nvshmem::{CudaTable, v4 as sys4, v6 as sys6};
 
 use crate::error::CallError;
 
-/// NVSHMEM's way in: makes a transport in the version that the host speaks. The table of CUDA's functions is not used: the driver that the process has
-/// loaded is asked itself.
+/// NVSHMEM's entry point: creates a transport in the version that the host uses. The table of CUDA functions is not
+/// used: the driver that the process has loaded is called directly.
 ///
 /// # Safety
-/// `out` points to a place for a pointer to a transport of the version that `api_version` names.
+/// If not null, `out` points to a writable pointer to a transport of the version `api_version`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn nvshmemt_init(
     out: *mut *mut c_void,

@@ -1,4 +1,4 @@
-//! NVSHMEM's numbers for what went wrong.
+//! NVSHMEM's status codes of errors.
 
 use trunkline_engine::rma::RmaError;
 use trunkline_sys::nvshmem::StatusCode;
@@ -6,7 +6,7 @@ use trunkline_sys::nvshmem::StatusCode;
 use crate::error::CallError;
 
 impl CallError {
-    /// NVSHMEM's number for it. Most end the program, whatever they are.
+    /// Returns NVSHMEM's status code. Most codes end the program, whatever their value.
     pub(super) fn status_code(&self) -> StatusCode {
         match self {
             Self::Argument(_)

@@ -26,7 +26,7 @@ impl VerbOf for AmoVerb {
     }
 }
 
-/// A transport for a host that speaks this version.
+/// Creates a transport for a host of this version.
 pub(super) fn make_transport(host: c_int) -> Result<*mut Transport> {
     let transport = Transport {
         head: table::make_head(TransportPlugin::new()?, VERSION, host),
@@ -44,7 +44,8 @@ pub(super) fn make_transport(host: c_int) -> Result<*mut Transport> {
         fence: Some(calls::fence::<Transport>),
         quiet: Some(calls::quiet::<Transport>),
         put_signal: Some(calls::put_signal::<Transport, AmoVerb>),
-        // NVSHMEM has a GPU see what came by CUDA's own call where that is needed, and needs nothing of a transport then.
+        // Where needed, NVSHMEM makes arrived data visible to a GPU by a CUDA call, and requires no function of the
+        // transport.
         enforce_cst: None,
         enforce_cst_at_target: None,
         add_device_remote_mem_handles: None,
