@@ -1,4 +1,5 @@
-//! The banner that a process logs once when it starts: version, commit, front end, fabric, NICs, rails, sharing. Made by front ends; opens nothing.
+//! The banner that a process logs once when it starts: version, commit, front end, fabric, NICs, rails, sharing.
+//! Front ends create it; it opens nothing.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,16 +11,16 @@ use trunkline_proto::pool::config::SharingMode;
 
 use crate::GpuNote;
 
-/// The commit that this was built from, or why it is not known.
+/// The commit of the build, or the reason why it is unknown.
 pub const COMMIT: &str = env!("TRUNKLINE_BUILT_FROM");
 
-/// Version and commit.
+/// The version and the commit.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("TRUNKLINE_BUILT_FROM"), ")");
 
-/// Whether this process has said it.
+/// Whether this process has logged the banner.
 static SAID: AtomicBool = AtomicBool::new(false);
 
-/// The banner's note on a NIC whose reach of GPU memory was not asked for.
+/// The banner's note on a NIC whose reach of GPU memory was not determined.
 const HOST_MEMORY: &str = "not used, memory of the host alone is registered";
 
 /// The interface by which a program uses Trunkline.
@@ -27,27 +28,27 @@ const HOST_MEMORY: &str = "not used, memory of the host alone is registered";
 pub struct FrontEnd {
     /// The name of the interface: `NCCL plugin`.
     pub name: &'static str,
-    /// For each NIC, the memory of GPUs that it reaches, where the interface has such memory.
+    /// A note per NIC on the GPU memory that it reaches, if the interface supports such memory.
     pub gpu_notes: Vec<GpuNote>,
 }
 
 /// The parts of the banner.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessBanner<'a> {
-    /// Who starts.
+    /// The front end that starts.
     pub front_end: &'a FrontEnd,
     /// The fabric, as users name it: `soft`, `verbs`, `ofi:efa`.
     pub fabric: &'a str,
     /// The NICs in use.
     pub nics: &'a [NicPort],
-    /// NICs that a connection uses.
+    /// The number of NICs per connection.
     pub rails: usize,
-    /// The parameters that decide the rest.
+    /// The parameters from which the rest of the banner follows.
     pub params: &'a EngineParams,
 }
 
 impl ProcessBanner<'_> {
-    /// The text, one line and another for each NIC, unless this process has said it.
+    /// Returns the text, unless this process has logged it: one line, and one per NIC.
     #[must_use]
     pub fn text_once(&self) -> Option<String> {
         (!SAID.swap(true, Ordering::Relaxed)).then(|| self.to_text())
@@ -81,14 +82,14 @@ impl ProcessBanner<'_> {
                 Some(GpuNote { note, .. }) => format!("not used, {note}"),
                 None => HOST_MEMORY.to_owned(),
             };
-            // Writing to a text never fails.
+            // Formatting into a `String` never fails.
             let _ = write!(text, "\n  {}: {speed}, link layer {layer}, GPUDirect {gpus}", nic.name);
         }
         text
     }
 }
 
-/// The link layer of a NIC, as the banner shows it.
+/// Returns the link layer of a NIC for the banner.
 fn link_layer(params: &EngineParams, fabric: &str, nic: &str) -> String {
     match (fabric, params.fabric) {
         ("soft", FabricName::SoftShm) => "shared memory".to_owned(),
@@ -103,7 +104,7 @@ fn link_layer(params: &EngineParams, fabric: &str, nic: &str) -> String {
     }
 }
 
-/// The link layer of an RDMA device's port, which is behind the device's name if it is not the first.
+/// Returns the link layer of an RDMA device's port. The port follows the device's name if it is not the first.
 fn of_port(root: &Path, nic: &str) -> String {
     let (device, port) = nic.split_once(':').unwrap_or((nic, "1"));
     let path = root.join(format!("sys/class/infiniband/{device}/ports/{port}/link_layer"));

@@ -1,4 +1,5 @@
-//! Why a device is not used, and the remedy. Pure: facts in, one cause out; asked by `unused` for each device.
+//! The cause why a device is not used, and the remedy. Pure: facts in, one cause out. `unused` calls it for each
+//! device.
 
 use std::fmt;
 use std::io;
@@ -8,14 +9,15 @@ use trunkline_verbs::{HcaFilter, VerbsUnavailable};
 
 use crate::inventory::{CgroupLimit, DeviceKind, HostDevice, ProcessLimits, provider_of};
 
-/// Least memory that a process has to be allowed to lock: a NIC locks the buffers of each connection, a few MiB for each of NCCL's channels.
+/// The least amount of memory that a process must be allowed to lock: a NIC locks the buffers of each connection, a
+/// few MiB per NCCL channel.
 const MEMLOCK_MIN: u64 = 64 << 20;
 /// The link layer of RoCE, as the kernel calls it.
 const ETHERNET: &str = "Ethernet";
 /// The state of a port that can be used, as the kernel calls it.
 const ACTIVE: &str = "ACTIVE";
 
-/// Why a device is not used.
+/// The cause why a device is not used.
 #[derive(Debug)]
 pub(crate) enum UnusedCause {
     /// Users have excluded it.
@@ -44,13 +46,13 @@ pub(crate) enum UnusedCause {
     RdmaCgroup(CgroupLimit),
     /// libfabric does not open it.
     Libfabric { provider: &'static str, why: String },
-    /// It could be used, and no setting asks for it.
+    /// It could be used, but no setting requests it.
     NotDefault,
-    /// It was asked for, and could not be opened.
+    /// It was requested, and could not be opened.
     NotOpened,
 }
 
-/// The settings, libraries and limits by which a device is judged.
+/// The settings, libraries and limits that decide whether a device is used.
 pub(crate) struct HostCircumstances<'a> {
     /// `NCCL_IB_DISABLE` is 1.
     pub(crate) disabled: bool,
@@ -59,7 +61,7 @@ pub(crate) struct HostCircumstances<'a> {
     /// The devices for which libibverbs has a provider.
     pub(crate) listed: &'a Result<Vec<String>, VerbsUnavailable>,
     pub(crate) limits: ProcessLimits,
-    /// Why libfabric does not open its devices.
+    /// The reason why libfabric does not open its devices.
     pub(crate) libfabric: Option<&'a str>,
     /// The fabric whose devices are used, if one is.
     pub(crate) used: Option<&'a str>,
@@ -67,7 +69,7 @@ pub(crate) struct HostCircumstances<'a> {
     pub(crate) asked: bool,
 }
 
-/// Finds the first thing that keeps a device from being used, in the order in which it would be met.
+/// Returns the first cause that keeps a device from being used, in the order in which a user would meet them.
 pub(crate) fn diagnose_device(device: &HostDevice, about: &HostCircumstances<'_>) -> UnusedCause {
     let provider = match device.kind {
         DeviceKind::Efa => Some("efa"),
@@ -81,7 +83,7 @@ pub(crate) fn diagnose_device(device: &HostDevice, about: &HostCircumstances<'_>
     }
     let obstacle = || first_obstacle(device, about);
     match (about.used, provider) {
-        // Where verbs is used by name, the fault of a device beside used ones is of interest.
+        // If verbs is named explicitly, the fault of an unused device is reported although others are used.
         (Some(used), _) if !about.asked || provider.is_some() => UnusedCause::BesideUsed(used.to_owned()),
         (_, Some(provider)) => UnusedCause::Libfabric {
             provider,
@@ -92,7 +94,7 @@ pub(crate) fn diagnose_device(device: &HostDevice, about: &HostCircumstances<'_>
     }
 }
 
-/// The variable by which users exclude a device.
+/// Returns the variable by which users exclude a device.
 fn excluding_variable(device: &HostDevice, about: &HostCircumstances<'_>) -> Option<&'static str> {
     if about.disabled {
         return Some("NCCL_IB_DISABLE is 1");
@@ -102,7 +104,7 @@ fn excluding_variable(device: &HostDevice, about: &HostCircumstances<'_>) -> Opt
     (!taken).then_some("NCCL_IB_HCA leaves it out")
 }
 
-/// The first obstacle that keeps rdma-core from using a device.
+/// Returns the first obstacle that keeps rdma-core from using a device.
 fn first_obstacle(device: &HostDevice, about: &HostCircumstances<'_>) -> Option<UnusedCause> {
     of_library(device, about)
         .or_else(|| of_node(device))
@@ -138,7 +140,7 @@ fn of_node(device: &HostDevice) -> Option<UnusedCause> {
     Some(UnusedCause::NodeRefused(path.clone(), error.kind()))
 }
 
-/// The obstacle of all ports that users leave in; a device is used if one of them can be.
+/// Returns the obstacle that all permitted ports have; one usable port is enough for a device.
 fn of_ports(device: &HostDevice, about: &HostCircumstances<'_>) -> Option<UnusedCause> {
     let taken = || device.ports.iter().filter(|port| about.filter.matches_port(&device.name, port.number));
     let mut active = taken().filter(|port| port.state == ACTIVE).peekable();
@@ -162,12 +164,12 @@ fn of_limits(device: &HostDevice, about: &HostCircumstances<'_>) -> Option<Unuse
 }
 
 impl UnusedCause {
-    /// Whether users have chosen so, and need no warning.
+    /// Returns whether users have chosen this cause, so that no warning is due.
     pub(crate) fn is_chosen(&self) -> bool {
         matches!(self, Self::Excluded(_) | Self::BesideUsed(_))
     }
 
-    /// The remedy.
+    /// Returns the remedy.
     pub(crate) fn remedy(&self) -> String {
         match self {
             Self::Excluded(_) => "unset the variable to use it",

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::*;
 use crate::inventory::{read_devices, read_limits};
 
-/// A folder in place of `/` with one RoCE device, `mlx5_0`, that could be used.
+/// A folder in place of `/` with one usable RoCE device, `mlx5_0`.
 pub(crate) struct FakeHost(pub(crate) tempfile::TempDir);
 
 impl FakeHost {
@@ -45,7 +45,7 @@ impl FakeHost {
         self.write(&format!("{port}/gids/2"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
     }
 
-    /// The cause of the first device's, where libibverbs lists these.
+    /// Returns the cause of the first device, if libibverbs lists these devices.
     fn cause(&self, listed: &[&str]) -> UnusedCause {
         self.cause_by(&Ok(listed.iter().map(|name| (*name).to_owned()).collect()), "")
     }
@@ -120,7 +120,7 @@ fn a_node_that_cannot_be_opened_is_told_from_one_that_is_absent() {
     let node = host.root().join("dev/infiniband/uverbs0");
     fs::remove_file(&node).unwrap();
     says(&host.cause(&KNOWN), "no access to /dev/infiniband", "container");
-    // Root may open any file, but no folder to write.
+    // Root can open any file for writing, but no folder.
     fs::create_dir(&node).unwrap();
     let cause = host.cause(&KNOWN);
     says(&cause, "no access to /dev/infiniband", "read and write access");
@@ -132,10 +132,10 @@ fn a_port_that_is_down_is_named_with_its_state() {
     let host = FakeHost::new();
     host.write("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n");
     says(&host.cause(&KNOWN), "port 1 is down (state DOWN)", "ip link set");
-    // Another port serves.
+    // Another active port makes the device usable,
     host.add_port("mlx5_0", 2, "4: ACTIVE", "InfiniBand");
     assert!(matches!(host.cause(&KNOWN), UnusedCause::NotDefault));
-    // But not one that users leave out.
+    // unless users exclude that port.
     let listed = Ok(vec!["mlx5_0".to_owned()]);
     assert!(matches!(host.cause_by(&listed, "mlx5_0:1"), UnusedCause::PortDown { port: 1, .. }));
     fs::remove_dir_all(host.root().join("sys/class/infiniband/mlx5_0/ports")).unwrap();
@@ -147,7 +147,7 @@ fn a_roce_port_needs_a_routable_gid() {
     let host = FakeHost::new();
     host.write("sys/class/infiniband/mlx5_0/ports/1/gids/1", "0000:0000:0000:0000:0000:0000:0000:0000\n");
     says(&host.cause(&KNOWN), "port 1 has no routable GID", "IP address");
-    // InfiniBand routes by another address.
+    // InfiniBand routes by LID, without this GID.
     host.write("sys/class/infiniband/mlx5_0/ports/1/link_layer", "InfiniBand\n");
     assert!(matches!(host.cause(&KNOWN), UnusedCause::NotDefault));
 }
@@ -183,7 +183,7 @@ fn an_rdma_cgroup_without_room_is_a_cause() {
     says(&host.cause(&KNOWN), "hca_handle: 2 of 2 in use", "jobs/rdma.max");
     host.write("sys/fs/cgroup/jobs/one/rdma.max", "mlx5_0 hca_handle=max hca_object=0\n");
     says(&host.cause(&KNOWN), "hca_object: 0 of 0 in use", "jobs/one/rdma.max");
-    // The older hierarchy, and limits of another device.
+    // The older hierarchy of cgroups, and limits of another device.
     host.write("proc/self/cgroup", "7:cpu,rdma:/old\n0::/\n");
     host.write("sys/fs/cgroup/rdma/old/rdma.max", "mlx5_01 hca_handle=0 hca_object=0\n");
     assert!(matches!(host.cause(&KNOWN), UnusedCause::NotDefault));
@@ -191,7 +191,7 @@ fn an_rdma_cgroup_without_room_is_a_cause() {
     assert!(matches!(host.cause(&KNOWN), UnusedCause::RdmaCgroup(_)));
 }
 
-/// Everything is wrong at once, and one fault after the other is mended.
+/// Everything is wrong at first; then one fault after another is repaired.
 #[test]
 fn causes_are_told_in_the_order_in_which_they_are_met() {
     let host = FakeHost::new();
@@ -258,7 +258,7 @@ fn devices_of_libfabric_tell_why_it_does_not_open_them() {
     let devices = read_devices(host.root());
     let listed = Ok(Vec::new());
     assert_eq!(devices.iter().map(|device| &*device.name).collect::<Vec<_>>(), ["rdmap0s6", "cxi0"]);
-    // The variables of InfiniBand are not about them.
+    // The variables of InfiniBand do not concern these devices.
     let about =
         HostCircumstances { libfabric: Some("no provider efa"), disabled: true, ..circumstances(&listed) };
     for (device, provider) in devices.iter().zip(["efa", "cxi"]) {

@@ -1,4 +1,5 @@
-//! What fabrics are asked for, from the parameters and the variables that users of NCCL know.
+//! The configurations of fabrics, from the parameters and from the variables that users of NCCL know. It opens
+//! nothing.
 
 use std::net::IpAddr;
 
@@ -9,7 +10,8 @@ use trunkline_verbs::{HcaFilter, VerbsConfig, VerbsConfigError};
 
 use crate::ChooseError;
 
-/// The choice of RDMA devices: by the variables that users of NCCL know, or the one that is named.
+/// Returns the choice of RDMA devices, from the variables that users of NCCL know, or the device that a parameter
+/// names.
 ///
 /// # Errors
 /// [`VerbsConfigError`] names the variable.
@@ -18,19 +20,19 @@ pub fn verbs_config(params: &EngineParams) -> Result<VerbsConfig, VerbsConfigErr
     if let Some(device) = &params.device {
         config.hca = HcaFilter::parse(&format!("={device}"))?;
     }
-    // As deep as the queues of shared connections are to be; a device that has less than the usual depth is found out too.
+    // The depth covers the queues of shared connections. A device with a smaller limit is found here as well.
     let wanted = params.depth.saturating_mul(params.sharing.depth_multiplier.into());
     config.depth = config.depth.max(wanted);
     Ok(config)
 }
 
-/// What is asked of libfabric.
+/// Returns the configuration of libfabric.
 ///
 /// # Errors
 /// [`VerbsConfigError`] names the variable.
 pub fn ofi_config(params: &EngineParams) -> Result<OfiConfig, VerbsConfigError> {
     let ofi = &params.ofi;
-    // The one of those variables that is for every fabric.
+    // Of NCCL's InfiniBand variables only this one applies to every fabric.
     let flush = |name: &str| std::env::var(name).ok().filter(|_| name.ends_with("_GDR_FLUSH_DISABLE"));
     Ok(OfiConfig {
         skips_flushes: !VerbsConfig::read(flush)?.device_flush,
@@ -41,7 +43,7 @@ pub fn ofi_config(params: &EngineParams) -> Result<OfiConfig, VerbsConfigError> 
     })
 }
 
-/// The software NIC's configuration: a NIC for each address, unless a number was asked for.
+/// Returns the software NIC's configuration: one NIC per address, unless a number was requested.
 #[must_use]
 pub fn soft_config(params: &EngineParams, addresses: Vec<IpAddr>) -> SoftConfig {
     let soft = &params.soft;
@@ -72,14 +74,15 @@ pub fn soft_config(params: &EngineParams, addresses: Vec<IpAddr>) -> SoftConfig 
     }
 }
 
-/// The speeds that software NICs report: those of their interfaces. One that the kernel does not list any more counts as unknown.
+/// Returns the speeds of software NICs: those of their interfaces. An interface that the kernel does not list any
+/// more has an unknown speed.
 fn interface_speeds(addresses: &[IpAddr], nics: usize) -> Vec<u32> {
     let all =
         if addresses.is_empty() { Vec::new() } else { trunkline_topo::list_interfaces().unwrap_or_default() };
     trunkline_topo::share_speeds(&all, addresses, nics)
 }
 
-/// The software NIC that connects processes of this host where another fabric reaches the others, if that is asked for.
+/// Returns the software NIC that connects processes of this host, if it is requested beside another fabric.
 ///
 /// # Errors
 /// [`ChooseError::Soft`]; [`ChooseError::NearTcp`].
@@ -102,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// The loopback interface has no speed: its driver refuses to tell one.
+    /// The loopback interface has no speed: its driver does not report one.
     #[test]
     fn soft_nics_divide_the_speed_of_their_interface() {
         let params = crate::params_or(&[]).unwrap();

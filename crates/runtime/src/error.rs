@@ -1,4 +1,4 @@
-//! Why nothing can be chosen, or a job not be joined.
+//! The errors of choosing a fabric, and of joining a job.
 
 use std::io;
 
@@ -10,14 +10,14 @@ use trunkline_ofi::NoNic;
 use trunkline_topo::ChoiceError;
 use trunkline_verbs::{VerbsConfigError, VerbsUnavailable};
 
-/// A front end cannot run over what the environment names.
+/// The reason why a front end cannot run over the fabric that the environment names.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChooseError {
-    /// A parameter has a bad value.
+    /// A parameter has an invalid value.
     #[error(transparent)]
     Params(#[from] ParamsError),
-    /// The choice of network interfaces has a bad value, or fits none.
+    /// The choice of network interfaces has an invalid value, or matches none.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
     /// The network interfaces cannot be listed.
@@ -26,13 +26,13 @@ pub enum ChooseError {
     /// The software NIC could not be started.
     #[error("cannot start the fabric: {0}")]
     Soft(#[from] RailOpenError),
-    /// The choice of RDMA devices has a bad value.
+    /// The choice of RDMA devices has an invalid value.
     #[error(transparent)]
     Verbs(#[from] VerbsConfigError),
-    /// There are no RDMA devices to be used.
+    /// No RDMA device can be used.
     #[error("cannot use RDMA devices: {0}")]
     NoDevice(#[from] VerbsUnavailable),
-    /// Neighbours by shared memory, and by no shared memory.
+    /// Contradictory settings: shared memory for processes of this host, and no shared memory.
     #[error(
         "TRUNKLINE_NEAR=1 and TRUNKLINE_FABRIC=soft:tcp contradict each other: soft connects processes of a host by shared memory, others by TCP"
     )]
@@ -42,19 +42,19 @@ pub enum ChooseError {
         "TRUNKLINE_REQUIRE_NIC=1, and the software NIC would be used: {0}\n  (unset TRUNKLINE_REQUIRE_NIC to use the software NIC)"
     )]
     NoNic(String),
-    /// There is nothing to be used through libfabric.
+    /// No NIC can be used through libfabric.
     #[error("cannot use libfabric (TRUNKLINE_FABRIC=ofi): {0}")]
     NoOfi(#[from] NoNic),
 }
 
-/// This process is no member of a job.
+/// The reason why this process is not a member of a job.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MembershipError {
-    /// The environment names a fabric, an interface or a setting that cannot be.
+    /// The environment names an invalid fabric, interface or setting.
     #[error(transparent)]
     Choose(#[from] ChooseError),
-    /// The fabric has no NIC of that number.
+    /// The fabric has no NIC with that number.
     #[error("the fabric has no NIC {0}; trunkline info lists those there are")]
     NoNic(usize),
     /// The launcher's variables contradict each other.
@@ -63,15 +63,15 @@ pub enum MembershipError {
     /// The members did not meet.
     #[error(transparent)]
     Join(#[from] JoinError),
-    /// A member left while they met.
+    /// A member ended while the members met.
     #[error("while the ranks met: {0}")]
     Exchange(#[from] ExchangeError),
-    /// What the launcher handed round is no card of a member.
+    /// The bytes of a member are no card: it is not a rank of this program.
     #[error("rank {rank} is not a rank of this program: it gave {bytes} bytes instead of a card")]
     Card {
-        /// Which member.
+        /// The member.
         rank: usize,
-        /// Bytes that it gave.
+        /// Bytes that it sent.
         bytes: usize,
     },
     /// The engine cannot start.

@@ -1,5 +1,5 @@
-//! The engine's one-sided job over the fabric that was chosen: one match a call, behind which the fabric is known. [`OneSided`](crate::OneSided)
-//! calls it; nothing here waits.
+//! The engine's one-sided job over the chosen fabric: one match per call, behind which the type of the fabric is
+//! known. [`OneSided`](crate::OneSided) calls it; nothing here waits.
 
 use std::io;
 use std::sync::Arc;
@@ -23,22 +23,22 @@ use crate::{FrontEnd, HardwareFabric, NicChoice, ProcessBanner, soft_config};
 
 pub(crate) type SharedJob<F> = Arc<RmaJob<F, UnixHost>>;
 
-/// A job's part of this process; one variant for each fabric.
+/// This process's part of a job; one variant per fabric.
 pub(crate) enum FabricJob {
     /// Over software NICs.
     Soft(SharedJob<SoftFabric>),
     /// Over RDMA devices.
     Verbs(SharedJob<VerbsFabric>),
-    /// Over what libfabric has a provider for.
+    /// Over a provider of libfabric.
     Ofi(SharedJob<OfiFabric>),
 }
 
 impl FabricJob {
-    /// Opens the fabric and listens, with the NICs of that choice; also what carries the data. The host's log gets the banner of the process, as
-    /// of this front end.
+    /// Opens the fabric with the chosen NICs, and listens. Also returns the fabric and the NICs that carry the data.
+    /// Logs the banner of the process to the host, with the name of this front end.
     ///
     /// # Errors
-    /// [`MembershipError::NoNic`], [`MembershipError::Start`], and what the fabric says.
+    /// [`MembershipError::NoNic`], [`MembershipError::Start`], and errors of the fabric.
     pub(crate) fn new(
         params: EngineParams,
         hardware: HardwareFabric,
@@ -87,7 +87,7 @@ impl FabricJob {
         })
     }
 
-    /// Starts a thread that serves for this process.
+    /// Starts a thread that serves other members.
     ///
     /// # Errors
     /// The system has no thread left.
@@ -99,7 +99,7 @@ impl FabricJob {
         }
     }
 
-    /// Whether anything has moved lately: [`RmaJob::sample_progress`].
+    /// Returns a counter that changes with progress: [`RmaJob::sample_progress`].
     pub(crate) fn sample_progress(&self, id: ContextId) -> Option<u64> {
         match self {
             Self::Soft(job) => job.sample_progress(Some(id)),
@@ -109,7 +109,7 @@ impl FabricJob {
     }
 }
 
-/// Calls of the engine's job, each documented at the method of [`RmaJob`] that has its name.
+/// Forwards calls to the engine's job, each documented at the method of [`RmaJob`] with the same name.
 macro_rules! forward_calls {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
         impl FabricJob {$(
@@ -160,7 +160,7 @@ forward_calls! {
     fn fence(id: ContextId) -> Result<(), RmaError>;
 }
 
-/// What carries the data of a job.
+/// The fabric and the NICs that carry the data of a job.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct JobCarrier {
     /// The fabric: `soft`, `verbs` or `ofi`.

@@ -1,7 +1,8 @@
-//! Two members of a job with one-sided work between them, driven by a list of actions, beside control streams of others that greet with any
-//! process and say any words. The puts, adds and gets of members agree with a model of their heaps; the others change no byte and end nothing.
+//! A fuzz target for two members of a job with one-sided operations. A list of actions drives them, beside control
+//! streams of other processes that send arbitrary greetings and messages. Puts, additions and gets of the members
+//! must agree with a model of their heaps; the other processes must change no byte and end nothing.
 //!
-//! It stands here because this crate knows both the engine and a fabric; nothing of this is in the product.
+//! It is in this crate because it needs both the engine and a fabric. The product does not contain it.
 
 use trunkline_engine::host::{UnixHost, UnixStream};
 use trunkline_engine::rma::{ContextId, HeapRange, PutSource, RmaError, RmaJob};
@@ -24,34 +25,34 @@ use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
 pub const TARGETS: &[FuzzTarget] =
     &[FuzzTarget { name: "one_sided", check: run_actions, seeds: action_seeds }];
 
-/// Runs the target of that name.
+/// Runs the target with that name.
 ///
 /// # Panics
-/// When there is none, or when the code under test is wrong.
+/// If there is no such target, or the code under test is wrong.
 pub fn run(name: &str, bytes: &[u8]) {
     trunkline_proto::fuzzing::run_of(TARGETS, name, bytes);
 }
 
-/// Actions of one input.
+/// The largest number of actions of one input.
 const ACTIONS_MAX: usize = 64;
-/// Bytes of a heap: words that are added to, room for puts, and room for gets.
+/// Bytes of a heap: words for additions, room for puts, and room for gets.
 const HEAP: usize = 32 << 10;
 const PUT_AT: u64 = 4096;
 const GOT_AT: u64 = 16 << 10;
-/// Bytes of a put: as many as the software NIC takes with an operation.
+/// Bytes of a put at most: those that the software NIC copies into the request.
 const PUT_MAX: usize = 96;
-/// Streams of others.
+/// Streams of other processes, at most.
 const OTHERS_MAX: usize = 6;
-/// Rounds in which a call between members comes to its end.
+/// The largest number of rounds until a call between members must have ended.
 const ROUNDS_MAX: usize = 400_000;
 
 struct ScriptedMember {
     job: RmaJob<SoftFabric, UnixHost>,
     heap: MemoryRange,
     context: ContextId,
-    /// The bytes of its heap once the other member's work is done.
+    /// The expected bytes of its heap once the other member's operations are complete.
     model: Vec<u8>,
-    /// Where the next bytes from the other member go, each to a place of its own.
+    /// The offset for the next bytes from the other member; each put has a place of its own.
     next: u64,
 }
 
@@ -157,12 +158,12 @@ impl ScriptedJob {
             assert!(done.is_ok(), "{done:?}");
         }
         for other in &mut self.others {
-            // One that was turned away says so.
+            // A rejected stream returns an error here.
             let _ = other.recv();
         }
     }
 
-    /// Tries until it works, while both members go on.
+    /// Repeats a call until it succeeds, while both members make progress.
     fn retry_until_done<T>(
         &mut self,
         at: usize,
@@ -235,7 +236,7 @@ impl ScriptedJob {
         self.retry_until_done(at, |of| Ok(of.job.quiet(of.context)?.then_some(())));
     }
 
-    /// Another process opens a control stream, and says that it is some process: a member's, for one.
+    /// Opens a control stream of another process, which claims to be some process, possibly a member.
     fn greet_member(&mut self, at: usize, whom: u8) {
         let address = OobAddress(self.cards[at].address.clone());
         let Ok(mut stream) = self.outside.oob().connect(&address) else { return };
@@ -243,7 +244,7 @@ impl ScriptedJob {
             0 => self.cards[1 - at].process,
             1 => self.cards[at].process,
             2 => ProcessId([whom; 16]),
-            // It says nothing.
+            // Sends nothing.
             _ => return self.others.push(stream),
         };
         let hello =
@@ -252,7 +253,7 @@ impl ScriptedJob {
         self.others.extend(said.is_ok().then_some(stream));
     }
 
-    /// Another process says a word.
+    /// Sends a message of another process.
     fn say_message(&mut self, kind: u8, number: u8) {
         let Some(stream) = RmaStream::new(number % 8) else { return };
         let id = u64::from(number);
@@ -280,7 +281,7 @@ impl ScriptedJob {
 
     fn say_bytes(&mut self, bytes: Vec<u8>) {
         if let Some(other) = self.others.last_mut() {
-            // It may have been turned away.
+            // The stream may have been rejected.
             let _ = other.send(OobFrame { bytes, fd: None });
         }
         self.make_progress();

@@ -1,23 +1,23 @@
-//! Which NICs reach memory of GPUs, and why others do not, in words for people. Used by the banner of a front end and by `trunkline info`; opens
-//! no driver.
+//! Notes for users on which NICs reach GPU memory, and why others do not. Used by the banner of a front end and by
+//! `trunkline info`; opens no driver.
 
 use trunkline_fabric::{DeviceReach, Fabric as _, NicPort};
 use trunkline_mem::gpu::VendorDrivers;
 use trunkline_ofi::OfiFabric;
 use trunkline_verbs::VerbsFabric;
 
-/// Whether a NIC reaches memory of GPUs, and by which way or why not.
+/// Whether and how a NIC reaches GPU memory, or why it does not.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GpuNote {
-    /// The NIC.
+    /// The name of the NIC.
     pub nic: String,
-    /// Whether memory of GPUs may be registered with it.
+    /// Whether GPU memory may be registered with it.
     pub reached: bool,
     /// The way, or the reason against.
     pub note: String,
 }
 
-/// Limits RDMA devices to the memory of GPUs that these drivers have, and says for each NIC how that came about.
+/// Limits RDMA devices to the GPU memory that these drivers support, and returns a note per NIC.
 #[must_use]
 pub fn meet_verbs(fabric: VerbsFabric, gpus: &VendorDrivers) -> (VerbsFabric, Vec<GpuNote>) {
     let alone: Vec<DeviceReach> = fabric.nics().iter().map(|nic| nic.caps.devices).collect();
@@ -31,7 +31,7 @@ pub fn meet_verbs(fabric: VerbsFabric, gpus: &VendorDrivers) -> (VerbsFabric, Ve
     (fabric, notes)
 }
 
-/// The same of libfabric's NICs, which are tried.
+/// Limits libfabric's NICs to the GPU memory that a trial registration accepts, and returns a note per NIC.
 #[must_use]
 pub fn meet_ofi(fabric: OfiFabric, gpus: &VendorDrivers) -> (OfiFabric, Vec<GpuNote>) {
     if !fabric.reaches_devices() {
@@ -55,7 +55,7 @@ pub fn meet_ofi(fabric: OfiFabric, gpus: &VendorDrivers) -> (OfiFabric, Vec<GpuN
     (fabric, notes)
 }
 
-/// What came of trying a NIC.
+/// Describes the outcome of a trial registration.
 fn describe_trial(reach: DeviceReach, refused: &str) -> String {
     match (reach.reaches_any(), refused) {
         (true, "") => describe_reach(reach),
@@ -65,7 +65,7 @@ fn describe_trial(reach: DeviceReach, refused: &str) -> String {
     }
 }
 
-/// By which ways.
+/// Lists the ways in which a NIC reaches GPU memory.
 fn describe_ways(reach: DeviceReach) -> String {
     let all = [
         (reach.dmabuf, "as dma-bufs"),
@@ -75,13 +75,13 @@ fn describe_ways(reach: DeviceReach) -> String {
     all.into_iter().filter(|(on, _)| *on).map(|(_, way)| way).collect::<Vec<_>>().join(", ")
 }
 
-/// The same, and whether it is flushed.
+/// Lists the ways, and whether writes are flushed.
 fn describe_reach(reach: DeviceReach) -> String {
     let flush = if reach.needs_flush { "" } else { "; flushes are switched off (NCCL_GDR_FLUSH_DISABLE)" };
     format!("{}{flush}", describe_ways(reach))
 }
 
-/// What a NIC reaches with these drivers, or why it reaches nothing although `alone` it could.
+/// Describes the GPU memory that a NIC reaches with these drivers, or why it reaches none although it could `alone`.
 fn gpu_note(reach: DeviceReach, alone: DeviceReach, gpus: &VendorDrivers) -> String {
     match (reach.reaches_any(), alone.reaches_any()) {
         (true, _) => describe_reach(reach),

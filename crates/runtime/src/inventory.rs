@@ -1,12 +1,13 @@
-//! The RDMA, EFA and Slingshot devices of a host as its `/sys` shows them, and the limits of this process that decide whether they can be used.
-//! Read below a folder in place of `/`, so that tests bring their own. Opens no device; judges nothing, which `cause` does.
+//! The RDMA, EFA and Slingshot devices of a host from its `/sys`, and the limits of this process that decide whether
+//! they can be used. Files are read below a folder in place of `/`, so that tests bring their own. It opens no
+//! device; `cause` derives the reasons.
 
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
-/// Most entries of a folder that are looked at.
+/// The largest number of entries of a folder that is read.
 const ENTRIES_MAX: usize = 1024;
 /// The capability to lock memory without a limit, as a bit of the kernel's sets.
 const CAP_IPC_LOCK: u32 = 14;
@@ -23,7 +24,7 @@ const PROVIDERS: [(&str, &str); 9] = [
     ("hfi1", "hfi1verbs"),
 ];
 
-/// Which software is to drive a device.
+/// The software that drives a device.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum DeviceKind {
     /// rdma-core, over hardware.
@@ -45,7 +46,7 @@ pub(crate) struct HostDevice {
     pub(crate) kind: DeviceKind,
     /// Its ports, in order.
     pub(crate) ports: Vec<DevicePort>,
-    /// The node by which programs use it, and whether this one may; `None`: the kernel has none for it.
+    /// The device node, and whether this process may open it; `None` if the kernel has none for the device.
     pub(crate) node: Option<(PathBuf, io::Result<()>)>,
     /// A resource of the rdma cgroup that is used up for it.
     pub(crate) used_up: Option<CgroupLimit>,
@@ -77,7 +78,7 @@ pub(crate) struct CgroupLimit {
 /// Limits of this process.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct ProcessLimits {
-    /// Bytes of memory that it may lock; `None`: any number, or not known.
+    /// Bytes of memory that it may lock; `None` if unlimited or unknown.
     pub(crate) memlock: Option<u64>,
 }
 
@@ -128,7 +129,7 @@ fn rdma_device(root: &Path, folder: &Path, name: String, cgroups: &[PathBuf]) ->
     let description = read_text(&folder.join("node_desc"));
     let link = fs::read_link(folder.join("device/driver")).ok();
     let linked = link.and_then(|path| path.file_name().map(|driver| driver.to_string_lossy().into_owned()));
-    // Devices in software may name the device of the interface below them, or none.
+    // The driver link of software devices may name the driver of the interface below them, or be absent.
     let in_software = match description.trim() {
         "rxe" => Some("rxe"),
         other if other.contains("iWARP") => Some("siw"),
@@ -160,12 +161,12 @@ fn read_port(folder: &Path, number: u32) -> DevicePort {
     DevicePort { number, state, link_layer, routable }
 }
 
-/// Whether a GID is set, and not one of its own cable alone.
+/// Returns whether a GID is set, and is not link-local.
 fn is_routable(gid: &str) -> bool {
     gid.parse().is_ok_and(|gid: Ipv6Addr| gid.octets()[8..] != [0; 8] && !gid.is_unicast_link_local())
 }
 
-/// The node of a device, which is opened for a moment.
+/// Opens the node of a device for a moment, and returns its path and the result.
 fn open_node(root: &Path, device: &str) -> Option<(PathBuf, io::Result<()>)> {
     let class = root.join("sys/class/infiniband_verbs");
     let is_of = |name: &String| read_text(&class.join(name).join("ibdev")).trim() == device;
@@ -175,7 +176,7 @@ fn open_node(root: &Path, device: &str) -> Option<(PathBuf, io::Result<()>)> {
     Some((path, opened.map(drop)))
 }
 
-/// The folders of this process's rdma cgroup and of those above it, its own first.
+/// Returns the folders of this process's rdma cgroup and of its ancestors, its own first.
 fn rdma_cgroups(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for line in read_text(&root.join("proc/self/cgroup")).lines() {
@@ -192,7 +193,7 @@ fn rdma_cgroups(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The resource of a device that a cgroup has no more of.
+/// Returns the resource of a device that a cgroup has used up.
 fn used_up(cgroup: &Path, device: &str) -> Option<CgroupLimit> {
     let file = cgroup.join("rdma.max");
     let current = read_text(&cgroup.join("rdma.current"));
@@ -216,12 +217,12 @@ fn used_up(cgroup: &Path, device: &str) -> Option<CgroupLimit> {
     })
 }
 
-/// The content of a small file; nothing where it cannot be read.
+/// Returns the content of a small file; an empty text if it cannot be read.
 fn read_text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The names in a folder, in order; none where there is no such folder.
+/// Returns the names in a folder, in order; none if the folder is absent.
 fn list_names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(ENTRIES_MAX);
     let mut names: Vec<String> =

@@ -1,8 +1,46 @@
-//! Which fabric a front end runs over, with which settings, and how its process is reached: what the environment of the process
-//! says, and what this host has.
+//! The start of a front end: which fabric it uses, with which settings, and how its process is reached; and one-sided calls that wait.
 //!
-//! Called once by each front end (`nccl`, `trunkline`, `shmem`, `nvshmem`) when it starts, and by `trunkline info`, which shows the same. It opens
-//! what is chosen. For front ends with symmetric memory it also joins the job ([`JobMember`]); the links are made by the engine.
+//! Each front end (`nccl`, `trunkline`, `shmem`, `nvshmem`) calls it once when it starts, and `trunkline info` shows the same result. It reads the environment
+//! and the devices of this host, and opens the selected fabric. For front ends with symmetric memory it also joins the job ([`JobMember`]), and has their
+//! calls ([`OneSided`]). The engine makes the links. It knows no teams, no symmetric objects and no C.
+//!
+//! # Files, in reading order
+//!
+//! - `lib.rs`, `config.rs`, `inventory.rs`, `unused.rs`, `rank_nics.rs`, `gpudirect.rs`: settings, the fabric, warnings about unused devices, the NICs of a
+//!   rank.
+//! - `member.rs`, `banner.rs`: the process in its job; the first line of its log.
+//! - `fabric_job.rs`: one match per call on the selected fabric. `queues.rs`: a context for device queues.
+//! - `one_sided/`: `mod.rs` the job, `context.rs` the calls, `transfer.rs` puts and gets, `stage.rs` staging, `wait.rs` waits.
+//!
+//! # One put, from the call to the remote word
+//!
+//! ```text
+//!   trunkline   shmem   nvshmem      symmetric objects, PEs, memory handles; memory that is mapped
+//!        └────────┼────────┘
+//!        OneSided, ContextCalls      waits, stages, pieces                  one_sided
+//!                 │
+//!            FabricJob               one match per call on the fabric       fabric_job.rs
+//!                 │
+//!              RmaJob                contexts, links, order, completion     engine/src/rma
+//! ```
+//!
+//! 1. The front end calls [`OneSided::calls_on`] and then, for example, [`ContextCalls::put_copied`] with a heap number and an offset. A short put is copied
+//!    into the request itself; longer ones are copied through a part of the context's stage, in pieces.
+//! 2. The engine's call never waits. If it has no room it returns at once, and `wait_until` tries again by `WaitPolicy::CALL`. After each fruitless try it
+//!    delivers values of earlier atomics to the front end's [`FetchSink`], so that the engine has room for others. The wait rests only while no work for other
+//!    members moves.
+//! 3. `RmaContext` in the engine selects a path and posts one write per piece. The write carries a tag if the stream counts it.
+//! 4. The bytes land in the member's heap. Its service thread, or its next call, applies signals that follow. A quiet ends when all operations of the context
+//!    have completed and the last acknowledgements have arrived.
+//!
+//! # Rules
+//!
+//! - *Stage.* Bytes that are not registered are copied through the stage of the context (`stage.rs`), a part of a heap of this process. Several threads may
+//!   use one stage; no lock is held during a wait.
+//! - *A watch* ([`watch_memory`]) is how a front end waits for a change of its own memory. It serves other members meanwhile, and every 50 ms the front end
+//!   checks that the members that make the change live. A change before their end still counts.
+//! - *Errors.* The loss of a member is an error of each call that needs it. The failure of an earlier operation is an error of one quiet.
+//! - Device queues do not use it: their executor begins operations and collects their ends (`trunkline_device`, `network.rs`).
 #![forbid(unsafe_code)]
 
 mod banner;
@@ -50,22 +88,22 @@ use trunkline_verbs::VerbsFabric;
 /// Whether this process has warned of devices that are not used.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
-/// A fabric that somebody else's library drives, if one is to be used.
+/// The fabric of a third-party library, if one is to be used.
 pub enum HardwareFabric {
-    /// None, as this host has no device for one, or as users say: the software NIC is used.
+    /// None, as this host has no device for one, or as the settings require: the software NIC is used.
     None,
     /// None, although this host has devices that should be used. A front end whose caller has another network offers no NIC; the others use the
     /// software NIC.
     PassedOver,
     /// RDMA devices.
     Verbs(VerbsFabric),
-    /// What libfabric has a provider for.
+    /// A provider of libfabric.
     Ofi(OfiFabric),
 }
 
 impl HardwareFabric {
-    /// Opens the fabric that these parameters name, or else the fabric of this host. `log` gets one line on the choice, one at level INFO on
-    /// devices that are not used, and once per process a warning of those that should be.
+    /// Opens the fabric that these parameters name, or else the fabric of this host. Passes to `log` one line on the choice and, at level INFO, one
+    /// on unused devices. Once per process, it also passes a warning of unused devices that should be used.
     ///
     /// # Errors
     /// [`ChooseError::Verbs`], [`ChooseError::NoDevice`], [`ChooseError::NoOfi`]: the named fabric or device does not exist. [`ChooseError::NoNic`]: a NIC is
@@ -90,7 +128,7 @@ impl HardwareFabric {
         }
     }
 
-    /// Opens EFA or Slingshot, if this host has it, and tells of all devices that are not used.
+    /// Opens EFA or Slingshot, if this host has it, and reports all devices that are not used.
     fn open_best(params: &EngineParams, log: impl Fn(LogLevel, &str)) -> Result<Self, ChooseError> {
         let AutoSelection { fabric, line, failure } =
             AutoSelection::detect_devices(&params.host_root, &ofi_config(params)?, OfiFabric::new);

@@ -1,5 +1,6 @@
-//! This process as a member of a job that does one-sided work: it says how it is reached, and hears how the others are. Called once by
-//! front ends with symmetric memory when they start; adds no memory and starts no thread.
+//! This process as a member of a job with one-sided operations: it publishes its own address, and receives those of
+//! the other members. Front ends with symmetric memory call it once when they start. It registers no memory and
+//! starts no thread.
 
 use std::time::Duration;
 
@@ -14,23 +15,25 @@ use crate::{
     FrontEnd, HardwareFabric, JobCarrier, MembershipError, NicChoice, OneSided, control_reach, host_addresses,
 };
 
-/// A member that knows all others.
+/// A member that knows the addresses of all others.
 pub struct JobMember {
-    /// What carries its data.
+    /// The fabric and the NICs that carry its data.
     pub carrier: JobCarrier,
-    /// Its number, from 0.
+    /// Its rank, counted from 0.
     pub rank: usize,
-    /// Members of the job.
+    /// The number of members of the job.
     pub size: usize,
-    /// Nothing for one that is alone.
+    /// The bootstrap; `None` for a job of one member.
     bootstrap: Option<JobBootstrap>,
     limit: Duration,
 }
 
 impl JobMember {
-    /// Joins the job that the environment tells of (`trunkline run`, torchrun, Slurm, `mpiexec`), or is a job of one. All members have then
-    /// met; each step may take as long as `limit`. Without `nics` it uses those of its rank ([`NicChoice::of_rank`]). Also the engine, which has no memory yet that others reach. `front_end` is the interface in the
-    /// words of its users, for the banner.
+    /// Joins the job that the environment describes (`trunkline run`, torchrun, Slurm, `mpiexec`), or creates a job
+    /// of one member. Returns when all members have met; each step may take up to `limit`.
+    ///
+    /// Without `nics` it uses those of its rank ([`NicChoice::of_rank`]). Also returns the engine, without any
+    /// registered memory. `front_end` is the users' name of the interface, for the banner.
     ///
     /// # Errors
     /// [`MembershipError`].
@@ -58,7 +61,7 @@ impl JobMember {
         Ok((job, member))
     }
 
-    /// Hands bytes round: what each member gave, by number. All members call it.
+    /// Gathers bytes: returns those that each member passed, by rank. All members call it.
     ///
     /// # Errors
     /// [`MembershipError::Exchange`].
@@ -73,7 +76,7 @@ impl JobMember {
         })
     }
 
-    /// Comes back when all members have called it.
+    /// Returns when all members have called it.
     ///
     /// # Errors
     /// [`MembershipError::Exchange`].
@@ -91,7 +94,7 @@ impl std::fmt::Debug for JobMember {
     }
 }
 
-/// The cards that members gave.
+/// Parses the cards of all members.
 fn parse_cards(given: &[Vec<u8>]) -> Result<Vec<[u8; CARD_BYTES]>, MembershipError> {
     let mut all = try_vec(given.len()).map_err(ExchangeError::from)?;
     for (rank, bytes) in given.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Device queues over the fabric that was chosen: what their executor asks of it, one match a call.
+//! The network of the device queues' executor over the chosen fabric: one match per call. The executor calls it; it
+//! keeps no state.
 
 use trunkline_device::{BeginOutcome, MemberNetwork, NetworkCompletion, RmaNetwork};
 use trunkline_engine::rma::{HeapAddress, HeapRange, MemberRank, PutSource, RmaError};
@@ -15,11 +16,11 @@ pub enum DeviceQueueContext {
     Soft(RmaNetwork<SharedJob<SoftFabric>>),
     /// Over RDMA devices.
     Verbs(RmaNetwork<SharedJob<VerbsFabric>>),
-    /// Over what libfabric has a provider for.
+    /// Over a provider of libfabric.
     Ofi(RmaNetwork<SharedJob<OfiFabric>>),
 }
 
-/// The same of whichever it is.
+/// Evaluates an expression for the network of any variant.
 macro_rules! of {
     ($carrying:expr, $network:ident => $what:expr) => {
         match $carrying {
@@ -31,10 +32,10 @@ macro_rules! of {
 }
 
 impl FabricJob {
-    /// A context for the executor of device queues: [`RmaNetwork::new`].
+    /// Creates a context for the executor of device queues: [`RmaNetwork::new`].
     ///
     /// # Errors
-    /// As that.
+    /// As [`RmaNetwork::new`].
     pub(crate) fn device_queue_context(&self) -> Result<DeviceQueueContext, RmaError> {
         Ok(match self {
             Self::Soft(job) => DeviceQueueContext::Soft(RmaNetwork::new(job.clone())?),

@@ -1,5 +1,6 @@
-//! The NICs that a process uses when its user names none: those that `trunkline topo` shows for its GPU, or those near its
-//! processors. Asked once by [`Running`](crate::FabricJob) when it has opened the fabric; opens no device.
+//! The NICs that a process uses when its user names none: those that `trunkline topo` shows for its GPU, or those
+//! near its processors. [`FabricJob`](crate::fabric_job::FabricJob) calls it once when it has opened the fabric; it
+//! opens no device.
 
 use std::path::Path;
 
@@ -9,15 +10,15 @@ use trunkline_fabric::NicPort;
 use trunkline_proto::limits::RAILS_MAX;
 use trunkline_topo::{NodeTopology, PciPath, RankPlacement, gpu_of_rank, read_numa_node};
 
-/// By which NVIDIA's and AMD's runtimes show a process some of the GPUs, the first that is set counts.
+/// The variables by which NVIDIA's and AMD's runtimes restrict a process to some GPUs; the first that is set counts.
 const VISIBLE: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"];
 
-/// Which NICs of a fabric a process uses.
+/// The choice of a fabric's NICs for a process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum NicChoice {
-    /// These, by their places in the fabric's list.
+    /// These NICs, by their indices in the fabric's list.
     Named(CommNics),
-    /// Those of this rank.
+    /// The NICs of this rank.
     OfRank(Box<RankNics>),
 }
 
@@ -28,7 +29,7 @@ impl From<CommNics> for NicChoice {
 }
 
 impl NicChoice {
-    /// The choice for the rank that the environment describes, on the host whose files are below `host_root`.
+    /// Returns the choice for the rank that the environment describes, on the host whose files are below `host_root`.
     #[must_use]
     pub fn of_rank(host_root: &Path, environment: Option<&JobEnvironment>) -> Self {
         Self::OfRank(Box::new(RankNics::read_topology(host_root, environment, |name| {
@@ -36,7 +37,7 @@ impl NicChoice {
         })))
     }
 
-    /// Places in the fabric's list.
+    /// Returns indices in the fabric's list.
     pub(crate) fn resolve_nics(&self, nics: &[NicPort]) -> CommNics {
         match self {
             Self::Named(nics) => *nics,
@@ -53,7 +54,7 @@ pub struct RankNics {
 }
 
 impl RankNics {
-    /// Reads the topology, and where this process is in it. A host that does not show its devices has none.
+    /// Reads the topology, and the place of this process in it. A host that does not expose its devices has none.
     fn read_topology(
         host_root: &Path,
         environment: Option<&JobEnvironment>,
@@ -70,7 +71,7 @@ impl RankNics {
         Self { topology, rank: RankPlacement { gpu, numa, local_rank, local_size } }
     }
 
-    /// Places in the fabric's list; the first NIC where the topology knows none of them, as of software NICs.
+    /// Returns indices in the fabric's list; the first NIC if the topology knows none of them, as for software NICs.
     fn resolve_nics(&self, nics: &[NicPort]) -> CommNics {
         let known = self.topology.nics();
         let is_same = |nic: &NicPort, known: &trunkline_topo::NodeNic| {
@@ -87,7 +88,7 @@ impl RankNics {
     }
 }
 
-/// The processors that this thread may run on.
+/// Returns the processors on which this thread may run.
 fn allowed_processors() -> Vec<usize> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|&at| set.is_set(at)).collect()
@@ -155,7 +156,7 @@ mod tests {
         let all = ["mlx5_0", "mlx5_1", "mlx5_2:1", "mlx5_3:1"];
         assert_eq!(chosen(host.path(), None, &all), [2, 3]);
         assert_eq!(chosen(host.path(), None, &["mlx5_3", "mlx5_0"]), [0], "of those that the fabric offers");
-        // Without a GPU the processors decide, of which this host tells nothing; a slow NIC is no help.
+        // Without a GPU the processors decide, which this host does not describe; a slow NIC is excluded.
         assert_eq!(chosen(host.path(), Some(""), &all), [0, 2, 3]);
     }
 

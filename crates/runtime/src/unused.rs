@@ -1,5 +1,5 @@
-//! The devices of this host that are not used: one warning for those that should be, lines at INFO for the others. Called when hardware is opened, and
-//! by `trunkline info`, which lists the same.
+//! The devices of this host that are not used: one warning for those that should be, lines at INFO for the others.
+//! Called when hardware is opened, and by `trunkline info`, which lists the same devices.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +19,11 @@ pub struct UnusedDevice {
     pub name: String,
     /// The kernel's driver.
     pub driver: String,
-    /// Why it is not used.
+    /// The cause.
     pub cause: String,
     /// The remedy.
     pub remedy: String,
-    /// Whether users need no warning: they have excluded it, or others are used.
+    /// Whether no warning is due, because users have excluded it or other devices are used.
     pub is_expected: bool,
 }
 
@@ -31,7 +31,7 @@ pub struct UnusedDevice {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct UnusedDevices(Vec<UnusedDevice>);
 
-/// The fabric that is used, by the name that users know, and the names of its NICs.
+/// The fabric in use by its user-visible name, and the names of its NICs.
 #[derive(Clone, Copy, Debug)]
 pub struct UsedFabric<'a> {
     /// `verbs`, or `ofi:efa`.
@@ -41,11 +41,12 @@ pub struct UsedFabric<'a> {
 }
 
 impl UnusedDevices {
-    /// Finds the devices that are not used, and why. `listed` asks libibverbs for the devices that it has a provider for, and is called only where
-    /// there is a device; `libfabric` is why libfabric's NICs could not be opened.
+    /// Finds the unused devices and their causes. `listed` returns the devices for which libibverbs has a provider;
+    /// it is called only if the host has a device. `libfabric` is the reason why libfabric's NICs could not be
+    /// opened.
     ///
     /// # Errors
-    /// [`ChooseError::Verbs`]: there is a device, and a variable that chooses devices has a bad value.
+    /// [`ChooseError::Verbs`]: the host has a device, and a variable that chooses devices is invalid.
     pub fn find_unused(
         params: &EngineParams,
         used: Option<UsedFabric<'_>>,
@@ -60,7 +61,7 @@ impl UnusedDevices {
         }
         let config = verbs_config(params)?;
         let asked = params.fabric == FabricName::Verbs;
-        // The library is opened only if a device should be used and is not.
+        // The library is opened only if an unused device should be used.
         let of_verbs =
             |device: &HostDevice| matches!(device.kind, DeviceKind::Hardware | DeviceKind::Software);
         let wants_list = devices.iter().any(of_verbs) && (asked || used.is_none() && !config.disabled);
@@ -87,19 +88,19 @@ impl UnusedDevices {
         Ok(Self(devices.into_iter().map(one).collect()))
     }
 
-    /// All of them.
+    /// Returns all unused devices.
     #[must_use]
     pub fn as_slice(&self) -> &[UnusedDevice] {
         &self.0
     }
 
-    /// Whether there is a device that should be used, and is not.
+    /// Returns whether there is an unused device that should be used.
     #[must_use]
     pub fn is_missed(&self) -> bool {
         self.0.iter().any(|device| !device.is_expected)
     }
 
-    /// Why no NIC is used, for an error.
+    /// Returns the reason why no NIC is used, for an error.
     pub(crate) fn as_reason(&self) -> String {
         match self.0.is_empty() {
             true => "this host has no RDMA, EFA or Slingshot device".to_owned(),
@@ -107,7 +108,7 @@ impl UnusedDevices {
         }
     }
 
-    /// Tells of them: one warning, if `warned` is not set yet, and one line at INFO.
+    /// Logs the devices: one warning, unless `warned` is set, and one line at INFO.
     pub(crate) fn log_unused(&self, warned: &AtomicBool, log: impl Fn(LogLevel, &str)) {
         if self.is_missed() && !warned.swap(true, Ordering::Relaxed) {
             let missed = format_lines(self.0.iter().filter(|device| !device.is_expected));
@@ -125,7 +126,8 @@ impl UnusedDevices {
     }
 }
 
-/// Lines of devices, those with the same driver, cause and remedy on one: NCCL cuts a message off after some thousand bytes.
+/// Formats devices as lines. Devices with the same driver, cause and remedy share a line, because NCCL truncates
+/// messages after some thousand bytes.
 fn format_lines<'a>(devices: impl Iterator<Item = &'a UnusedDevice>) -> String {
     let mut groups: Vec<(&UnusedDevice, Vec<&str>)> = Vec::new();
     for device in devices {
@@ -139,18 +141,19 @@ fn format_lines<'a>(devices: impl Iterator<Item = &'a UnusedDevice>) -> String {
     }
     let mut lines = String::new();
     for (UnusedDevice { driver, cause, remedy, .. }, names) in groups {
-        // Writing to a text never fails.
+        // Formatting into a `String` never fails.
         let _ = write!(lines, "\n  {} ({driver}): {cause}; {remedy}", names.join(", "));
     }
     lines
 }
 
-/// Whether a device is one that should be used.
+/// Returns whether a device is one that should be used.
 fn is_counted(device: &HostDevice, params: &EngineParams) -> bool {
     device.kind != DeviceKind::Software || params.counts_software_rdma || params.fabric == FabricName::Verbs
 }
 
-/// Whether one of the fabric's NICs is of a device. A NIC is named after its device, with the port or the kind of endpoint behind it.
+/// Returns whether one of the fabric's NICs belongs to a device. A NIC has the name of its device, followed by the
+/// port or the kind of endpoint.
 fn is_used(device: &HostDevice, used: UsedFabric<'_>) -> bool {
     let by_libfabric = matches!(device.kind, DeviceKind::Efa | DeviceKind::Slingshot);
     let of_device = |nic: &String| {

@@ -11,7 +11,7 @@ fn params(host: &FakeHost) -> EngineParams {
     EngineParams { host_root: host.root().to_owned(), ..EngineParams::default() }
 }
 
-/// The log lines about the devices, with their levels; of the first and the second time.
+/// Returns the log lines about the devices, with their levels, of two calls.
 fn told_twice(unused: &UnusedDevices) -> [Vec<(LogLevel, String)>; 2] {
     let warned = AtomicBool::new(false);
     [(), ()].map(|()| {
