@@ -1,5 +1,5 @@
-//! NCCL's communicators, as far as versions of the interface that have a context for each let us know them: what each has
-//! said of its traffic. Called for init, finalize, setNetAttr and connect; never for a message.
+//! NCCL's communicators, for versions of the interface that pass a context for each: their traffic hints. Used by
+//! init, finalize, setNetAttr and connect; never by a message.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -25,7 +25,7 @@ impl NetContexts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One begins, with its traffic class; its number is never 0, and not that of another that is there.
+    /// Opens a context with its traffic class. Its number is never 0, and never that of another open context.
     pub(crate) fn open_context(&self, class: Option<u8>) -> Result<u64, NetCallError> {
         let mut all = self.lock_slots();
         let opened = all.insert(TrafficHint { class, ..TrafficHint::default() });
@@ -35,15 +35,15 @@ impl NetContexts {
         })
     }
 
-    /// One ends; false if there is none with that number.
+    /// Closes a context; returns `false` if the number is unknown.
     pub(crate) fn close_context(&self, context: u64) -> bool {
         self.lock_slots().remove(SlotId::from_bits(context)).is_some()
     }
 
-    /// What it says of its traffic from now on; a hint from nobody is none.
+    /// Sets the traffic hint of a context; an unknown context has no effect.
     pub(crate) fn set_traffic(&self, context: u64, attr: &NetAttr) {
         if let Some(traffic) = self.lock_slots().get_mut(SlotId::from_bits(context)) {
-            // Below zero nothing is known.
+            // A negative number means unknown.
             let known = |number: i32| u32::try_from(number).unwrap_or(0);
             let sends = attr.send_comm_attr;
             (traffic.peers, traffic.flows) =
@@ -51,7 +51,7 @@ impl NetContexts {
         }
     }
 
-    /// What it said last.
+    /// Returns the last traffic hint of a context.
     pub(crate) fn last_traffic(&self, context: u64) -> TrafficHint {
         self.lock_slots().get(SlotId::from_bits(context)).copied().unwrap_or_default()
     }

@@ -1,8 +1,9 @@
-//! The devices that NCCL sees: the fabric's NICs, and after them the virtual devices, which `makeVDevice` fused of several
-//! NICs. Held by `world`, asked by `plugin` when something is set up.
+//! The devices that NCCL sees: the fabric's NICs, followed by the virtual devices that `makeVDevice` has fused of
+//! several NICs. Owned by `world`, used by `plugin` during setup.
 //!
-//! No message comes here, so a lock does. What was made stays as long as the library: NCCL keeps numbers and pointers to
-//! names. A virtual device is never a member of another, and versions without `makeVDevice` never see one.
+//! No message uses this module, so a lock is fast enough. Devices exist as long as the library: NCCL keeps their
+//! numbers and pointers to their names. A virtual device is never a member of another one, and versions without
+//! `makeVDevice` never see one.
 
 use std::ffi::{CStr, CString};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,38 +14,38 @@ use trunkline_proto::limits::RAILS_MAX;
 
 use crate::status::NetCallError;
 
-/// Most virtual devices of a process.
+/// Virtual devices of a process, at most.
 const VIRTUAL_MAX: usize = 256;
 
-/// Which devices a version of the interface knows.
+/// The devices that a version of the interface knows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum KnownDevices {
-    /// Those of the fabric: versions without `makeVDevice`.
+    /// Only the fabric's NICs: versions without `makeVDevice`.
     Physical,
-    /// Virtual ones too.
+    /// Virtual devices, too.
     All,
 }
 
-/// One device. A physical one is made of one NIC.
+/// A device. A physical device consists of one NIC.
 #[derive(Debug)]
 pub(crate) struct NetDevice {
     name: CString,
     pci_path: Option<CString>,
-    /// What its comms use.
+    /// The NICs that its comms use.
     pub(crate) nics: CommNics,
-    /// Of the first NIC.
+    /// The GUID of the first NIC.
     pub(crate) guid: u64,
-    /// Of the first NIC.
+    /// The port of the first NIC.
     pub(crate) port: u32,
-    /// All NICs together, in Mb/s.
+    /// The sum of all NICs, in Mb/s.
     pub(crate) speed_mbps: u32,
-    /// Of the slowest to answer, in microseconds; 0 if not known.
+    /// The highest latency of its NICs, in microseconds; 0 if unknown.
     pub(crate) latency_us: f32,
-    /// Whether one of its NICs does.
+    /// Whether one of its NICs needs flushes.
     pub(crate) needs_flush: bool,
-    /// Memory of GPUs that all of its NICs reach.
+    /// GPU memory that all of its NICs can access.
     pub(crate) reach: DeviceReach,
-    /// A comm takes a link of each NIC.
+    /// The lowest limit of its NICs: a comm uses one link of each NIC.
     pub(crate) links_max: u32,
 }
 
@@ -54,7 +55,7 @@ impl NetDevice {
         let names: Vec<&str> = members.iter().map(|nic| nic.name.as_str()).collect();
         let first = members.first();
         Self {
-            // A name with a NUL inside cannot be told to C; such a device stays nameless.
+            // C strings cannot contain a NUL; such a device has an empty name.
             name: CString::new(names.join("+")).unwrap_or_default(),
             pci_path: first.and_then(|nic| CString::new(nic.pci_path.as_deref()?).ok()),
             nics,
@@ -72,18 +73,18 @@ impl NetDevice {
         }
     }
 
-    /// The name; for a fused NIC those of its members, joined by `+`.
+    /// Returns the name; for a fused NIC, the names of its members, joined by `+`.
     pub(crate) fn device_name(&self) -> &CStr {
         &self.name
     }
 
-    /// Of the first NIC.
+    /// Returns the path of the first NIC.
     pub(crate) fn pci_path(&self) -> Option<&CStr> {
         self.pci_path.as_deref()
     }
 }
 
-/// What `makeVDevice` made, in the order of the numbers.
+/// The devices that `makeVDevice` made, in the order of their numbers.
 #[derive(Debug, Default)]
 struct FusedDevices {
     made: Vec<NetDevice>,
@@ -98,13 +99,13 @@ pub(crate) struct NetDevices {
     fused: Mutex<FusedDevices>,
 }
 
-/// As NCCL numbers.
+/// Converts to NCCL's number type.
 fn to_int(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
 impl NetDevices {
-    /// A device for each NIC.
+    /// Creates a device for each NIC.
     pub(crate) fn new(nics: &[NicPort]) -> Self {
         let physical =
             (0..nics.len()).map(|number| NetDevice::from_nics(CommNics::from(number), nics)).collect();
@@ -115,13 +116,14 @@ impl NetDevices {
         self.fused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many there are: NCCL asks again after it has made virtual ones, and takes the difference for their number.
+    /// Returns the number of devices. NCCL queries it again after it has made virtual devices, and uses the
+    /// difference as their number.
     pub(crate) fn device_count(&self, known: KnownDevices) -> i32 {
         let physical = self.physical.len();
         to_int(if sees_virtual(known) { physical + self.lock_fused().counted } else { physical })
     }
 
-    /// What stands at a number.
+    /// Calls `look` with the device of a number.
     pub(crate) fn with_device<R>(
         &self,
         dev: i32,
@@ -139,7 +141,7 @@ impl NetDevices {
         self.lock_fused().made.get(at - self.physical.len()).map(look).ok_or(none)
     }
 
-    /// Fuses physical devices of these numbers; the same ones in the same order are the same device.
+    /// Fuses the physical devices of these numbers. The same members in the same order always give the same device.
     pub(crate) fn fuse_devices(&self, members: &[i32], nics: &[NicPort]) -> Result<i32, NetCallError> {
         let member = |dev: &i32| {
             usize::try_from(*dev).ok().filter(|_| *dev < self.device_count(KnownDevices::Physical))
@@ -173,9 +175,10 @@ impl NetDevices {
         Ok(to_int(self.physical.len() + at))
     }
 
-    /// NCCL begins anew, with no communicator left. It asks for the number of physical devices first if it has forgotten
-    /// them (it had closed the library, which something kept in memory), and for nothing if it has not. So virtual ones
-    /// keep their numbers, and are counted when they are made again.
+    /// Resets the count of virtual devices when NCCL starts again without any communicator. If NCCL has forgotten the
+    /// devices (it had closed the library, which another user kept loaded), it first queries the number of physical
+    /// devices; otherwise it queries nothing. So virtual devices keep their numbers, and are counted only after they
+    /// are made again.
     pub(crate) fn reset_counted(&self) {
         let mut fused = self.lock_fused();
         fused.counted = 0;
@@ -193,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    /// Six NICs, no two of which are alike.
+    /// Six NICs that all differ.
     fn nics() -> Vec<NicPort> {
         let fabric = SoftFabric::new(SoftConfig { nics: 6, ..SoftConfig::default() }).unwrap();
         let unlike = |(at, nic): (usize, &NicPort)| {

@@ -1,4 +1,5 @@
-//! The engine over the fabric that was chosen. Each call of NCCL is one match here; behind it the fabric is known.
+//! The engine over the selected fabric. Each call of NCCL matches the fabric here once; the code behind it is
+//! monomorphic.
 
 use std::io;
 
@@ -15,20 +16,20 @@ use trunkline_proto::wire::handle;
 use trunkline_softnic::SoftFabric;
 use trunkline_verbs::VerbsFabric;
 
-/// A fabric beside which neighbours may be connected by shared memory.
+/// A fabric that uses shared memory between processes of the same host, if enabled.
 pub(crate) type NearSplit<F> = SplitFabric<SoftFabric, F>;
 
-/// An engine; one variant for each fabric.
+/// An engine, with one variant per fabric.
 pub(crate) enum FabricEngine {
     /// Over software NICs.
     Soft(Engine<TracedFabric<SoftFabric>, UnixHost>),
     /// Over RDMA devices.
     Verbs(Engine<TracedFabric<NearSplit<VerbsFabric>>, UnixHost>),
-    /// Over what libfabric has a provider for.
+    /// Over a provider of libfabric.
     Ofi(Engine<TracedFabric<NearSplit<OfiFabric>>, UnixHost>),
 }
 
-/// The same of whichever engine it is.
+/// Evaluates an expression with the engine of either variant.
 macro_rules! of {
     ($running:expr, $engine:ident => $what:expr) => {
         match $running {
@@ -39,7 +40,7 @@ macro_rules! of {
     };
 }
 
-/// What [`Engine`] does, by the same names.
+/// The functions of [`Engine`], by the same names.
 impl FabricEngine {
     pub(crate) fn fabric_name(&self) -> &'static str {
         of!(self, engine => engine.fabric().fabric_name())
@@ -53,7 +54,7 @@ impl FabricEngine {
         of!(self, engine => engine.nics())
     }
 
-    /// Those of them that a device is made of.
+    /// Returns the NICs that devices are made of.
     pub(crate) fn device_nics(&self) -> &[NicPort] {
         of!(self, engine => {
             let all = engine.nics();
@@ -145,7 +146,7 @@ impl FabricEngine {
         of!(self, engine => engine.test_count(request, sizes))
     }
 
-    /// Goes on with what no caller waits for.
+    /// Makes progress on comms that no caller waits for.
     pub(crate) fn go_on(&self) {
         of!(self, engine => {
             engine.progress_all();

@@ -1,4 +1,5 @@
-//! The fence between C and Rust: no panic crosses it, no null is followed, and a failed call sets no output.
+//! The boundary between C and Rust: no panic crosses it, no null pointer is dereferenced, and a failed call sets no
+//! output.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,7 +10,7 @@ use trunkline_sys::nccl_net::ResultCode;
 use crate::status::NetCallError;
 use crate::world::world;
 
-/// Runs the body of an exported function.
+/// Runs the body of an exported function; logs its error, and returns the code.
 #[inline]
 pub(crate) fn guard_call(name: &'static str, body: impl FnOnce() -> Result<(), NetCallError>) -> ResultCode {
     let body = || {
@@ -33,7 +34,7 @@ fn report_refusal(name: &str, error: &NetCallError) -> ResultCode {
 
 #[cold]
 fn report_panic(name: &str) -> ResultCode {
-    // Even the report must not unwind into C.
+    // A panic in the report must not unwind into C, either.
     let _ = catch_unwind(|| log_warning(&format!("{name}: a defect of the plugin; please report it")));
     ResultCode::INTERNAL_ERROR
 }
@@ -45,7 +46,7 @@ fn log_warning(text: &str) {
     }
 }
 
-/// A name that is not there is looked for without memory of its own.
+/// Panics if `TRUNKLINE_PANIC` names this function. Reading an unset variable does not allocate.
 #[cfg(feature = "panics")]
 fn panic_if_asked(name: &str) {
     if std::env::var("TRUNKLINE_PANIC").is_ok_and(|asked| asked == name) {
@@ -53,14 +54,14 @@ fn panic_if_asked(name: &str) {
     }
 }
 
-/// A place of the caller's that a result goes to.
+/// An output parameter of the caller.
 pub(crate) struct ResultPlace<T>(*mut T);
 
 impl<T> ResultPlace<T> {
-    /// The place `to` points to.
+    /// Checks the output pointer `to`.
     ///
     /// # Safety
-    /// If not null, `to` can be written until the `Out` is dropped.
+    /// If not null, `to` can be written until the `ResultPlace` is dropped.
     #[inline]
     pub(crate) unsafe fn new(to: *mut T) -> Result<Self, NetCallError> {
         if to.is_null() { Err(NetCallError::Argument("null output pointer")) } else { Ok(Self(to)) }
@@ -68,22 +69,23 @@ impl<T> ResultPlace<T> {
 
     #[inline]
     pub(crate) fn set(&self, value: T) {
-        // SAFETY: not null, and writable by the contract of `new`; C objects have no destructors to run.
+        // SAFETY: `new` has checked that it is not null, and it is writable by the contract of `new`. C objects have
+        // no destructors, so overwriting is sound.
         unsafe { self.0.write(value) };
     }
 }
 
-/// `count` elements at `from`, copied out by `each`.
+/// Reads element `index` of the array `from`.
 ///
 /// # Safety
-/// If not null, `from` points to `count` readable elements.
+/// If not null, `from` points to an array with more than `index` readable elements.
 #[inline]
 pub(crate) unsafe fn read_at<T: Copy>(from: *const T, index: usize) -> Result<T, NetCallError> {
     if from.is_null() {
         return Err(NetCallError::Argument("null array"));
     }
-    // SAFETY: inside the array, by the contract of this function.
+    // SAFETY: element `index` is inside the array, by the contract of this function.
     let at = unsafe { from.add(index) };
-    // SAFETY: readable, by the contract of this function.
+    // SAFETY: `at` points to a readable element, by the contract of this function.
     Ok(unsafe { at.read() })
 }

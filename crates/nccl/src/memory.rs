@@ -1,5 +1,5 @@
-//! Memory that NCCL registers: of the host, of a GPU by its pointer, or of a GPU as a dma-buf that NCCL has made. Called by
-//! `abi`; decides how memory of a GPU is registered, and says what helps where it cannot be.
+//! Registers memory for NCCL: host memory, GPU memory by its pointer, or GPU memory as a dma-buf that NCCL has made.
+//! Called by `abi`; chooses how GPU memory is registered, and returns a remedy if it cannot be registered.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
@@ -13,25 +13,25 @@ use crate::plugin::comm_from_bits;
 use crate::status::NetCallError;
 use crate::world::{PluginWorld, world};
 
-/// Bytes as NCCL names them.
+/// A range of memory as NCCL describes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NcclExtent {
     pub(crate) addr: usize,
     pub(crate) len: usize,
-    /// `NCCL_PTR_...`.
+    /// One of the `NCCL_PTR_...` constants.
     pub(crate) kind: i32,
 }
 
-/// Whose they turned out to be.
+/// The owner of a range.
 #[derive(Debug)]
 enum MemoryOwner<'a> {
     Host,
-    /// A GPU's: its number, and the driver that knows it.
+    /// The GPU's number, and the driver that knows it.
     Device(u32, &'a VendorDriver),
 }
 
 impl NcclExtent {
-    /// Finds out whose they are. Where there are drivers, they must agree with what NCCL says.
+    /// Finds the owner of the range. If there are drivers, they must agree with `kind`.
     fn find_owner(self, gpus: &VendorDrivers) -> Result<MemoryOwner<'_>, NetCallError> {
         if self.addr == 0 || self.len == 0 || self.addr.checked_add(self.len).is_none() {
             return Err(NetCallError::Argument("no memory to register"));
@@ -43,7 +43,7 @@ impl NcclExtent {
         }
         let (gpu, pointer) = gpus.query_pointer(self.addr)?;
         match (pointer.kind, gpu) {
-            // Also what is pinned, so that the GPU reaches it too.
+            // Pinned host memory, which a GPU can access too, also counts as host memory.
             (PointerKind::Host, _) => Ok(MemoryOwner::Host),
             (PointerKind::Device { .. }, _) if self.kind == PTR_HOST => {
                 Err(NetCallError::Argument("memory of a GPU was registered as memory of the host"))
@@ -56,7 +56,7 @@ impl NcclExtent {
     }
 }
 
-/// Registers bytes, which `name` makes a range of the kind that they turn out to be.
+/// Registers a range; `name` makes the memory range once its kind is known.
 pub(crate) fn register_memory(
     bits: u64,
     range: NcclExtent,
@@ -68,7 +68,7 @@ pub(crate) fn register_memory(
         MemoryOwner::Host => return Ok(world.engine.register(comm, name(MemoryKind::Host))?.to_bits()),
         MemoryOwner::Device(device, gpu) => (device, gpu),
     };
-    // Else a NIC may send what a copy of the user's has not written yet.
+    // Without this, a NIC could send bytes that a copy of the user has not written yet.
     gpu.sync_copies(range.addr)?;
     let memory = name(MemoryKind::Device(device));
     if !world.engine.nics().iter().any(|nic| nic.caps.devices.reaches_any()) {
@@ -90,7 +90,8 @@ pub(crate) fn register_memory(
     }
 }
 
-/// Has the driver export memory of a GPU and registers the dma-buf; or the reason why it has to be registered by its address.
+/// Makes the driver export GPU memory, and registers the dma-buf. `Ok(Err(..))` is the reason why the memory must be
+/// registered by its address.
 fn as_dmabuf(
     world: &PluginWorld,
     bits: u64,
@@ -105,7 +106,7 @@ fn as_dmabuf(
         DmaBufExport::Given(given) => given,
         DmaBufExport::Refused(why) => return Ok(Err(why.to_string())),
     };
-    // The NIC holds the memory by itself: the descriptor is closed afterwards.
+    // The registration keeps a reference to the memory, so the descriptor can be closed afterwards.
     let exported = ExportedDmaBuf { fd: given.fd.as_fd(), offset: given.offset };
     match world.engine.register_exported(comm_from_bits(bits)?, memory.clone(), exported) {
         Ok(region) => Ok(Ok(region.to_bits())),
@@ -114,7 +115,7 @@ fn as_dmabuf(
     }
 }
 
-/// Registers a dma-buf of NCCL's, which stays NCCL's.
+/// Registers a dma-buf of NCCL. The descriptor remains NCCL's.
 pub(crate) fn register_dmabuf(
     bits: u64,
     range: NcclExtent,
@@ -135,14 +136,16 @@ pub(crate) fn register_dmabuf(
     Ok(world.engine.register_exported(comm_from_bits(bits)?, name(kind), exported)?.to_bits())
 }
 
-/// Where the first byte is in a dma-buf. NCCL exports whole pages, and says where the page of the first byte is; who says
-/// where the byte itself is, says the same if it begins its page.
+/// Returns the offset of the first byte in a dma-buf. NCCL exports whole pages, and passes the offset of the first
+/// byte's page. A caller that passes the offset of the byte itself passes the same number if the byte begins its
+/// page.
 fn offset_of_first(addr: usize, offset: u64, page: usize) -> Result<u64, NetCallError> {
     let inset = (addr % page) as u64;
     let of_offset = offset % page as u64;
     match of_offset {
         _ if of_offset == inset => Ok(offset),
-        // A page ends before the numbers do.
+        // The offset is a multiple of the page size, and the inset is less than a page, so the result cannot
+        // overflow.
         0 => Ok(offset | inset),
         _ => {
             Err(NetCallError::Argument("the offset in the dma-buf and the address do not fit the same page"))

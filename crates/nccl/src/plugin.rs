@@ -1,6 +1,7 @@
-//! The current plugin interface, in safe Rust: what every ABI version is a thin layer over.
+//! The current plugin interface in safe Rust, on which every ABI version is a thin layer. Called by `abi`; uses the
+//! state of `world`, and keeps none itself.
 //!
-//! Objects are named by numbers with generations that travel through NCCL as opaque pointers.
+//! Objects are identified by numbers with generations, which NCCL keeps as opaque pointers.
 
 use trunkline_engine::{CommId, CommNics, EngineError, ListenId, MrId, OffsetBase, RecvBuf, RequestId};
 use trunkline_fabric::{DeviceReach, LogLevel};
@@ -12,15 +13,15 @@ use crate::fabric_engine::FabricEngine;
 use crate::status::NetCallError;
 use crate::world::world;
 
-/// What NCCL wants to know of a device, whatever the version.
+/// The properties of a device, for all versions.
 pub(crate) struct DeviceProperties {
     pub(crate) name: *const core::ffi::c_char,
     pub(crate) pci_path: *const core::ffi::c_char,
     pub(crate) guid: u64,
     pub(crate) ptr_support: i32,
-    /// Whether a region that is registered with one comm serves the others of its device. It names none of theirs: what they
-    /// share is a registration below, on NICs that can, and each has its own name for it. Where registrations are bound to an
-    /// endpoint of the comm there is nothing to share, either.
+    /// Whether a region registered with one comm is valid for the other comms of its device. It is not: on NICs that
+    /// can share, the comms share the registration below, but each has its own name for it. If registrations are
+    /// bound to an endpoint of the comm, nothing is shared.
     pub(crate) reg_is_global: i32,
     pub(crate) force_flush: i32,
     pub(crate) speed: i32,
@@ -28,7 +29,7 @@ pub(crate) struct DeviceProperties {
     pub(crate) latency: f32,
     pub(crate) max_comms: i32,
     pub(crate) max_recvs: i32,
-    /// Members in use, and their numbers; of a physical device that is itself.
+    /// The number of members, and their device numbers; a physical device is its own member.
     pub(crate) members: (i32, [i32; RAILS_MAX]),
     pub(crate) max_bytes: usize,
 }
@@ -41,7 +42,7 @@ pub(crate) fn properties(dev: i32, known: KnownDevices) -> Result<DeviceProperti
     world()?.devices.with_device(dev, known, device_properties)
 }
 
-/// A device as NCCL is told of it.
+/// Returns the properties of a device.
 fn device_properties(device: &NetDevice) -> DeviceProperties {
     let int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
     let numbers = device.nics.numbers();
@@ -61,20 +62,20 @@ fn device_properties(device: &NetDevice) -> DeviceProperties {
         latency: device.latency_us,
         max_comms: int(device.links_max),
         max_recvs: NET_RECVS_MAX as i32,
-        // At most four.
+        // `RAILS_MAX` limits it to four.
         members: (numbers.len() as i32, members),
-        // The engine splits what is larger than one operation.
+        // The engine splits messages that are larger than one operation.
         max_bytes: NET_SIZE_BYTES_MAX,
     }
 }
 
-/// `ptrSupport`: memory of GPUs only where a NIC reaches it and there is a driver.
+/// Returns `ptrSupport`: GPU memory is supported only if a NIC can access it and a driver is open.
 fn pointer_support(reach: DeviceReach) -> i32 {
     let bit = |on: bool, bit: i32| if on { bit } else { 0 };
     PTR_HOST | bit(reach.reaches_any(), PTR_CUDA) | bit(reach.dmabuf, PTR_DMABUF)
 }
 
-/// What comms of a device use.
+/// Returns the NICs that comms of a device use.
 fn device_nics(dev: i32, known: KnownDevices) -> Result<CommNics, NetCallError> {
     world()?.devices.with_device(dev, known, |device| device.nics)
 }
@@ -107,7 +108,7 @@ pub(crate) fn close_listen(listen: u64) -> Result<(), NetCallError> {
     Ok(world()?.engine.close_listen(ListenId::from_bits(listen))?)
 }
 
-/// A comm of NCCL's is a number whose bits beyond the comm's name are zero.
+/// Checks a comm of NCCL: the bits above the comm's number must be zero.
 #[inline]
 pub(crate) fn comm_from_bits(bits: u64) -> Result<CommId, NetCallError> {
     if bits == 0 || bits >> 32 != 0 {
@@ -117,8 +118,8 @@ pub(crate) fn comm_from_bits(bits: u64) -> Result<CommId, NetCallError> {
     }
 }
 
-/// Waits a moment for the peer of a comm, and goes on meanwhile with closed comms of this process and those that nobody polls:
-/// the peer may be one of them, whose thread waits here.
+/// Waits briefly for the peer of a comm. Meanwhile it makes progress on closed and unpolled comms of this process:
+/// the peer may be one of them, and may depend on this thread.
 fn wait_beside(engine: &FabricEngine) {
     engine.go_on();
     std::thread::yield_now();
@@ -127,7 +128,7 @@ fn wait_beside(engine: &FabricEngine) {
 pub(crate) fn close(bits: u64) -> Result<(), NetCallError> {
     let engine = &world()?.engine;
     let comm = comm_from_bits(bits)?;
-    // It is true at once unless messages are cut off, and within the peer time limit then.
+    // This returns `true` at once unless messages are cut off; then it takes at most the peer time limit.
     while !engine.prepare_close(comm)? {
         wait_beside(engine);
     }
@@ -140,14 +141,14 @@ pub(crate) fn deregister(bits: u64, mr: u64) -> Result<(), NetCallError> {
     let mr = MrId::from_bits(mr);
     loop {
         match engine.deregister(comm, mr) {
-            // For at most the peer time limit.
+            // Lasts at most the peer time limit.
             Err(EngineError::Draining) => wait_beside(engine),
             ended => return Ok(ended?),
         }
     }
 }
 
-/// A buffer as NCCL names it.
+/// A buffer as NCCL describes it.
 #[derive(Clone, Copy)]
 pub(crate) struct NcclBuffer {
     pub(crate) mr: u64,
@@ -212,7 +213,7 @@ pub(crate) fn test(request: u64, sizes: &mut [u64; NET_RECVS_MAX]) -> Result<Opt
     Ok(world()?.engine.test_count(RequestId::from_bits(request), sizes)?)
 }
 
-/// Makes a virtual device of physical ones and returns its number.
+/// Makes a virtual device of physical devices; returns its number.
 pub(crate) fn make_virtual(members: &[i32]) -> Result<i32, NetCallError> {
     let world = world()?;
     if members.len() > 1 && !world.engine.can_fuse() {

@@ -1,19 +1,19 @@
-//! What NCCL is told when a call fails, and the one log line that says why.
+//! Errors of the plugin's calls: the code that NCCL receives, and the text of the log line.
 
 use trunkline_engine::{CommFault, EngineError};
 use trunkline_runtime::ChooseError;
 use trunkline_sys::nccl_net::ResultCode;
 
-/// A call of the plugin failed.
+/// The error of a failed call.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetCallError {
-    /// The caller passed something that cannot be right.
+    /// The caller passed an invalid argument.
     #[error("{0}")]
     Argument(&'static str),
     /// The plugin was not started.
     #[error("init was not called, or failed")]
     NotStarted,
-    /// A failure that the log has told already.
+    /// A failure that was already logged.
     #[error("told before")]
     Told(ResultCode),
     /// More NICs were to be fused than a comm can use.
@@ -21,42 +21,42 @@ pub(crate) enum NetCallError {
         "a fused NIC has at most {most} members, and {asked} were asked for; NCCL_NET_FORCE_MERGE can name fewer"
     )]
     Members {
-        /// How many were to be.
+        /// The requested number of members.
         asked: usize,
-        /// How many may be.
+        /// The limit.
         most: usize,
     },
-    /// There are as many virtual devices as there may be.
+    /// The limit of virtual devices is reached.
     #[error("there are {0} virtual devices already, and no more can be made")]
     Virtual(usize),
-    /// Something this plugin does not do.
+    /// A function that this plugin does not support.
     #[error("{0}")]
     Unsupported(&'static str),
-    /// A driver of a GPU cannot tell whose an address is, or fails.
+    /// A GPU driver cannot identify the owner of an address, or fails.
     #[error("memory of a GPU cannot be registered: {0}")]
     Look(#[from] trunkline_mem::gpu::LookError),
-    /// Memory of a GPU should have been exported.
+    /// A GPU driver failed to export memory.
     #[error("memory of a GPU cannot be registered: {0}")]
     Export(#[from] trunkline_mem::gpu::DmaBufError),
-    /// Memory of a GPU can be registered in neither way.
+    /// GPU memory can be registered neither as a dma-buf nor by its address.
     #[error("{address} (it was not registered as a dma-buf: {dmabuf})")]
     Gpu {
-        /// Why not as a dma-buf.
+        /// Why registration as a dma-buf failed.
         dmabuf: String,
-        /// Why not by its address.
+        /// Why registration by address failed.
         address: String,
     },
-    /// What the environment names cannot be run over.
+    /// The configuration in the environment cannot be used.
     #[error(transparent)]
     Choose(#[from] ChooseError),
-    /// The engine says no.
+    /// The engine returned an error.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
 impl NetCallError {
-    /// NCCL's number for it: system errors for the operating system and its limits, remote errors for the peer,
-    /// invalid usage for configuration, internal errors for misuse.
+    /// Returns NCCL's code: system error for the operating system and its limits, remote error for the peer, invalid
+    /// usage for configuration, invalid argument for arguments, internal error for misuse.
     pub(crate) fn result_code(&self) -> ResultCode {
         match self {
             Self::Argument(_) => ResultCode::INVALID_ARGUMENT,
@@ -70,7 +70,7 @@ impl NetCallError {
                 | ChooseError::Verbs(_)
                 | ChooseError::NearTcp,
             ) => ResultCode::INVALID_USAGE,
-            // No interfaces, no device, no library.
+            // No interface, no device, or no library was found.
             Self::Choose(_) => ResultCode::SYSTEM_ERROR,
             Self::Engine(error) => engine_code(error),
         }
@@ -97,7 +97,7 @@ fn engine_code(error: &EngineError) -> ResultCode {
         | EngineError::Deregister(_)
         | EngineError::Oob(_)
         | EngineError::Memory(_) => ResultCode::SYSTEM_ERROR,
-        // Both enums are open to additions; a failure nobody classified is reported as one of the plugin.
+        // Both enums are non-exhaustive; a new error is reported as an internal one.
         _ => ResultCode::INTERNAL_ERROR,
     }
 }

@@ -1,5 +1,5 @@
-//! The trace of this process, where one is asked for (`TRUNKLINE_TRACE`): a recorder that the fabric tells, and the file
-//! that it becomes. Made and written by `world`; no message comes here.
+//! The trace of this process, if `TRUNKLINE_TRACE` requests one: a recorder that receives events of the fabric, and
+//! the file to which they are written. Made and written by `world`; never called for a message.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,11 +19,11 @@ pub(crate) struct ProcessTrace {
     pub(crate) recorder: Arc<EventRecorder>,
     directory: PathBuf,
     origin: ProcessOrigin,
-    /// Events when the file was last written. One thread at a time writes.
+    /// The number of events when the file was last written. The lock serialises writers.
     written: Mutex<Option<u64>>,
 }
 
-/// What a file came to.
+/// A trace file that was written.
 #[derive(Debug)]
 pub(crate) struct WrittenTrace {
     pub(crate) path: PathBuf,
@@ -32,10 +32,10 @@ pub(crate) struct WrittenTrace {
 }
 
 impl ProcessTrace {
-    /// Begins to record, if that is asked for.
+    /// Starts to record, if a trace is requested.
     ///
     /// # Errors
-    /// When the directory is not there and cannot be made, so that nobody works for a trace that cannot be written.
+    /// If the directory does not exist and cannot be made: a failure at the start does not waste a run.
     pub(crate) fn begin_recording(params: &EngineParams) -> io::Result<Option<Self>> {
         let Some(directory) = params.trace.clone() else { return Ok(None) };
         fs::create_dir_all(&directory)?;
@@ -45,10 +45,10 @@ impl ProcessTrace {
         Ok(Some(Self { recorder, directory, origin, written: Mutex::new(None) }))
     }
 
-    /// Writes everything so far, in place of what was written before; `None` if nothing was recorded since.
+    /// Replaces the file by one with all events so far; `None` if no event was recorded since the last write.
     ///
     /// # Errors
-    /// When the file cannot be written; what stood there before stays.
+    /// If the file cannot be written; an earlier file is kept.
     pub(crate) fn write_file(&self, nics: &[NicPort]) -> io::Result<Option<WrittenTrace>> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.recorder.event_count();
@@ -57,7 +57,7 @@ impl ProcessTrace {
         }
         let ProcessOrigin { process, host, .. } = &self.origin;
         let path = self.directory.join(format!("trunkline-{host}-{process}.json"));
-        // A reader never sees half a file.
+        // The rename ensures that no reader sees a partial file.
         let part = path.with_extension("part");
         let file = TraceFile::from_recorder(&self.recorder, nics, self.origin.clone());
         file.write_json(File::create(&part)?)?;
@@ -76,7 +76,7 @@ fn monotonic_now() -> Instant {
 
 fn process_origin(recorder: &EventRecorder) -> ProcessOrigin {
     let said = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-    // What is left of the name is good for a file's.
+    // Only characters that are valid in a file name are kept.
     let plain = |letter: &char| letter.is_ascii_alphanumeric() || ['.', '-', '_'].contains(letter);
     let host: String = said("/proc/sys/kernel/hostname").chars().filter(plain).collect();
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! The plugin's one process-wide cell: the engine, made by the first init and there until the library is unloaded.
+//! The plugin's process-wide state: the engine and its surroundings. The first `init` makes it; it exists until the
+//! library is unloaded. Every call of the plugin reads it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,28 +20,28 @@ use crate::fabric_engine::FabricEngine;
 use crate::status::NetCallError;
 use crate::trace::{ProcessTrace, WrittenTrace};
 
-/// Everything that outlives a call.
+/// The state that outlives a call.
 pub(crate) struct PluginWorld {
     pub(crate) engine: FabricEngine,
     pub(crate) devices: NetDevices,
-    /// Drivers of GPUs, if NICs reach their memory.
+    /// Drivers of GPUs; empty unless NICs can access GPU memory.
     pub(crate) gpus: VendorDrivers,
     pub(crate) log: Arc<NcclLog>,
     trace: Option<ProcessTrace>,
-    /// Communicators of NCCL that have told us what they are for.
+    /// The communicators of NCCL versions that pass a context.
     pub(crate) contexts: NetContexts,
-    /// Communicators of NCCL that init was called for and finalize was not.
+    /// Calls of `init` without their `finalize`.
     entered: AtomicUsize,
-    /// The process that made it. A forked child has a copy, whose connections are not its own.
+    /// The process that made the state. A forked child has a copy of it, but does not own its connections.
     process: u32,
-    /// NICs without a place in the PCI tree are fused, too.
+    /// Whether NICs that are not in the PCI tree may be fused, too.
     pub(crate) fuses_all: bool,
-    /// A thread is to go on for NCCL while it makes no call.
+    /// Whether a progress thread runs while NCCL makes no call.
     helped: bool,
     helper: Mutex<Option<HelperThread>>,
 }
 
-/// The place of the world; one init at a time may try to make it.
+/// The cell of the state; `starting` serialises the calls that try to make it.
 struct WorldCell {
     world: UnloadCell<PluginWorld>,
     starting: Mutex<()>,
@@ -48,14 +49,14 @@ struct WorldCell {
 
 static WORLD: WorldCell = WorldCell { world: UnloadCell::new(), starting: Mutex::new(()) };
 
-/// The world, if init was called.
+/// Returns the state, if `init` was called.
 #[inline]
 pub(crate) fn world() -> Result<&'static PluginWorld, NetCallError> {
     let Some(world) = WORLD.world.get() else { return Err(NetCallError::NotStarted) };
     Ok(world)
 }
 
-/// Makes the world, the first time. A failed start may be tried again.
+/// Makes the state, if it does not exist. After a failure, a later call tries again.
 pub(crate) fn start_world(log: NcclLog) -> Result<&'static PluginWorld, NetCallError> {
     let _one_at_a_time = WORLD.starting.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(world) = WORLD.world.get() {
@@ -65,7 +66,7 @@ pub(crate) fn start_world(log: NcclLog) -> Result<&'static PluginWorld, NetCallE
     let reserved = ReservedPlace::new().map_err(|error| NetCallError::Engine(error.into()));
     let made = reserved.and_then(|reserved| Ok((reserved, make_world(&log)?)));
     let (reserved, made) = made.map_err(|error| {
-        // There is no world whose log could tell it.
+        // The error is logged here: there is no state yet whose log the caller could use.
         let text = format!("init: {}", trunkline_engine::in_full(&error));
         log.log_line(LogLevel::Warn, &text);
         if let NetCallError::Choose(ChooseError::NoNic(_)) = error {
@@ -77,7 +78,7 @@ pub(crate) fn start_world(log: NcclLog) -> Result<&'static PluginWorld, NetCallE
     Ok(WORLD.world.keep_value(reserved, made))
 }
 
-/// Where the world is kept, for whoever ends it.
+/// Returns the cell, for the code that ends the library.
 pub(crate) fn world_cell() -> &'static UnloadCell<PluginWorld> {
     &WORLD.world
 }
@@ -91,7 +92,7 @@ fn make_world(log: &Arc<NcclLog>) -> Result<PluginWorld, NetCallError> {
         }
     };
     let hardware = HardwareFabric::open(&params, told)?;
-    // A driver begins only for NICs that reach its memory; the one for neighbours does not.
+    // Drivers are opened only for NICs that can access their memory; the NIC for processes of the same host cannot.
     let gpus = if hardware.reaches_devices() && !params.near {
         VendorDrivers::open_all()
     } else {
@@ -100,15 +101,16 @@ fn make_world(log: &Arc<NcclLog>) -> Result<PluginWorld, NetCallError> {
     make_of(log, params, hardware, gpus)
 }
 
-/// The same of what has been opened.
+/// Makes the state over an opened fabric.
 fn make_of(
     log: &Arc<NcclLog>,
     mut params: EngineParams,
     hardware: HardwareFabric,
     gpus: VendorDrivers,
 ) -> Result<PluginWorld, NetCallError> {
-    // NCCL from 2.19 to 2.32 and RCCL go on to their own transports after an init that fails, and as well where `devices` counts none; the second
-    // way is no error in their logs. There is an engine all the same, so that each call finds one; it listens nowhere.
+    // NCCL from 2.19 to 2.32 and RCCL use their own transports after an `init` that fails, and also if `devices`
+    // returns 0. The second way logs no error. The engine is made in any case, so that each call finds one; then it
+    // does not listen.
     let offers = !matches!(hardware, HardwareFabric::PassedOver);
     let addresses = if offers { trunkline_runtime::host_addresses(&params)? } else { Vec::new() };
     params.status &= offers;
@@ -190,7 +192,7 @@ fn make_of(
     })
 }
 
-/// Tells which drivers of GPUs there are.
+/// Logs the drivers of GPUs, and the reasons for missing ones.
 fn tell_drivers(log: &NcclLog, gpus: &VendorDrivers) {
     for gpu in gpus.open_drivers() {
         log.log_line(
@@ -205,7 +207,7 @@ fn tell_drivers(log: &NcclLog, gpus: &VendorDrivers) {
 
 impl PluginWorld {
     pub(crate) fn enter_communicator(&'static self) {
-        // Whoever enters beside the first waits until that has begun.
+        // A concurrent first call holds this lock until the progress thread has started.
         let mut helper = self.lock_progress_thread();
         if self.entered.fetch_add(1, Ordering::AcqRel) == 0 {
             self.devices.reset_counted();
@@ -226,7 +228,7 @@ impl PluginWorld {
         }
     }
 
-    /// Writes what was recorded since the last time, if a trace was asked for.
+    /// Writes the events recorded since the last time, if a trace was requested.
     fn write_trace(&self) {
         let Some(trace) = &self.trace else { return };
         match trace.write_file(self.engine.nics()) {
@@ -243,7 +245,7 @@ impl PluginWorld {
         self.helper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the thread, unless an init came meanwhile.
+    /// Stops and joins the progress thread, unless another `init` was called meanwhile.
     fn stop_progress_thread(&self) {
         let mut helper = self.lock_progress_thread();
         if self.entered.load(Ordering::Acquire) == 0 {
@@ -252,8 +254,8 @@ impl PluginWorld {
     }
 }
 
-/// Called when the library is unloaded or the process ends: closes what is still open. A forked child leaves alone what
-/// is its parent's. Whether there is a world of this process.
+/// Closes all connections when the library is unloaded or the process ends. A forked child leaves its parent's
+/// connections alone. Returns whether this process owns a state.
 pub(crate) fn end_world() -> bool {
     let Some(world) = WORLD.world.get().filter(|world| world.process == std::process::id()) else {
         return false;

@@ -1,4 +1,4 @@
-//! The calls that several ABI versions share. Each is one guarded layer that turns C arguments into safe ones.
+//! The calls that several ABI versions share. Each is a guarded layer that converts C arguments to safe ones.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -21,7 +21,7 @@ use crate::world;
 /// The network's name, for logs and `NCCL_NET`.
 pub(super) const NAME: &core::ffi::CStr = c"Trunkline";
 
-/// A name of ours as the pointer NCCL keeps.
+/// Converts a number of ours to the pointer that NCCL keeps.
 #[inline]
 pub(super) fn to_pointer(bits: u64) -> *mut c_void {
     ptr::without_provenance_mut(bits as usize)
@@ -32,7 +32,7 @@ pub(super) fn pointer_bits(pointer: *mut c_void) -> u64 {
     pointer.addr() as u64
 }
 
-/// Tells the caller which request was started: none is NULL.
+/// Sets the caller's request; NULL if none was started.
 #[inline]
 fn set_request(
     request: &ResultPlace<*mut c_void>,
@@ -66,13 +66,13 @@ pub(super) unsafe extern "C" fn init_v10(log: Option<Logger>, _: Option<Profiler
     })
 }
 
-/// `devices`, of those that a version knows.
+/// `devices`, limited to the devices that a version knows.
 ///
 /// # Safety
 /// If not null, `count` can be written.
 unsafe fn devices(count: *mut c_int, known: KnownDevices) -> ResultCode {
     guard_call("devices", || {
-        // SAFETY: by the contract of this function.
+        // SAFETY: `count` is null or writable, by the contract of this function.
         let count = unsafe { ResultPlace::new(count) }?;
         count.set(plugin::devices(known)?);
         Ok(())
@@ -91,7 +91,7 @@ pub(super) unsafe extern "C" fn devices_v9(count: *mut c_int) -> ResultCode {
     unsafe { devices(count, KnownDevices::All) }
 }
 
-/// `getProperties`, by the layout of a version and the devices that it knows.
+/// `getProperties`, with the layout of a version and the devices that it knows.
 pub(super) unsafe fn properties<P>(
     dev: c_int,
     out: *mut P,
@@ -106,15 +106,15 @@ pub(super) unsafe fn properties<P>(
     })
 }
 
-/// `listen` on one of the devices that a version knows.
+/// `listen` on a device that a version knows.
 ///
 /// # Safety
 /// If not null, `handle` has room for 128 bytes, and `comm` can be written.
 unsafe fn listen(dev: c_int, known: KnownDevices, handle: *mut c_void, comm: *mut *mut c_void) -> ResultCode {
     guard_call("listen", || {
-        // SAFETY: by the contract of this function.
+        // SAFETY: `handle` is null or has room for 128 bytes, by the contract of this function.
         let handle = unsafe { ResultPlace::new(handle.cast::<[u8; HANDLE_BYTES]>()) }?;
-        // SAFETY: by the contract of this function.
+        // SAFETY: `comm` is null or writable, by the contract of this function.
         let comm = unsafe { ResultPlace::new(comm) }?;
         let (listen, bytes) = plugin::listen(dev, known)?;
         handle.set(bytes);
@@ -154,7 +154,7 @@ pub(super) unsafe extern "C" fn listen_v11(
     unsafe { listen(dev, KnownDevices::All, handle, comm) }
 }
 
-/// `connect` from one of the devices that a version knows, with a traffic class.
+/// `connect` from a device that a version knows, with a traffic class.
 ///
 /// # Safety
 /// If not null, `handle` points to the connection's private 128 bytes, and `comm` can be written.
@@ -167,12 +167,13 @@ unsafe fn connect(
     comm: *mut *mut c_void,
 ) -> ResultCode {
     guard_call("connect", || {
-        // SAFETY: by the contract of this function.
+        // SAFETY: `comm` is null or writable, by the contract of this function.
         let comm = unsafe { ResultPlace::new(comm) }?;
         let place = handle.cast::<[u8; HANDLE_BYTES]>();
-        // SAFETY: NCCL passes its private, stable copy of the handle's 128 bytes.
+        // SAFETY: `handle` is null or points to 128 readable bytes, by the contract of this function; NCCL passes its
+        // private, stable copy.
         let mut bytes = unsafe { read_at(place, 0) }?;
-        // SAFETY: the same bytes may be written.
+        // SAFETY: `handle` is null or points to 128 writable bytes, by the contract of this function.
         let back = unsafe { ResultPlace::new(place) }?;
         let connected = plugin::connect(pointer_bits(ctx), dev, known, class, &mut bytes);
         back.set(bytes);
@@ -181,7 +182,7 @@ unsafe fn connect(
     })
 }
 
-/// The traffic class of a communicator, if it asks for one that there is.
+/// Returns the traffic class of a communicator, if it requests a valid one.
 ///
 /// # Safety
 /// `config` is null or points to a configuration.
@@ -208,7 +209,7 @@ pub(super) unsafe extern "C" fn connect_v7(
     comm: *mut *mut c_void,
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
-    // SAFETY: NCCL's contract, but for the device handle, which stays as it was: the host drives the network.
+    // SAFETY: NCCL's contract. The device handle stays as it was: the host drives the network.
     unsafe { connect(ptr::null_mut(), dev, KnownDevices::Physical, None, handle, comm) }
 }
 
@@ -269,7 +270,7 @@ pub(super) unsafe extern "C" fn accept_v7(
     unsafe { accept_v6(listen, comm) }
 }
 
-/// Memory that NCCL registers, as what it turned out to be.
+/// Makes a memory range of NCCL's memory, with the kind that was found.
 fn to_memory(range: NcclExtent, kind: MemoryKind) -> MemoryRange {
     // SAFETY: NCCL keeps the memory mapped until deregMr has returned, and accesses it only as C does.
     unsafe { MemoryRange::from_raw(range.addr, range.len, kind) }
@@ -283,7 +284,7 @@ pub(super) unsafe extern "C" fn reg_mr_v6(
     kind: c_int,
     mhandle: *mut *mut c_void,
 ) -> ResultCode {
-    // A negative size becomes one that no memory has.
+    // A negative size becomes one that no memory can have.
     let size = usize::try_from(size).unwrap_or(usize::MAX);
     // SAFETY: the same contract with another type of size.
     unsafe { reg_mr_v8(comm, data, size, kind, mhandle) }
@@ -324,7 +325,7 @@ pub(super) unsafe extern "C" fn reg_mr_dma_buf(
         if fd < 0 {
             return Err(NetCallError::Argument("no dma-buf"));
         }
-        // SAFETY: not -1, and NCCL closes it only when the call has returned.
+        // SAFETY: not negative, and NCCL closes the descriptor only after the call has returned.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let range = NcclExtent { addr: data.expose_provenance(), len: size, kind };
         let name = |kind| to_memory(range, kind);
@@ -363,7 +364,7 @@ pub(super) unsafe extern "C" fn isend_v9(
     request: *mut *mut c_void,
 ) -> ResultCode {
     guard_call("isend", || {
-        // SAFETY: NCCL passes a place for the request; what stands there is stale and not read.
+        // SAFETY: NCCL passes a place for the request; its old value is stale and not read.
         let request = unsafe { ResultPlace::new(request) }?;
         let buffer = NcclBuffer { mr: pointer_bits(mhandle), addr: data.addr(), len: size, tag };
         let started = plugin::isend(pointer_bits(comm), buffer);
@@ -385,10 +386,10 @@ pub(super) unsafe extern "C" fn isend_v10(
     unsafe { isend_v9(comm, data, size, tag, mhandle, request) }
 }
 
-/// The buffers of a grouped call, with sizes of type `S`.
+/// Reads the buffers of a grouped call, with sizes of type `S`.
 ///
 /// # Safety
-/// The arrays that are not null hold `n` elements.
+/// The arrays that are not null have `n` elements.
 #[inline]
 unsafe fn read_buffers<S: Copy + TryInto<usize>>(
     n: c_int,
@@ -409,10 +410,10 @@ unsafe fn read_buffers<S: Copy + TryInto<usize>>(
     Ok((out, count))
 }
 
-/// Buffer `at` of a grouped call.
+/// Reads buffer `at` of a grouped call.
 ///
 /// # Safety
-/// The arrays that are not null hold more than `at` elements.
+/// The arrays that are not null have more than `at` elements.
 #[inline]
 unsafe fn read_buffer<S: Copy + TryInto<usize>>(
     at: usize,
@@ -421,21 +422,21 @@ unsafe fn read_buffer<S: Copy + TryInto<usize>>(
     tags: *mut c_int,
     mhandles: *mut *mut c_void,
 ) -> Result<NcclBuffer, NetCallError> {
-    // SAFETY: inside the array.
+    // SAFETY: `at` is inside the array, by the contract of this function.
     let addr = unsafe { read_at(data, at) }?.addr();
-    // SAFETY: inside the array.
+    // SAFETY: `at` is inside the array, by the contract of this function.
     let len = unsafe { read_at(sizes, at) }?;
-    // SAFETY: inside the array.
+    // SAFETY: `at` is inside the array, by the contract of this function.
     let mr = pointer_bits(unsafe { read_at(mhandles, at) }?);
-    // SAFETY: inside the array.
+    // SAFETY: not null, and `at` is inside the array, by the contract of this function.
     let tag = if tags.is_null() { 0 } else { unsafe { read_at(tags, at) }? };
     Ok(NcclBuffer { mr, addr, len: len.try_into().unwrap_or(usize::MAX), tag })
 }
 
-/// `irecv`, by the type of sizes.
+/// `irecv`, generic over the type of sizes.
 ///
 /// # Safety
-/// As NCCL's contract: the arrays hold `n` elements, `request` can be written.
+/// NCCL's contract: the arrays have `n` elements, and `request` can be written.
 #[inline]
 unsafe fn irecv<S: Copy + TryInto<usize>>(
     comm: *mut c_void,
@@ -447,15 +448,16 @@ unsafe fn irecv<S: Copy + TryInto<usize>>(
     request: *mut *mut c_void,
 ) -> ResultCode {
     guard_call("irecv", || {
-        // A hint that completion is optional may stand there. It is not taken: the bytes may be placed by our own polls,
-        // so that a request which is done before they are there would leave them to nobody.
-        // SAFETY: by the contract of this function.
+        // The place may contain NCCL's hint that completion is optional. The hint is not used: our own polls may
+        // place the bytes, so a request that completes before they have arrived would leave no caller to poll for
+        // them.
+        // SAFETY: `request` is null or writable, by the contract of this function.
         let request = unsafe { ResultPlace::new(request) }?;
         let started = if n == 1 {
-            // SAFETY: the arrays hold one element.
+            // SAFETY: the arrays have `n` elements, which is one.
             plugin::irecv(pointer_bits(comm), &[unsafe { read_buffer(0, data, sizes, tags, mhandles) }?])
         } else {
-            // SAFETY: by the contract of this function.
+            // SAFETY: the arrays have `n` elements, by the contract of this function.
             let (buffers, count) = unsafe { read_buffers(n, data, sizes, tags, mhandles) }?;
             plugin::irecv(pointer_bits(comm), &buffers[..count])
         };
@@ -506,7 +508,7 @@ pub(super) unsafe extern "C" fn irecv_v10(
     unsafe { irecv(comm, n, data, sizes, tags, mhandles, request) }
 }
 
-/// `iflush`. NULL as request says that there is nothing to wait for.
+/// `iflush`. A NULL request means that there is nothing to wait for.
 pub(super) unsafe extern "C" fn iflush(
     comm: *mut c_void,
     n: c_int,
@@ -532,7 +534,7 @@ pub(super) unsafe extern "C" fn test(
     sizes: *mut c_int,
 ) -> ResultCode {
     guard_call("test", || {
-        // SAFETY: NCCL passes a place for the answer.
+        // SAFETY: NCCL passes a place for the result.
         let done = unsafe { ResultPlace::new(done) }?;
         let mut lens = [0; NET_RECVS_MAX];
         let count = plugin::test(pointer_bits(request), &mut lens)?;
@@ -542,7 +544,8 @@ pub(super) unsafe extern "C" fn test(
             for (at, &len) in lens.iter().enumerate().take(count) {
                 // SAFETY: NCCL passes room for the sizes of as many buffers as the request has.
                 let place = unsafe { sizes.add(at) };
-                // SAFETY: not null, and in that room. Sizes beyond the type's range are told as its end.
+                // SAFETY: not null, and inside that room. Sizes beyond the range of the type are reported as its
+                // maximum.
                 unsafe { ResultPlace::new(place) }?.set(c_int::try_from(len).unwrap_or(c_int::MAX));
             }
         }
@@ -564,7 +567,8 @@ pub(super) unsafe extern "C" fn close_listen(comm: *mut c_void) -> ResultCode {
 /// `makeVDevice`, for the fused-NIC properties of any version: a count, then device numbers.
 ///
 /// # Safety
-/// `count` points to a number that at least as many device numbers follow, up to `room`; `dev` can be written.
+/// `count` points to a number; at least that many device numbers, up to `room`, are readable from `devs`. `dev` can
+/// be written.
 pub(super) unsafe fn make_v_device(
     dev: *mut c_int,
     count: *const c_int,
@@ -572,16 +576,16 @@ pub(super) unsafe fn make_v_device(
     room: usize,
 ) -> ResultCode {
     guard_call("makeVDevice", || {
-        // SAFETY: by the contract of this function.
+        // SAFETY: `dev` is null or writable, by the contract of this function.
         let dev = unsafe { ResultPlace::new(dev) }?;
-        // SAFETY: by the contract of this function.
+        // SAFETY: `count` is null or points to a number, by the contract of this function.
         let count = usize::try_from(unsafe { read_at(count, 0) }?).unwrap_or(0);
         let mut members = [0; DEVS_PER_NIC_V12];
         if count > room.min(members.len()) {
             return Err(NetCallError::Argument("more members than this version's structure has places for"));
         }
         for (at, member) in members.iter_mut().enumerate().take(count) {
-            // SAFETY: `at` is below `count`.
+            // SAFETY: `at` is below `count` and `room`, so `devs` has that element, by the contract of this function.
             *member = unsafe { read_at(devs, at) }?;
         }
         dev.set(plugin::make_virtual(&members[..count])?);

@@ -1,5 +1,5 @@
-//! The calls of versions 11 and 12 that begin, describe and end a communicator, which has a context there. Named by the
-//! tables of these versions.
+//! The calls of versions 11 and 12 that open, configure and close a communicator's context. Used in the tables of
+//! these versions.
 
 use core::ffi::c_void;
 
@@ -44,7 +44,7 @@ pub(super) unsafe extern "C" fn finalize(ctx: *mut c_void) -> ResultCode {
     })
 }
 
-/// `setNetAttr`. The hints say how much a connection that is made afterwards counts for where queue pairs are shared.
+/// `setNetAttr`. The hints determine the weight of later connections where queue pairs are shared.
 pub(super) unsafe extern "C" fn set_net_attr(ctx: *mut c_void, attr: *mut NetAttr) -> ResultCode {
     guard_call("setNetAttr", || {
         if attr.is_null() {

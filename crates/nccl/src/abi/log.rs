@@ -1,4 +1,4 @@
-//! Log lines through NCCL's logger, which is a C function with printf's arguments.
+//! Logs through NCCL's logger, a C function with the arguments of printf. Used by all modules; never fails.
 
 use core::ffi::CStr;
 use std::ffi::CString;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_fabric::LogLevel;
 use trunkline_sys::nccl_net::{Logger, log_level, log_subsys};
 
-/// The logger that init was given.
+/// The logger that `init` received.
 pub(crate) struct NcclLog {
     logger: Option<Logger>,
     silent: AtomicBool,
@@ -22,7 +22,7 @@ impl NcclLog {
         Self { logger, silent: AtomicBool::new(false) }
     }
 
-    /// Says nothing any more: NCCL's logger may be gone.
+    /// Stops all output: NCCL's logger may be unmapped.
     pub(crate) fn silence_log(&self) {
         self.silent.store(true, Ordering::Relaxed);
     }
@@ -36,32 +36,34 @@ impl NcclLog {
             LogLevel::Warn => log_level::WARN,
             LogLevel::Info => log_level::INFO,
         };
-        // Text with a NUL inside cannot be told to C; it is cut there.
+        // C strings cannot contain a NUL; the text is cut there.
         let text = CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default();
         let file = FILE.as_ptr();
         let format = FORMAT.as_ptr();
-        // SAFETY: NCCL's logger takes a format and arguments that fit it, all NUL-terminated and alive here.
+        // SAFETY: NCCL's logger expects a format and arguments that match it; `%s` matches `text`, and all strings
+        // are NUL-terminated and live until the call has returned.
         unsafe { logger(level, log_subsys::NET, file, 0, format, text.as_ptr()) };
     }
 
-    /// Writes a line that people have to see to standard error, unless NCCL shows it: it drops warnings where `NCCL_DEBUG` asks for none.
+    /// Writes an important line to standard error, unless NCCL shows it: NCCL drops warnings if `NCCL_DEBUG` does not
+    /// request them.
     pub(crate) fn show_hidden(&self, text: &str) {
-        // Without a logger the line has gone there already.
+        // Without a logger, `log_line` has already written the line there.
         if self.logger.is_some() && !shows_warnings(std::env::var("NCCL_DEBUG").ok().as_deref()) {
             before_start(text);
         }
     }
 }
 
-/// Whether NCCL shows warnings at this value of `NCCL_DEBUG`. Others than these are none to it.
+/// Whether NCCL shows warnings at this value of `NCCL_DEBUG`. NCCL ignores other values than these.
 fn shows_warnings(debug: Option<&str>) -> bool {
     let shown = ["WARN", "INFO", "ABORT", "TRACE"];
     debug.is_some_and(|debug| shown.iter().any(|level| level.eq_ignore_ascii_case(debug)))
 }
 
-/// A line before there is a logger, or when NCCL gave none.
+/// Writes a line to standard error, if there is no logger.
 pub(crate) fn before_start(text: &str) {
-    // All of it at once, as several ranks may write to the same terminal. Text that cannot be written is dropped.
+    // One write for the whole line, because several ranks may write to the same terminal. A failed write is ignored.
     let _ = std::io::stderr().write_all(format!("trunkline: {text}\n").as_bytes());
 }
 

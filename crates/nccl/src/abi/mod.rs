@@ -1,6 +1,7 @@
-//! The C side: one file for each ABI version, the calls all versions share, the logger, and the end of the library.
+//! The C side: one file for each ABI version, the calls that versions share, the logger, and the end of the library.
 //!
-//! What C calls is no part of the tests inside this crate, which call nothing of it: it would be most of what is compiled for them.
+//! The unit tests of this crate leave out the exported functions: they never call them, and compiling them would take
+//! most of the time.
 
 #[cfg(not(test))]
 mod calls;

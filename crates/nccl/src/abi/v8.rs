@@ -34,8 +34,8 @@ unsafe extern "C" fn get_properties(dev: c_int, out: *mut PropertiesV8) -> Resul
     unsafe { super::calls::properties(dev, out, to_layout, KnownDevices::Physical) }
 }
 
-/// The table.
-// SAFETY: nothing else in the process defines this name for another purpose; it is NCCL's.
+/// The function table that NCCL finds by this name.
+// SAFETY: the name belongs to the plugin interface of NCCL; no code of the process defines it for another purpose.
 #[unsafe(no_mangle)]
 static ncclNetPlugin_v8: NetV8 = NetV8 {
     name: NAME.as_ptr(),

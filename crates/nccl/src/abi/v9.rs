@@ -53,8 +53,8 @@ unsafe extern "C" fn make_v_device(dev: *mut c_int, members: *mut VDeviceProps4)
     unsafe { super::calls::make_v_device(dev, count, devs, room) }
 }
 
-/// The table.
-// SAFETY: nothing else in the process defines this name for another purpose; it is NCCL's.
+/// The function table that NCCL finds by this name.
+// SAFETY: the name belongs to the plugin interface of NCCL; no code of the process defines it for another purpose.
 #[unsafe(no_mangle)]
 static ncclNetPlugin_v9: NetV9 = NetV9 {
     name: NAME.as_ptr(),
