@@ -1,4 +1,4 @@
-//! Which addresses rank 0 tells the others, and what of them can be used. Called when a job meets.
+//! The addresses that rank 0 announces, and the choice of usable ones. Called when a job is joined.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
@@ -7,17 +7,17 @@ use trunkline_topo::NetworkInterface;
 
 use crate::secret::JobSecret;
 
-/// Addresses that are told.
+/// Addresses that are announced, at most.
 const ADDRESSES_MAX: usize = 8;
-/// Interfaces that seldom lead to another host.
+/// Prefixes of interfaces that seldom lead to another host.
 const INNER: [&str; 6] = ["docker", "virbr", "veth", "br-", "cni", "podman"];
 
-/// Ports below those that the system hands out by itself, so that no connection of the job takes one by chance.
+/// Ports below the system's ephemeral range, so that no connection of the job uses one by chance.
 const PORT_FIRST: u16 = 20_000;
 const PORTS: u16 = 10_000;
 const PORT_TRIES: u16 = 50;
 
-/// Where rank 0 is, as it goes over a launcher's key-value space.
+/// Rank 0's address, as it is put into a launcher's key-value space.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct RendezvousAddress {
     pub(crate) secret: JobSecret,
@@ -51,7 +51,8 @@ impl RendezvousAddress {
     }
 }
 
-/// This host's addresses, those that others probably reach first; the loopback alone when nobody else is meant.
+/// Returns this host's addresses, the most probably reachable ones first; only the loopback if all processes run on
+/// this host.
 pub(crate) fn announced_addresses(all_here: bool) -> io::Result<Vec<IpAddr>> {
     if all_here {
         return Ok(vec![Ipv4Addr::LOCALHOST.into()]);
@@ -62,15 +63,16 @@ pub(crate) fn announced_addresses(all_here: bool) -> io::Result<Vec<IpAddr>> {
     Ok(if found.is_empty() { vec![Ipv4Addr::LOCALHOST.into()] } else { found })
 }
 
-/// This host's addresses, those that other hosts probably reach first.
+/// Returns this host's addresses, those first that other hosts most probably reach.
 ///
 /// # Errors
-/// When the system does not tell them.
+/// If the system does not list them.
 pub fn host_addresses() -> io::Result<Vec<IpAddr>> {
     announced_addresses(false)
 }
 
-/// Interfaces between hosts before those inside one, IPv4 before IPv6; what needs a scope is left out.
+/// Sorts addresses: interfaces between hosts before virtual ones, IPv4 before IPv6. Addresses that need a scope are
+/// left out.
 fn sort_by_reachability(mut found: Vec<(String, IpAddr)>) -> Vec<IpAddr> {
     found.retain(|(_, ip)| match ip {
         IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
@@ -80,7 +82,7 @@ fn sort_by_reachability(mut found: Vec<(String, IpAddr)>) -> Vec<IpAddr> {
     found.into_iter().map(|(_, ip)| ip).take(ADDRESSES_MAX).collect()
 }
 
-/// The loopback address that a host's name is, if it is one.
+/// Returns the loopback address of a host name, if it is one.
 pub(crate) fn parse_loopback(host: &str) -> Option<IpAddr> {
     if host == "localhost" {
         return Some(Ipv4Addr::LOCALHOST.into());
@@ -88,10 +90,10 @@ pub(crate) fn parse_loopback(host: &str) -> Option<IpAddr> {
     host.parse::<IpAddr>().ok().filter(IpAddr::is_loopback)
 }
 
-/// All places of a host's window of ports.
+/// Returns all addresses of a host with all ports of a window.
 ///
 /// # Errors
-/// When the name cannot be resolved; it is named.
+/// If the name cannot be resolved; the error contains the name.
 pub(crate) fn resolve_host(
     host: &str,
     ports: impl Iterator<Item = u16> + Clone,
@@ -101,15 +103,16 @@ pub(crate) fn resolve_host(
     Ok(ports.flat_map(|port| hosts.iter().map(move |host| SocketAddr::new(host.ip(), port))).collect())
 }
 
-/// A port of this host that is free now, with a window after it, for rank 0 of a job that is started here.
+/// Returns a port of this host that is free now, for rank 0 of a job that is started here. The ports of the window
+/// after it are not checked.
 ///
 /// # Errors
-/// The last attempt's, when none is.
+/// The error of the last attempt, if no port is free.
 pub fn free_port() -> io::Result<u16> {
     let offset = (std::process::id() % u32::from(PORTS)) as u16;
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
     for step in 0..PORT_TRIES {
-        // Far enough apart that windows of jobs do not meet.
+        // The distance of 16 keeps the windows of different jobs apart.
         let port = PORT_FIRST + (offset.wrapping_mul(16) % PORTS + step * 16) % PORTS;
         match TcpListener::bind(("127.0.0.1", port)) {
             Ok(_) => return Ok(port),

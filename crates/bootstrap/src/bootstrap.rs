@@ -1,7 +1,7 @@
-//! A job that has met: what all processes give to all, barriers, and the streams themselves.
+//! A job whose processes are connected: allgather, barrier, and the streams themselves.
 //!
-//! Called by the front ends. Every call is made by all processes of the job in the same order and has a time limit. No
-//! thread, and after the last call nothing stays but what the caller took.
+//! Called by the front ends. All processes of the job make the same calls in the same order; each call has a time
+//! limit. It starts no thread. After the last call only the streams remain that the caller has taken.
 
 use std::io;
 use std::net::TcpStream;
@@ -22,12 +22,12 @@ use crate::store::{
     StoreListener,
 };
 
-/// Most bytes of a reason that travels.
+/// Bytes of an error reason in an ABORT frame, at most.
 const REASON_BYTES_MAX: usize = 1024;
-/// How long rank 0 takes to tell the others why it gives up.
+/// How long rank 0 tries to send the other ranks the reason of its failure.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// The processes of a job could not meet.
+/// Why the processes of a job could not connect.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum JoinError {
@@ -40,7 +40,7 @@ pub enum JoinError {
     /// The launcher's PMIx failed.
     #[error(transparent)]
     Pmix(#[from] PmixError),
-    /// What rank 0 put into the launcher's key-value space is not there.
+    /// The launcher's key-value space has no valid entry of rank 0.
     #[error("the launcher handed on no place of rank 0 ({0:?}); is rank 0 another program?")]
     NoNotice(String),
     /// Rank 0 cannot listen.
@@ -48,32 +48,32 @@ pub enum JoinError {
     Listen {
         /// Address and ports.
         place: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Others did not come.
+    /// Other ranks did not connect in time.
     #[error(
         "rank {ranks} did not come within {} s; did they start, and can they reach {place}?", .after.as_secs()
     )]
     Missing {
-        /// Numbers of those that are missing, some of them.
+        /// Numbers of missing ranks; the first few of them.
         ranks: String,
         /// Where rank 0 listens.
         place: String,
         /// The time allowed.
         after: Duration,
     },
-    /// Rank 0 could not accept the connections of others.
+    /// Rank 0 could not accept the connections of other ranks.
     #[error(
         "rank 0 could not accept the connections of rank {ranks} within {} s: {source}; raise its limit of open files \
          (ulimit -n) above the number of ranks", .after.as_secs()
     )]
     Unaccepted {
-        /// Numbers of those that are missing, some of them.
+        /// Numbers of missing ranks; the first few of them.
         ranks: String,
         /// The time allowed.
         after: Duration,
-        /// Why the system refused, the last time.
+        /// The last error of the system.
         source: io::Error,
     },
     /// Rank 0 was not found.
@@ -82,69 +82,69 @@ pub enum JoinError {
          these ports through?", .after.as_secs()
     )]
     NotFound {
-        /// This process.
+        /// The rank of this process.
         rank: usize,
-        /// Where rank 0 should be.
+        /// Where rank 0 was expected.
         place: String,
-        /// What came of the last attempt.
+        /// The result of the last attempt.
         last: String,
         /// The time allowed.
         after: Duration,
     },
-    /// Two processes say that they are the same.
+    /// Two processes have the same rank.
     #[error("rank {rank} is in the job already; do two processes have the same {launcher} variables?")]
     Taken {
-        /// The number.
+        /// The rank.
         rank: usize,
-        /// Who started the job.
+        /// The launcher.
         launcher: Launcher,
     },
-    /// Rank 0 has another number of processes.
+    /// Rank 0 has a different job size.
     #[error("rank 0 says that the job has not {size} processes; do all have the same {launcher} variables?")]
     OtherSize {
-        /// Our number of processes.
+        /// The job size of this process.
         size: usize,
-        /// Who started the job.
+        /// The launcher.
         launcher: Launcher,
     },
     /// The system has no memory for the members of the job.
     #[error("cannot allocate memory: {0}")]
     Memory(#[from] OutOfMemory),
-    /// The system failed.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// An exchange failed; the job cannot go on.
+/// Why an exchange failed; the job cannot continue.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ExchangeError {
-    /// A process is gone, silent or confused.
+    /// The connection to a process failed: it has ended, has timed out, or has sent an invalid frame.
     #[error("rank {rank}: {source}")]
     Rank {
-        /// The other one.
+        /// The other process.
         rank: usize,
-        /// What happened.
+        /// The cause.
         source: io::Error,
     },
-    /// Another process gave up.
+    /// Another process aborted the exchange.
     #[error("rank {rank} gave up: {reason}")]
     Aborted {
-        /// Who said so.
+        /// The process that sent ABORT.
         rank: usize,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Frames came in another order than they can.
+    /// Frames arrived out of order.
     #[error("rank {rank} is in another round than this process; do all make the same calls?")]
     OutOfOrder {
-        /// The other one.
+        /// The other process.
         rank: usize,
     },
-    /// More bytes than travel at once.
+    /// The limit of bytes per exchange is exceeded.
     #[error("{bytes} bytes in one exchange; at most {most}: have each rank give fewer")]
     TooLarge {
-        /// How many.
+        /// The number of bytes.
         bytes: usize,
         /// The limit.
         most: usize,
@@ -154,16 +154,17 @@ pub enum ExchangeError {
     Memory(#[from] OutOfMemory),
 }
 
-/// The streams between rank 0 and the others, for a caller that goes on by itself. They block and keep their keepalive.
+/// The streams between rank 0 and the other ranks, for a caller that continues with its own protocol. They are
+/// blocking, with keepalive.
 #[derive(Debug)]
 pub enum JobStreams {
-    /// This is rank 0: a stream for each rank, none for its own.
+    /// At rank 0: a stream for each rank, except its own.
     Center(Vec<Option<TcpStream>>),
-    /// Another rank: its stream to rank 0.
+    /// At another rank: its stream to rank 0.
     Member(TcpStream),
 }
 
-/// A job that has met.
+/// A job whose processes are connected.
 #[derive(Debug)]
 pub struct JobBootstrap {
     launcher: Launcher,
@@ -173,10 +174,10 @@ pub struct JobBootstrap {
 }
 
 impl JobBootstrap {
-    /// Meets the others. All processes of the job call it, each within `limit` of the others.
+    /// Connects the processes of the job. All of them must call this, each within `limit` of the others.
     ///
     /// # Errors
-    /// When one of them does not come, or the launcher does not help.
+    /// If a process does not connect in time, or the launcher fails.
     pub fn join(environment: &JobEnvironment, limit: Duration) -> Result<Self, JoinError> {
         let deadline = Instant::now() + limit;
         let launcher = environment.launcher;
@@ -186,7 +187,7 @@ impl JobBootstrap {
                 if let Some(warning) = environment.secret_warning() {
                     eprintln!("trunkline: warning: {warning}");
                 }
-                // Only launchers that are asked leave it open.
+                // Only launchers that are queried over PMI leave the placement unknown.
                 let place = environment.place.ok_or_else(missing_rank_error)?;
                 (place, joining.join_at_host(place, host, *port, secret)?)
             }
@@ -214,22 +215,22 @@ impl JobBootstrap {
         Ok(Self { launcher, place, streams, round: 0 })
     }
 
-    /// Who started the job.
+    /// Returns the launcher of the job.
     #[must_use]
     pub fn launcher(&self) -> Launcher {
         self.launcher
     }
 
-    /// The place of this process in the job.
+    /// Returns the placement of this process in the job.
     #[must_use]
     pub fn job_placement(&self) -> JobPlacement {
         self.place
     }
 
-    /// Gives bytes to all processes; returns what each gave, by rank.
+    /// Sends bytes to all processes; returns the bytes of each, by rank.
     ///
     /// # Errors
-    /// When a process is gone or does not make the same call within `limit`. The job cannot go on then.
+    /// If a process has ended, or does not make the same call within `limit`. The job cannot continue then.
     pub fn all_gather(&mut self, mine: &[u8], limit: Duration) -> Result<Vec<Vec<u8>>, ExchangeError> {
         let most = GIVEN_BYTES_MAX;
         if mine.len() > most {
@@ -251,7 +252,7 @@ impl JobBootstrap {
         }
     }
 
-    /// Waits for all processes.
+    /// Blocks until all processes have called this.
     ///
     /// # Errors
     /// As [`JobBootstrap::all_gather`].
@@ -259,10 +260,10 @@ impl JobBootstrap {
         self.all_gather(&[], limit).map(drop)
     }
 
-    /// The streams, for another use.
+    /// Returns the streams, for another protocol.
     ///
     /// # Errors
-    /// When the system cannot make them block.
+    /// If the system cannot make them blocking.
     pub fn into_streams(self) -> io::Result<JobStreams> {
         match &self.streams {
             JobStreams::Member(stream) => stream.set_nonblocking(false)?,
@@ -274,10 +275,10 @@ impl JobBootstrap {
     }
 }
 
-/// Rank 0 before the others have come, and what they need.
+/// Rank 0's listener before the others have connected, and the address that they need.
 type AnnouncedListener = (StoreListener, RendezvousAddress);
 
-/// What holds during a meeting.
+/// The constants of one join.
 struct JoinContext {
     launcher: Launcher,
     limit: Duration,
@@ -285,7 +286,7 @@ struct JoinContext {
 }
 
 impl JoinContext {
-    /// Rank 0's host is known to all.
+    /// Joins a job in which every process knows rank 0's host.
     fn join_at_host(
         &self,
         place: JobPlacement,
@@ -306,7 +307,7 @@ impl JoinContext {
         self.connect_to_center(&mut places, place, secret, &text)
     }
 
-    /// Rank 0 listens anywhere, and has something to tell.
+    /// At rank 0: listens on any free port, and encodes the address for the launcher's key-value space.
     fn open_listener(
         &self,
         place: JobPlacement,
@@ -326,7 +327,7 @@ impl JoinContext {
         Ok((Some((listener, notice)), Some(text)))
     }
 
-    /// Rank 0's place went round.
+    /// Joins a job after the launcher has distributed rank 0's address.
     fn join_announced(
         &self,
         place: JobPlacement,
@@ -338,7 +339,7 @@ impl JoinContext {
             let text = format!("{:?}", notice.socket_addrs());
             return self.accept_peers(&listener, place, &notice.secret, &text);
         }
-        // Shown shortened, as it may hold a secret.
+        // The error shows only the start of the text, because the text may contain a secret.
         let notice = RendezvousAddress::decode(text)
             .ok_or_else(|| JoinError::NoNotice(text.chars().take(8).collect()))?;
         let places = notice.socket_addrs();
@@ -389,7 +390,7 @@ impl JoinContext {
     }
 }
 
-/// No reader of an environment makes one like this.
+/// The error of an environment without a rank; no reader of environments returns one.
 fn missing_rank_error() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "the launcher tells no rank")
 }
@@ -398,7 +399,7 @@ fn mix_secret(secret: &JobSecret, extra: Option<&str>) -> JobSecret {
     extra.map_or_else(|| secret.clone(), |extra| secret.with_text(extra))
 }
 
-/// The numbers of the first few ranks that have no stream, and how many more there are.
+/// Lists the first few ranks that have no stream, and the number of further ones.
 fn list_missing_ranks(here: &[Option<TcpStream>]) -> String {
     const SHOWN: usize = 8;
     let ranks =
@@ -424,7 +425,7 @@ fn send_part(
         round,
     };
     let sent = store::send_frame(stream, head, mine, deadline);
-    // Rank 0 may have said why before it closed.
+    // After a failed send, rank 0 may have sent its reason before it closed the stream.
     let (head, body) = store::receive_frame(stream, GATHERED_BYTES_MAX, deadline)
         .map_err(|error| failed(sent.err().unwrap_or(error)))?;
     match head.kind {
@@ -445,7 +446,7 @@ fn gather_parts(
 ) -> Result<Vec<Vec<u8>>, ExchangeError> {
     let most = GATHERED_BYTES_MAX;
     let mut parts = try_vec(members.len())?;
-    // Each part has its length before it.
+    // The encoding puts a length before each part.
     let mut bytes = 4 * members.len() + mine.len();
     for (rank, member) in members.iter().enumerate() {
         let Some(stream) = member else {
@@ -496,7 +497,7 @@ fn abort_error(rank: usize, body: &[u8]) -> ExchangeError {
     ExchangeError::Aborted { rank, reason }
 }
 
-/// Tells the members why; those that cannot hear it find the stream closed.
+/// Sends the members the reason of a failure. Those that cannot receive it see the closed stream.
 fn send_abort(members: &[Option<TcpStream>], reason: &str, round: u32) {
     let mut end = reason.len().min(REASON_BYTES_MAX);
     while !reason.is_char_boundary(end) {

@@ -15,17 +15,17 @@ use crate::placement::SecretSource;
 use crate::store::{ACCEPTS, StoreChallenge};
 
 thread_local! {
-    /// Most bytes of others that this thread held at once as rank 0 of an exchange.
+    /// The most bytes of other ranks that this thread held at once as rank 0 of an exchange.
     pub(super) static HELD_MOST: Cell<usize> = const { Cell::new(0) };
 }
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A port whose window no other test uses.
+/// Returns a port whose window no other test uses.
 fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let process = (std::process::id() % 500) as u16;
-    // Below what the system hands out by itself.
+    // Below the system's ephemeral range.
     10_000 + (process * 40 + NEXT.fetch_add(10, Ordering::Relaxed)) % 20_000
 }
 
@@ -36,7 +36,7 @@ fn environment(rank: usize, size: usize, port: u16, secret: &str) -> JobEnvironm
     JobEnvironment { launcher: Launcher::Torchrun, place: Some(place), meeting }
 }
 
-/// Runs a job of threads; what each returned, by rank.
+/// Runs a job of threads; returns their results by rank.
 fn job<T: Send + 'static>(
     size: usize,
     port: u16,
@@ -104,7 +104,7 @@ fn a_stranger_is_refused_and_the_job_goes_on() {
     let stranger = environment(1, 2, port, "guess");
     let refused = JobBootstrap::join(&stranger, Duration::from_secs(1)).unwrap_err().to_string();
     assert!(refused.contains("another secret"), "{refused}");
-    // Nor do silence, noise, and a guess that leaves at once hold it up.
+    // Silent peers, noise, and a peer that guesses and closes at once must not delay the job either.
     let places = || address::resolve_host("127.0.0.1", port_window(port)).unwrap();
     let connect = || places().into_iter().find_map(|place| TcpStream::connect(place).ok()).unwrap();
     let silent: Vec<TcpStream> = (0..20).map(|_| connect()).collect();
@@ -123,7 +123,7 @@ fn a_store_of_another_job_in_the_window_is_passed_by() {
     while !connected(port + 1) {
         thread::sleep(Duration::from_millis(1));
     }
-    // A port that is no store at all, too.
+    // Also a port that is not a store at all.
     let plain = TcpListener::bind(("127.0.0.1", port + 2)).unwrap();
     plain.set_nonblocking(true).unwrap();
     thread::spawn(move || {
@@ -148,7 +148,7 @@ fn two_of_one_rank_and_another_size_are_told() {
     assert!(matches!(twin, JoinError::Taken { rank: 1, .. }), "{twin}");
     let other = JobBootstrap::join(&environment(2, 4, port, "job"), LIMIT).unwrap_err();
     assert!(matches!(other, JoinError::OtherSize { size: 4, .. }), "{other}");
-    // One that is gone may come again.
+    // A rank whose process is gone may connect again.
     drop(first);
     thread::sleep(Duration::from_millis(50));
     let again = JobBootstrap::join(&environment(1, 3, port, "job"), LIMIT).unwrap();
@@ -229,7 +229,7 @@ fn rank_0_holds_no_more_than_an_exchange_may_have() {
     }
 }
 
-/// Says in a process of its own, so that its limits are no other test's, how rank 0 acts without descriptors.
+/// Checks rank 0 without free descriptors, in a child process whose limits affect no other test.
 #[test]
 fn rank_0_without_descriptors_rests_and_names_the_cause() {
     const CHILD: &str = "TRUNKLINE_TEST_DESCRIPTORS";
@@ -252,7 +252,7 @@ fn meet_without_descriptors() {
             (joined, ACCEPTS.get())
         })
     };
-    // One waits in the queue of the listener when the last descriptor is gone.
+    // A connection waits in the listener's queue when the last descriptor is used up.
     let knock = || port_window(port).find_map(|port| TcpStream::connect(("127.0.0.1", port)).ok());
     let center = rank_0(limit);
     let mut first = loop {
@@ -275,7 +275,7 @@ fn meet_without_descriptors() {
         "{text}"
     );
     assert!(accepts < 100, "rank 0 tried to accept {accepts} times");
-    // It goes on once there are descriptors again.
+    // The join continues once descriptors are free again.
     drop((first, waiting));
     held.truncate(held.len() / 2);
     let center = rank_0(LIMIT);

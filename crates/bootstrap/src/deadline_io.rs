@@ -1,4 +1,4 @@
-//! Reading and writing of descriptors with a deadline. Used by the store and by PMI.
+//! Reads and writes descriptors with a deadline. Used by the store and by PMI.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -27,15 +27,15 @@ pub(crate) fn wait_ready(fd: impl AsFd, flags: PollFlags, deadline: Instant) -> 
     }
 }
 
-/// A time as the system takes it.
+/// Converts a duration to the system's type.
 pub(crate) fn to_timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
 }
 
-/// What people read of a process that dies while others meet it.
+/// The error text for a process that dies while others connect to it.
 const ENDED: &str = "its connection has ended, and so has it or its network; see what it printed";
 
-/// Reads what is there, at least one byte.
+/// Reads available bytes, at least one.
 ///
 /// # Errors
 /// `UnexpectedEof` at the end of the stream, `TimedOut` at the deadline.
@@ -66,11 +66,12 @@ pub(crate) fn read_exact(fd: impl AsFd, bytes: &mut [u8], deadline: Instant) -> 
 /// Writes all of `bytes`.
 ///
 /// # Errors
-/// `TimedOut` at the deadline, and what the system says.
+/// `TimedOut` at the deadline; otherwise the system's error.
 pub(crate) fn write_all(fd: impl AsFd, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         wait_ready(&fd, PollFlags::OUT, deadline)?;
-        // A peer that is gone is an error here, not a signal; what is no socket gets it the plain way.
+        // `NOSIGNAL` turns a closed peer into an error instead of a signal. A descriptor that is not a socket is
+        // written plainly.
         let written = match rustix::net::send(&fd, bytes, SendFlags::NOSIGNAL) {
             Err(Errno::NOTSOCK) => rustix::io::write(&fd, bytes),
             sent => sent,

@@ -1,6 +1,7 @@
-//! What the environment says about the job this process belongs to: its place in it, and how to find the others.
+//! Reads from the environment to which job this process belongs: its placement, and how to find the other processes.
 //!
-//! Pure: variables come in through a function, so that tests need no environment. The front ends call `JobEnvironment::read`.
+//! Pure: a function supplies the variables, so that tests need no environment. The front ends call
+//! `JobEnvironment::read`.
 
 use std::net::IpAddr;
 
@@ -9,20 +10,20 @@ use crate::placement::{
 };
 use crate::{openmpi, pmi, slurm, torchrun, trunkline_run};
 
-/// Whether a host's name says that no process of another host can listen there.
+/// Whether a host name is a loopback name, on which no process of another host can listen.
 fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 impl JobEnvironment {
-    /// The place of this process in its job, where the environment tells it.
+    /// Returns the placement of this process in its job, if the environment defines it.
     #[must_use]
     pub fn job_placement(&self) -> Option<JobPlacement> {
         self.place
     }
 
-    /// A warning about the job's secret, if one is needed: for rank 0 of a job on a network whose secret others can compute. To be shown
-    /// once, on standard error.
+    /// Returns a warning about the job's secret if one is needed: at rank 0 of a job on a network whose secret other
+    /// users can compute. To be shown once, on standard error.
     #[must_use]
     pub fn secret_warning(&self) -> Option<String> {
         let RendezvousMethod::At { host, source: SecretSource::PublicNumbers, .. } = &self.meeting else {
@@ -40,15 +41,15 @@ impl JobEnvironment {
         })
     }
 
-    /// What this process's environment says; `None` when nobody started it as one of several.
+    /// Reads this process's environment; `None` if the process is not one of several in a job.
     ///
     /// # Errors
-    /// When variables are there and cannot be what a launcher sets.
+    /// If variables are set, but not as a launcher sets them.
     pub fn read() -> Result<Option<Self>, EnvironmentError> {
         Self::from_variables(&|name| std::env::var(name).ok())
     }
 
-    /// What these variables say.
+    /// Reads the job from these variables.
     ///
     /// # Errors
     /// As [`JobEnvironment::read`].
@@ -64,7 +65,7 @@ impl JobEnvironment {
             slurm::read_environment,
         ] {
             if let Some(found) = read(&variables)? {
-                // Started alone: a job of one is no job.
+                // A job of one process needs no store.
                 let alone = found.place.is_some_and(|place| place.size == 1);
                 return Ok((!alone).then_some(found));
             }

@@ -1,4 +1,4 @@
-//! What each launcher's variables are read as.
+//! Tests of the readers of each launcher's variables.
 
 use super::*;
 use crate::placement::{Launcher, PmiServer, port_window};
@@ -64,7 +64,7 @@ fn our_own_launcher() {
     let environment = found(&own());
     assert_eq!((environment.launcher, environment.place), (Launcher::Own, place(1, 2, Some(0), Some(1))));
     assert_eq!(at(&environment), ("fd00::1".into(), 4000, JobSecret::from_hex(&"ab".repeat(32)).unwrap()));
-    // It is the innermost of all.
+    // `trunkline run` is the innermost launcher, so its variables win.
     assert_eq!(found(&format!("{TORCHRUN} {HYDRA} {SLURM} {}", own())).launcher, Launcher::Own);
 }
 
@@ -77,7 +77,7 @@ fn torchrun() {
     );
     let (host, port, secret) = at(&environment);
     assert_eq!((host.as_str(), port), ("head", 29500));
-    // The same for every rank, another one for another run, port or added secret.
+    // The secret is the same for every rank, and differs for another run, port or added secret.
     assert_eq!(at(&found(&TORCHRUN.replace("RANK=1", "RANK=0"))).2, secret);
     assert_ne!(at(&found(&format!("{TORCHRUN} TORCHELASTIC_RUN_ID=b"))).2, secret);
     assert_ne!(at(&found(&TORCHRUN.replace("29500", "29501"))).2, secret);
@@ -98,7 +98,7 @@ fn slurm() {
     assert_eq!((master.0.as_str(), master.1), ("n9", 5));
     let pmix = found(&format!("{SLURM} PMIX_NAMESPACE=slurm.pmix.77.0 PMIX_RANK=3"));
     assert_eq!(pmix.meeting, RendezvousMethod::Pmix { extra: None });
-    // The script of a batch job is no step, and an allocation's shell has no rank.
+    // The script of a batch job is not a step, and an allocation's shell has no rank.
     assert_eq!(of("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=77 SLURM_NODELIST=n1"), Ok(None));
     assert_eq!(of("SLURM_NTASKS=4 SLURM_STEP_ID=0"), Ok(None));
     // A step of one task, such as a shell.

@@ -1,5 +1,5 @@
-//! The fuzz targets of this crate, and the inputs they begin with: bytes that arrive at a job's store and at
-//! its PMI server, and where rank 0 says it is. A value that parses must print to bytes that parse to the same value.
+//! The fuzz targets of this crate, and their seed inputs: bytes that arrive at a job's store and at its PMI server,
+//! and rank 0's address. A value that parses must print to bytes that parse to the same value.
 
 use crate::address::RendezvousAddress;
 use crate::pmi::PmiLine;
@@ -9,17 +9,18 @@ use crate::store::{
     encode_gathered,
 };
 
-/// A target: its name, its check and its seeds. As `trunkline_proto::fuzzing::Target`, which this crate does not know.
+/// A target: its name, its check and its seeds. Mirrors `trunkline_proto::fuzzing::FuzzTarget`, which this crate does
+/// not use.
 pub type BootstrapFuzzTarget = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
 /// The targets of this crate.
 pub const TARGETS: &[BootstrapFuzzTarget] =
     &[("store", fuzz_store_frames, store_seeds), ("pmi_notice", fuzz_rendezvous_address, notice_seeds)];
 
-/// Runs the target of that name.
+/// Runs the target of that name on an input.
 ///
 /// # Panics
-/// When there is none, or when the code under test is wrong.
+/// If the target is unknown, or when the code under test is wrong.
 pub fn run(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|target| target.0 == name);
     assert!(target.is_some(), "no fuzz target {name}");
@@ -55,7 +56,7 @@ fn notice_seeds() -> Vec<Vec<u8>> {
     texts.map(String::into_bytes).to_vec()
 }
 
-/// The input's first bytes, zeros where it is too short.
+/// Returns the input's first bytes, padded with zeros.
 fn pad_array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut out = [0; N];
     let used = bytes.len().min(N);
@@ -72,7 +73,7 @@ fn fuzz_store_frames(bytes: &[u8]) {
     let challenge = challenge.unwrap_or(StoreChallenge { nonce: [7; 16] });
     if let Some(hello) = StoreHello::decode(&pad_array(bytes)) {
         assert_eq!(StoreHello::decode(&hello.encode()), Some(hello));
-        // Nobody finds a proof by chance.
+        // A random input cannot contain a valid proof, so a proof is valid only if it equals ours.
         let ours = StoreHello::new(&secret, &challenge, hello.rank, hello.size, hello.nonce);
         assert_eq!(hello.verify_proof(&secret, &challenge), hello == ours);
     }

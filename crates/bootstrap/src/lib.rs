@@ -1,14 +1,18 @@
-//! How the processes of a job find each other, before any fabric is up: rank and size from whoever started them, a small
-//! TCP store in the middle, exchanges and barriers over it.
+//! Job start-up: how the processes of a job find each other before any fabric is up. It reads rank and size from the launcher's environment, and provides a
+//! small TCP store with exchanges and barriers.
 //!
-//! Used by the command's benchmarks and its launcher, and meant for every front end that is started as a job. It knows no
-//! plugin, no fabric and no protocol of the engine, and starts no thread. From the environment inwards:
+//! Used by the command's benchmarks and launcher, and by every front end that is started as a job. It knows no plugin, no fabric and no protocol of the
+//! engine, and starts no thread. From the environment inwards:
 //!
-//! - `own`, `torchrun`, `pmi`, `openmpi`, `slurm`: what each launcher's variables say, pure;
-//! - `environment`: which of them started this process;
+//! - `trunkline_run`, `torchrun`, `pmi`, `openmpi`, `slurm`: the variables of each launcher, pure;
+//! - `environment`: selects the launcher of this process;
 //! - `address`, `pmi`, `pmix`: where rank 0 is;
-//! - `secret`, `store`: who belongs to the job;
+//! - `secret`, `store`: proof of membership in the job, and the store;
 //! - `bootstrap`: the job that has met.
+//!
+//! One start: [`JobEnvironment::read`] finds the rank, the size and the address of rank 0. [`JobBootstrap::join`] dials it and proves the job's secret, which
+//! is never sent. Rank 0 publishes the addresses of its interfaces, and [`JobBootstrap::all_gather`] exchanges the cards by which the processes then connect
+//! over a fabric.
 //!
 //! ```no_run
 //! use std::time::Duration;

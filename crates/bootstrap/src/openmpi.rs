@@ -1,7 +1,7 @@
 //! The environment of Open MPI's `mpiexec`. Pure; called by `environment`.
 //!
-//! It says rank and size; where rank 0 listens goes over PMIx, or comes from `MASTER_ADDR` and `MASTER_PORT` where a
-//! person hands them on (`mpiexec -x`).
+//! Open MPI sets rank and size. Rank 0's address is distributed over PMIx, or read from `MASTER_ADDR` and
+//! `MASTER_PORT` if the user passes them on (`mpiexec -x`).
 
 use crate::placement::{
     EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, Launcher, RendezvousMethod,

@@ -7,22 +7,22 @@ use thiserror::Error;
 
 use crate::secret::JobSecret;
 
-/// 64 hexadecimal digits; under other launchers any text, mixed into theirs.
+/// 64 hexadecimal digits; under other launchers any text, which is mixed into their secret.
 pub(crate) const JOB_SECRET: &str = "TRUNKLINE_JOB_SECRET";
-/// Processes of one job.
+/// Processes of one job, at most.
 pub const RANKS_MAX: usize = 4096;
-/// Ports that are tried after the first.
+/// Ports after the base port that are tried.
 pub(crate) const WINDOW: u16 = 8;
 
-/// Who started the job.
+/// The launcher of a job.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Launcher {
     /// `trunkline run`.
     Own,
-    /// `torchrun`, or a person who set the same variables.
+    /// `torchrun`, or a user who set the same variables.
     Torchrun,
-    /// MPICH's hydra, or another that speaks PMI-1.
+    /// MPICH's hydra, or another launcher with PMI-1.
     Pmi,
     /// Open MPI's `mpiexec`.
     OpenMpi,
@@ -42,105 +42,105 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// The place of this process in its job.
+/// The placement of this process in its job.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct JobPlacement {
-    /// Number of this process, from 0.
+    /// Rank of this process, from 0.
     pub rank: usize,
-    /// Processes of the job.
+    /// Number of processes in the job.
     pub size: usize,
-    /// Number of this process on its host, where the launcher says it.
+    /// Rank of this process on its host, if the launcher sets it.
     pub local_rank: Option<usize>,
-    /// Processes of the job on this host, where the launcher says it.
+    /// Processes of the job on this host, if the launcher sets it.
     pub local_size: Option<usize>,
 }
 
 /// The source from which a job's secret is made.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum SecretSource {
-    /// Random bytes, or text that a person has set.
+    /// Random bytes, or text that a user has set.
     Random,
-    /// The numbers of the job, which the launcher shows to others.
+    /// Numbers of the job that the launcher shows to other users.
     PublicNumbers,
 }
 
 /// How a PMI-1 launcher is reached.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum PmiServer {
-    /// A descriptor that this process was born with.
+    /// An inherited descriptor.
     Fd(i32),
-    /// A TCP port, and the number by which the launcher knows this process.
+    /// A TCP port, and the launcher's number for this process.
     Port { host: String, port: u16, id: usize },
 }
 
-/// How the others are found.
+/// How the processes of a job find each other.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum RendezvousMethod {
-    /// Rank 0 listens on this host at the first free one of the ports after `port`.
+    /// Rank 0 listens on this host, on the first free port after `port`.
     At { host: String, port: u16, secret: JobSecret, source: SecretSource },
-    /// Over PMI-1.
+    /// The launcher distributes rank 0's address over PMI-1.
     Pmi { server: PmiServer, extra: Option<String> },
-    /// Over PMIx.
+    /// The launcher distributes rank 0's address over PMIx.
     Pmix { extra: Option<String> },
 }
 
-/// What the environment says.
+/// The job as the environment describes it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct JobEnvironment {
-    /// Who started the job.
+    /// The launcher of the job.
     pub launcher: Launcher,
-    /// The place of this process; unknown where it must be asked for.
+    /// The placement of this process; `None` if the launcher must be queried for it.
     pub(crate) place: Option<JobPlacement>,
     pub(crate) meeting: RendezvousMethod,
 }
 
-/// The environment says something that cannot be.
+/// Why the environment of a job is invalid.
 #[derive(Debug, Error, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum EnvironmentError {
-    /// A variable that belongs to others is not there.
+    /// A variable is not set, although another variable of the same launcher is.
     #[error("{launcher} sets {missing}, which is not set; start the program by it, or unset {found}")]
     Missing {
-        /// Who seems to have started the job.
+        /// The launcher whose variables were found.
         launcher: Launcher,
         /// The variable that is missing.
         missing: &'static str,
-        /// The one that is there.
+        /// The variable that is set.
         found: &'static str,
     },
-    /// A variable's value cannot be.
+    /// A variable has an invalid value.
     #[error("{name}={value}: expected {expected}")]
     Value {
         /// The variable.
         name: &'static str,
         /// Its value.
         value: String,
-        /// What it may be.
+        /// The valid values.
         expected: &'static str,
     },
-    /// More processes than there may be.
+    /// The job has more than [`RANKS_MAX`] processes.
     #[error("{launcher} started {size} processes; a job has at most {RANKS_MAX}")]
     TooMany {
-        /// Who started the job.
+        /// The launcher of the job.
         launcher: Launcher,
-        /// How many.
+        /// The number of processes.
         size: usize,
     },
-    /// Two variables contradict each other.
+    /// The rank is out of range, so two variables contradict each other.
     #[error(
         "rank {rank} of a job of {size} ({launcher}) cannot be; do variables of an older job stand around?"
     )]
     Rank {
-        /// Who started the job.
+        /// The launcher of the job.
         launcher: Launcher,
-        /// The number.
+        /// The rank.
         rank: usize,
-        /// Processes.
+        /// The number of processes.
         size: usize,
     },
 }
 
-/// Variables by name; empty ones do not count.
+/// Reads variables by name; an empty one counts as unset.
 pub(crate) struct EnvironmentVariables<'a>(pub(crate) &'a dyn Fn(&str) -> Option<String>);
 
 impl EnvironmentVariables<'_> {
@@ -152,7 +152,7 @@ impl EnvironmentVariables<'_> {
         self.get(name).is_some()
     }
 
-    /// A number, or nothing when the variable is not there.
+    /// Reads a number; `None` if the variable is not set.
     pub(crate) fn read_number(&self, name: &'static str) -> Result<Option<usize>, EnvironmentError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.trim().parse() {
@@ -161,7 +161,7 @@ impl EnvironmentVariables<'_> {
         }
     }
 
-    /// A number that must be there, because `found` is.
+    /// Reads a number that must be set, because `found` is.
     pub(crate) fn require_number(
         &self,
         launcher: Launcher,
@@ -172,7 +172,7 @@ impl EnvironmentVariables<'_> {
         self.read_number(name)?.ok_or(missing)
     }
 
-    /// A TCP port.
+    /// Reads a TCP port.
     pub(crate) fn read_port(&self, name: &'static str) -> Result<Option<u16>, EnvironmentError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.trim().parse() {
@@ -181,7 +181,7 @@ impl EnvironmentVariables<'_> {
         }
     }
 
-    /// `MASTER_ADDR` and `MASTER_PORT`, if both are there.
+    /// Reads `MASTER_ADDR` and `MASTER_PORT`, if both are set.
     pub(crate) fn master_address(&self) -> Result<Option<(String, u16)>, EnvironmentError> {
         match (self.get("MASTER_ADDR"), self.read_port("MASTER_PORT")?) {
             (Some(host), Some(port)) => Ok(Some((host.trim().to_owned(), port))),
@@ -189,7 +189,7 @@ impl EnvironmentVariables<'_> {
         }
     }
 
-    /// The secret that a person set beside the launcher's variables.
+    /// Reads the secret that a user set beside the launcher's variables.
     pub(crate) fn extra_secret(&self) -> Option<String> {
         self.get(JOB_SECRET)
     }
@@ -212,13 +212,13 @@ impl JobPlacement {
         Ok(Self { rank, size, local_rank, local_size })
     }
 
-    /// Whether all processes of the job are known to be on this host.
+    /// Whether all processes of the job are known to run on this host.
     pub(crate) fn all_here(&self) -> bool {
         self.local_size == Some(self.size)
     }
 }
 
-/// A secret that is made of known texts, with what a person added.
+/// Derives a secret from known texts, and the user's text if there is one.
 pub(crate) fn derive_secret(extra: Option<&str>, parts: &[&str]) -> (JobSecret, SecretSource) {
     let secret = JobSecret::from_texts(parts);
     match extra {
@@ -227,7 +227,7 @@ pub(crate) fn derive_secret(extra: Option<&str>, parts: &[&str]) -> (JobSecret, 
     }
 }
 
-/// The ports of a window: those after its first, turned round at the end of the numbers.
+/// Returns the ports of a window: those after `port`, or below it at the end of the range.
 pub(crate) fn port_window(port: u16) -> impl Iterator<Item = u16> + Clone {
     (1..=WINDOW).map(move |step| port.checked_add(step).unwrap_or_else(|| port - WINDOW - step))
 }

@@ -1,4 +1,5 @@
-//! The secret of a job, and the proofs that a process knows it. Used by the store; it reads and sends nothing.
+//! The secret of a job, and the proofs that a process knows it. Used by the store; does no I/O except reading random
+//! bytes.
 
 use std::fmt;
 
@@ -10,14 +11,14 @@ pub(crate) const PROOF_BYTES: usize = 32;
 /// Bytes of a nonce.
 pub(crate) const NONCE_BYTES: usize = 16;
 
-/// Who proves: a member's proof must not do as rank 0's.
+/// The side of a proof: a member's proof must not be valid as rank 0's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ProofSide {
     Member,
     Center,
 }
 
-/// What only the processes of one job know, 32 bytes. Never printed.
+/// The secret that only the processes of one job know; 32 bytes, never printed.
 #[derive(Clone, Eq, PartialEq)]
 pub struct JobSecret([u8; 32]);
 
@@ -28,15 +29,15 @@ impl fmt::Debug for JobSecret {
 }
 
 impl JobSecret {
-    /// A new one from the system's random numbers.
+    /// Creates a secret from the system's random numbers.
     ///
     /// # Errors
-    /// When the system has none.
+    /// If the system has none.
     pub fn random() -> std::io::Result<Self> {
         random_bytes().map(Self)
     }
 
-    /// A secret made of texts in this order; as hard to guess as they are.
+    /// Derives a secret from texts in this order. It is as hard to guess as they are.
     #[must_use]
     pub fn from_texts(parts: &[&str]) -> Self {
         let mut digest = Sha256::new_with_prefix(b"trunkline job 1");
@@ -47,7 +48,7 @@ impl JobSecret {
         Self(digest.finalize().into())
     }
 
-    /// The secret that is written as 64 hexadecimal digits.
+    /// Parses a secret of 64 hexadecimal digits.
     #[must_use]
     pub fn from_hex(text: &str) -> Option<Self> {
         if text.len() != 64 || !text.is_ascii() {
@@ -64,19 +65,19 @@ impl JobSecret {
         Some(Self(bytes))
     }
 
-    /// 64 hexadecimal digits, for the environment of the job's own processes.
+    /// Returns 64 hexadecimal digits, for the environment of the job's own processes.
     #[must_use]
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// This secret with another one mixed in.
+    /// Returns this secret with a text mixed in.
     #[must_use]
     pub fn with_text(&self, other: &str) -> Self {
         Self::from_texts(&[&self.to_hex(), other])
     }
 
-    /// The proof over two nonces, the peer's first for a member, and what else both ends know.
+    /// Computes the proof over two nonces (for a member, the peer's first) and the other values that both ends know.
     pub(crate) fn compute_proof(
         &self,
         side: ProofSide,
@@ -88,7 +89,7 @@ impl JobSecret {
             .map_or([0; PROOF_BYTES], |mac| mac.finalize().into_bytes().into())
     }
 
-    /// Whether a proof is right, in a time that tells nothing about it.
+    /// Verifies a proof in constant time.
     pub(crate) fn verify_proof(
         &self,
         proof: &[u8; PROOF_BYTES],
@@ -101,7 +102,7 @@ impl JobSecret {
     }
 
     fn start_mac(&self, side: ProofSide, first: &Nonce, second: &Nonce, rest: &[u8]) -> Option<Hmac<Sha256>> {
-        // A key of any length is taken.
+        // HMAC accepts a key of any length.
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
         mac.update(match side {
             ProofSide::Member => b"trunkline store 1 member",
@@ -114,10 +115,10 @@ impl JobSecret {
     }
 }
 
-/// A number used once.
+/// A number that is used once.
 pub(crate) type Nonce = [u8; NONCE_BYTES];
 
-/// Random bytes.
+/// Returns random bytes of the system.
 pub(crate) fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;

@@ -1,7 +1,7 @@
 //! The environment of Slurm's `srun`. Pure; called by `environment`.
 //!
-//! Rank 0 is on the first host of the step. No variable gives it a port, so one is made of the ids of job and step; a
-//! clash with another job is found by the secret, and the window has room for it.
+//! Rank 0 is on the first host of the step. No variable defines its port, so a port is derived from the ids of job
+//! and step. In a clash with another job, the secret differs, and the window has further ports.
 
 use crate::placement::{
     EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, Launcher, RendezvousMethod,
@@ -13,7 +13,7 @@ const RANK: &str = "SLURM_PROCID";
 const NODES: &str = "SLURM_STEP_NODELIST";
 const TASKS_PER_NODE: &str = "SLURM_STEP_TASKS_PER_NODE";
 
-/// Ports for stores: below those the system hands out by itself.
+/// Ports for stores, below the system's ephemeral range.
 const PORT_FIRST: u16 = 20_000;
 const PORTS: u32 = 10_000;
 
@@ -24,7 +24,7 @@ pub(crate) fn read_environment(
     let Some(rank) = variables.read_number(RANK)? else { return Ok(None) };
     let nodes = variables.get(NODES).or_else(|| variables.get("SLURM_NODELIST"));
     let step = variables.get("SLURM_STEP_ID").or_else(|| variables.get("SLURM_STEPID"));
-    // The script of a batch job has a rank too, and is no step: what it starts is.
+    // The script of a batch job has a rank too, but is not a step; the tasks that it starts are.
     if step.is_none() && !variables.is_set(NODES) {
         return Ok(None);
     }
@@ -62,14 +62,14 @@ pub(crate) fn read_environment(
     Ok(Some(JobEnvironment { launcher, place: Some(place), meeting }))
 }
 
-/// The port before the window of a step.
+/// Returns the port before the window of a step.
 fn step_port(job: &str, step: &str) -> u16 {
     let digits = JobSecret::from_texts(&["slurm port", job, step]).to_hex();
     let number = u32::from_str_radix(&digits[..8], 16).unwrap_or(0);
     PORT_FIRST + (number % PORTS) as u16
 }
 
-/// Tasks on this process's host: its place in the list of all hosts.
+/// Returns the tasks on this process's host, from the list of all hosts.
 fn local_size(variables: &EnvironmentVariables<'_>) -> Result<Option<usize>, EnvironmentError> {
     let Some(list) = variables.get(TASKS_PER_NODE) else { return Ok(None) };
     let Some(node) = variables.read_number("SLURM_NODEID")? else { return Ok(None) };
@@ -83,7 +83,7 @@ fn local_size(variables: &EnvironmentVariables<'_>) -> Result<Option<usize>, Env
     }
 }
 
-/// The count of one node in `4(x2),1`.
+/// Returns the count of one node in a list such as `4(x2),1`.
 fn tasks_on(list: &str, node: usize) -> Option<usize> {
     let mut left = node;
     for group in list.split(',') {
@@ -103,7 +103,7 @@ fn tasks_on(list: &str, node: usize) -> Option<usize> {
     None
 }
 
-/// The first name of a list of hosts, where `node[08-11,20]` stands for several.
+/// Returns the first name in a list of hosts, in which `node[08-11,20]` means several.
 fn first_host(list: &str) -> Option<String> {
     let mut rest = list.trim();
     let mut name = String::new();

@@ -1,7 +1,8 @@
-//! The environment of torchrun, which many set by hand too. Pure; called by `environment`.
+//! The environment of torchrun, which users also set by hand. Pure; called by `environment`.
 //!
-//! `MASTER_PORT` is torch's own store, so ours takes a port after it. All that only the job knows is that number and the
-//! run's id, so the secret made of them keeps jobs apart and little more; `TRUNKLINE_JOB_SECRET` adds a real one.
+//! `MASTER_PORT` is the port of torch's own store, so ours uses a port after it. The job's only private values are
+//! that number and the run's id. A secret derived from them separates jobs, but is easy to guess;
+//! `TRUNKLINE_JOB_SECRET` adds a real one.
 
 use crate::placement::{
     EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, Launcher, RendezvousMethod,
@@ -12,7 +13,7 @@ pub(crate) fn read_environment(
     variables: &EnvironmentVariables<'_>,
 ) -> Result<Option<JobEnvironment>, EnvironmentError> {
     let launcher = Launcher::Torchrun;
-    // Each of these names alone is used by others too.
+    // Other tools use each of these names alone.
     if !["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"].iter().all(|name| variables.is_set(name)) {
         return Ok(None);
     }

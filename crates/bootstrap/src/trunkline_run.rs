@@ -1,4 +1,4 @@
-//! The environment of `trunkline run`. Pure; called by `environment`, and by the launcher for the names.
+//! The environment of `trunkline run`. Pure; called by `environment`. The launcher uses the names.
 
 use crate::placement::{
     EnvironmentError, EnvironmentVariables, JobEnvironment, JobPlacement, Launcher, RendezvousMethod,
@@ -6,17 +6,17 @@ use crate::placement::{
 };
 use crate::secret::JobSecret;
 
-/// Number of the process.
+/// Rank of the process.
 pub const RANK: &str = "TRUNKLINE_JOB_RANK";
-/// Processes of the job.
+/// Number of processes in the job.
 pub const SIZE: &str = "TRUNKLINE_JOB_SIZE";
-/// Number of the process on its host.
+/// Rank of the process on its host.
 pub const LOCAL_RANK: &str = "TRUNKLINE_JOB_LOCAL_RANK";
 /// Processes of the job on this host.
 pub const LOCAL_SIZE: &str = "TRUNKLINE_JOB_LOCAL_SIZE";
 /// `host:port`: rank 0's host, and the port before the window.
 pub const STORE: &str = "TRUNKLINE_JOB_STORE";
-/// 64 hexadecimal digits; under other launchers any text, mixed into theirs.
+/// 64 hexadecimal digits; under other launchers any text, which is mixed into their secret.
 pub const SECRET: &str = crate::placement::JOB_SECRET;
 
 pub(crate) fn read_environment(
@@ -42,7 +42,7 @@ pub(crate) fn read_environment(
     Ok(Some(JobEnvironment { launcher, place: Some(place), meeting }))
 }
 
-/// `host:port`, where an IPv6 address stands in brackets.
+/// Parses `host:port`, with an IPv6 address in brackets.
 pub(crate) fn host_and_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));

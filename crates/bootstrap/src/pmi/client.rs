@@ -1,4 +1,5 @@
-//! The client's part of PMI-1: hands one value of rank 0 to all processes. Called when a job meets.
+//! The client of PMI-1: distributes one value of rank 0 to all processes. Called when a job is joined; starts no
+//! thread.
 
 use std::io;
 use std::net::TcpStream;
@@ -11,12 +12,12 @@ use super::PmiServer;
 use super::line::{LINE_BYTES_MAX, PmiLine};
 use crate::{address, deadline_io};
 
-/// The key under which rank 0's place is put.
+/// The key of rank 0's address.
 const KEY: &str = "trunkline-store";
-/// Longest wait for one address of the launcher.
+/// Longest connection attempt to one address of the launcher.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 
-/// PMI-1 did not do what it must.
+/// A failure of PMI-1.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PmiError {
@@ -33,36 +34,36 @@ pub enum PmiError {
         host: String,
         /// Its port.
         port: u16,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The stream to the launcher broke.
+    /// The stream to the launcher failed.
     #[error("the launcher does not answer over PMI any more: {0}")]
     Io(#[from] io::Error),
-    /// The launcher says something else than it must.
+    /// The launcher's reply is not the expected one.
     #[error("the launcher answered {got:?} over PMI; expected {expected}")]
     Answer {
-        /// Its line.
+        /// The line that was received.
         got: String,
-        /// What was expected.
+        /// The expected reply.
         expected: &'static str,
     },
 }
 
-/// A conversation with the launcher, from `init` on.
+/// A session with the launcher, from `init` on.
 #[derive(Debug)]
 pub(crate) struct PmiClient {
     fd: OwnedFd,
-    /// Bytes that came after the last line.
+    /// Bytes received after the last line.
     ahead: Vec<u8>,
     deadline: Instant,
     space: String,
-    /// Rank and size, where the server said them.
+    /// Rank and size, if the server sent them.
     pub(crate) place: Option<(usize, usize)>,
 }
 
 impl PmiClient {
-    /// Opens the conversation.
+    /// Connects to the launcher and begins the session.
     pub(crate) fn open(server: &PmiServer, deadline: Instant) -> Result<Self, PmiError> {
         let (fd, id) = match server {
             PmiServer::Fd(number) => (clone_inherited_fd(*number)?, None),
@@ -83,7 +84,7 @@ impl PmiClient {
         Ok(client)
     }
 
-    /// Says who this is, where the descriptor does not; the server answers with rank and size.
+    /// Sends the process's id, if no descriptor identifies it; the server replies with rank and size.
     fn negotiate_rank(&mut self, id: usize) -> Result<(), PmiError> {
         self.send_command(&format!("cmd=initack pmiid={id}"), "initack")?;
         let mut rank = None;
@@ -93,13 +94,13 @@ impl PmiClient {
             rank = rank.or(line.parse_number("rank"));
             size = size.or(line.parse_number("size"));
         }
-        // A third line, about debugging, always follows.
+        // The server always sends a third line, about debugging.
         self.read_reply("set")?;
         self.place = rank.zip(size);
         Ok(())
     }
 
-    /// Rank 0 gives a value, everybody gets it.
+    /// Puts rank 0's value, and returns it at every process.
     pub(crate) fn hand_round(&mut self, mine: Option<&str>) -> Result<String, PmiError> {
         if let Some(value) = mine {
             self.send_command(
@@ -112,7 +113,7 @@ impl PmiClient {
         Ok(line.get("value").unwrap_or_default().to_owned())
     }
 
-    /// Ends the conversation in order; a launcher takes a process that just leaves for a crashed one.
+    /// Ends the session; a launcher treats a process that exits without this as crashed.
     pub(crate) fn finalize_session(mut self) -> Result<(), PmiError> {
         self.send_command("cmd=finalize", "finalize_ack").map(drop)
     }
@@ -147,7 +148,7 @@ impl PmiClient {
     }
 }
 
-/// Connects to the first of a host's addresses that answers.
+/// Connects to the first of a host's addresses that accepts.
 fn connect_host(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in address::resolve_host(host, std::iter::once(port))? {
@@ -160,13 +161,14 @@ fn connect_host(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStrea
     Err(last)
 }
 
-/// A copy of a descriptor that the launcher left open for this process.
+/// Duplicates a descriptor that the launcher left open for this process.
 fn clone_inherited_fd(number: i32) -> Result<OwnedFd, PmiError> {
     let open = std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok();
     if number < 0 || !open {
         return Err(PmiError::Closed { fd: number });
     }
-    // SAFETY: it is open, and the launcher gave it to this process for this use; nobody else in here closes it.
+    // SAFETY: the descriptor is open, as checked above. The launcher passed it to this process for this use, and no
+    // other code closes it.
     let given = unsafe { BorrowedFd::borrow_raw(number) };
     given.try_clone_to_owned().map_err(|_| PmiError::Closed { fd: number })
 }

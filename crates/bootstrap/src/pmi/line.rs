@@ -1,16 +1,16 @@
 //! One line of PMI-1: words of the form `key=value`. Pure; used by client and server.
 
-/// Most bytes of a line, its end included.
+/// Bytes of a line with its end, at most.
 pub const LINE_BYTES_MAX: usize = 1024;
-/// Words that are looked at.
+/// Words of a line that are parsed, at most.
 const WORDS_MAX: usize = 32;
 
-/// A line taken apart.
+/// A parsed line.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct PmiLine(Vec<(String, String)>);
 
 impl PmiLine {
-    /// Takes a line apart; nothing when it is too long or has a word that is no pair.
+    /// Parses a line; `None` if it is too long or has a word that is not a pair.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         if text.len() >= LINE_BYTES_MAX {
             return None;

@@ -1,5 +1,5 @@
-//! PMI-1, the line protocol between MPICH's launchers and what they start: the environment, a client that hands one
-//! value round, and the server's part for a launcher of ours.
+//! PMI-1, the line protocol between MPICH's launchers and the processes that they start: the environment, a client
+//! that distributes one value, and a server for a launcher of ours.
 
 mod client;
 mod line;

@@ -1,22 +1,22 @@
-//! The server's part of PMI-1: a key-value space and barriers. Pure; the launcher moves the lines.
+//! The server of PMI-1: a key-value space and barriers. Pure; the launcher reads and writes the lines.
 
 use std::collections::BTreeMap;
 
 use super::line::{PmiLine, is_word};
 
-/// Most bytes of the name of the space, of a key, and of a value.
+/// Bytes of the name of the space, of a key, and of a value, at most.
 const NAME_MAX: usize = 64;
 const KEY_MAX: usize = 64;
 const VALUE_MAX: usize = 832;
-/// Keys that each process may put, on average.
+/// Average number of keys that each process may put.
 const KEYS_PER_RANK: usize = 64;
 
-/// What a line leads to.
+/// A reply of the server.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum PmiReply {
     /// A line for one process, without its end.
     To(usize, String),
-    /// The job is to end with this exit status.
+    /// End the job with this exit status.
     Abort(i32),
 }
 
@@ -29,14 +29,14 @@ pub struct PmiSpace {
 }
 
 impl PmiSpace {
-    /// A space for so many processes. `mapping` says which of them share a host, in PMI's form.
+    /// Creates the space of a job with `size` processes. `mapping` defines which of them share a host, in PMI's form.
     #[must_use]
     pub fn new(size: usize, name: &str, mapping: &str) -> Self {
         let pairs = BTreeMap::from([("PMI_process_mapping".to_owned(), mapping.to_owned())]);
         Self { name: name.chars().take(NAME_MAX).collect(), pairs, waiting: vec![false; size] }
     }
 
-    /// Takes a line of a process. What is not understood is answered with an error.
+    /// Handles a line of a process. An unknown or invalid line gets an error reply.
     pub fn on_line(&mut self, rank: usize, text: &str) -> Vec<PmiReply> {
         if rank >= self.waiting.len() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! The bytes of the store, as docs/wire.md has them. Pure.
+//! Encodes and decodes the bytes of the store, by docs/wire.md. Pure.
 
 use trunkline_proto::reserve::{OutOfMemory, try_collect, try_vec};
 
@@ -7,12 +7,12 @@ use crate::secret::{JobSecret, NONCE_BYTES, Nonce, PROOF_BYTES, ProofSide};
 const MAGIC: [u8; 4] = *b"TRKS";
 const VERSION: u16 = 1;
 
-/// Most bytes that one process gives in an exchange.
+/// Bytes that one process sends in an exchange, at most.
 pub const GIVEN_BYTES_MAX: usize = 1 << 20;
-/// Most bytes of all together, their lengths included.
+/// Bytes of all processes in an exchange, with their lengths, at most.
 pub(crate) const GATHERED_BYTES_MAX: usize = 64 << 20;
 
-/// Rank 0's first words.
+/// The first message, from rank 0.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct StoreChallenge {
     pub(crate) nonce: Nonce,
@@ -33,7 +33,7 @@ impl StoreChallenge {
     }
 }
 
-/// A member's answer to it.
+/// A member's reply to the challenge.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct StoreHello {
     pub(crate) rank: u32,
@@ -89,7 +89,7 @@ impl StoreHello {
     }
 }
 
-/// What rank 0 thinks of a member.
+/// The result of rank 0's checks of a member.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum JoinStatus {
     Welcome,
@@ -98,7 +98,7 @@ pub(crate) enum JoinStatus {
     OtherSize,
 }
 
-/// Rank 0's answer to a hello.
+/// Rank 0's reply to a hello.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct StoreAnswer {
     pub(crate) status: JoinStatus,
@@ -207,7 +207,7 @@ impl StoreFrameHeader {
     }
 }
 
-/// The body of GATHERED; nothing when it would be too long.
+/// Encodes the body of GATHERED; `None` if it would be too long.
 ///
 /// # Errors
 /// [`OutOfMemory`].
@@ -218,14 +218,14 @@ pub(crate) fn encode_gathered(parts: &[Vec<u8>]) -> Result<Option<Vec<u8>>, OutO
     }
     let mut body = try_vec(bytes)?;
     for part in parts {
-        // Shorter than the whole body, whose limit has 32 bits.
+        // Every part is shorter than the whole body, whose limit fits in 32 bits.
         body.extend_from_slice(&(part.len() as u32).to_le_bytes());
         body.extend_from_slice(part);
     }
     Ok(Some(body))
 }
 
-/// What each of `size` processes gave; nothing when the body is not made so.
+/// Decodes the bytes of each of `size` processes; `None` if the body is malformed.
 ///
 /// # Errors
 /// [`OutOfMemory`].
@@ -239,7 +239,7 @@ pub(crate) fn decode_gathered(mut body: &[u8], size: usize) -> Result<Option<Vec
     Ok(body.is_empty().then_some(parts))
 }
 
-/// The first part of a body, which has its length before it, and the rest.
+/// Splits a body into its first part, which has its length before it, and the rest.
 fn split_part(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = body.split_first_chunk()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
@@ -255,7 +255,7 @@ fn has_prefix(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC) && bytes[4..6] == VERSION.to_le_bytes()
 }
 
-/// So many bytes from an offset that lies inside.
+/// Copies an array from an offset inside `bytes`.
 fn read_array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);

@@ -1,7 +1,7 @@
-//! Rank 0's side of the store: listens, asks each who connects for the proof, and keeps the members.
+//! Rank 0's side of the store: listens, requests a proof from each peer that connects, and keeps the members.
 //!
-//! Strangers may connect as they like: each costs one of a bounded number of places for a bounded time, and learns a
-//! nonce.
+//! Unauthenticated peers may connect at will: each occupies one of a bounded number of slots for a bounded time, and
+//! learns only a nonce.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -16,24 +16,25 @@ use super::frame::{JoinStatus, StoreAnswer, StoreChallenge, StoreHello};
 use crate::deadline_io;
 use crate::secret::{self, JobSecret};
 
-/// Those who have connected and not proved anything yet.
+/// Connections without a proof, at most.
 const PENDING_MAX: usize = 256;
 /// How long each of them may take.
 const PROOF_TIME: Duration = Duration::from_secs(5);
-/// How long rank 0 waits for room in a socket that has just been opened.
+/// How long rank 0 waits for room in the send buffer of a socket that was just opened.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
-/// How long rank 0 leaves its listener alone after the system had no descriptor or memory for a connection: the connection stays in the
-/// listener's queue, which would wake every sleep at once.
+/// How long rank 0 does not poll its listener after the system had no descriptor or memory for a connection. The
+/// connection stays in the listener's queue, which would otherwise end every poll at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Longest sleep; deadlines of strangers need no more precision.
+/// Longest poll; the deadlines of unauthenticated peers need no more precision.
 const SLEEP: Duration = Duration::from_millis(500);
 
-/// Where rank 0 listens.
+/// Rank 0's listening socket.
 #[derive(Debug)]
 pub(crate) struct StoreListener(TcpListener);
 
 impl StoreListener {
-    /// Binds the first of these ports that is free; 0 is any free port. Without an address, all of this host's.
+    /// Binds the first free port of `ports`; 0 is any free port. Without an address, it listens on all addresses of
+    /// this host.
     pub(crate) fn bind(address: Option<IpAddr>, ports: impl Iterator<Item = u16>) -> io::Result<Self> {
         let mut last = io::Error::from(io::ErrorKind::InvalidInput);
         for port in ports {
@@ -53,7 +54,7 @@ impl StoreListener {
     }
 }
 
-/// Both families; IPv4 alone where there is no IPv6.
+/// Binds one port in both address families, or in IPv4 alone if there is no IPv6.
 fn bind_one(address: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
     match address {
         Some(address) => TcpListener::bind(SocketAddr::new(address, port)),
@@ -66,7 +67,7 @@ fn bind_one(address: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// One who has connected.
+/// A connection without a proof.
 struct PendingMember {
     stream: TcpStream,
     challenge: StoreChallenge,
@@ -75,10 +76,10 @@ struct PendingMember {
     until: Instant,
 }
 
-/// Waits until all of `size` processes are there; the streams by rank, the own place empty.
+/// Waits until all of `size` processes have connected; returns their streams by rank, `None` for rank 0.
 ///
 /// # Errors
-/// The system's error, that it has no memory, and at the deadline the members that have arrived.
+/// A system error, a failed allocation, or at the deadline the members that have connected.
 pub(crate) fn accept_members(
     listener: &StoreListener,
     secret: &JobSecret,
@@ -119,13 +120,13 @@ pub(crate) fn accept_members(
     Ok(members)
 }
 
-/// The others did not come.
+/// Why the members did not all connect.
 #[derive(Debug)]
 pub(crate) enum MeetError {
     Io(io::Error),
-    /// There is no memory for the members, or for the connections that have not shown a proof.
+    /// There is no memory for the members, or for the connections without a proof.
     Memory(OutOfMemory),
-    /// At the deadline some were missing; `refused` is why the system took no connection, if that was the last thing to happen.
+    /// The deadline has passed. `refused` is the error of the last accept, if the system had no resources for it.
     Missing {
         here: Vec<Option<TcpStream>>,
         refused: Option<io::Error>,
@@ -151,7 +152,7 @@ impl From<io::Error> for MeetError {
     }
 }
 
-/// Until somebody connects or says something.
+/// Polls until a peer connects or sends, at most for `longest`.
 fn wait_readable(
     listener: Option<&StoreListener>,
     pending: &[PendingMember],
@@ -166,10 +167,11 @@ fn wait_readable(
     }
 }
 
-/// Takes one connection, if there is one, and asks it for its proof; whether there was one. Later failures end that connection alone.
+/// Accepts one connection, if one is waiting, and sends it the challenge; returns whether one was accepted. A later
+/// failure ends only that connection.
 ///
 /// # Errors
-/// The system's error where it has no resource left for a connection.
+/// The system's error if it has no resources for a connection.
 fn accept_pending(listener: &StoreListener, pending: &mut Vec<PendingMember>) -> io::Result<bool> {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     #[cfg(test)]
@@ -194,12 +196,12 @@ fn accept_pending(listener: &StoreListener, pending: &mut Vec<PendingMember>) ->
 
 #[cfg(test)]
 thread_local! {
-    /// How often the thread tried to accept.
+    /// How often this thread called accept.
     pub(crate) static ACCEPTS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 impl PendingMember {
-    /// What has come so far: a whole hello, or not yet.
+    /// Reads available bytes; returns the hello once it is complete.
     fn read_hello(&mut self) -> io::Result<Option<StoreHello>> {
         while self.filled < StoreHello::BYTES {
             match rustix::io::read(&self.stream, &mut self.bytes[self.filled..]) {
@@ -214,7 +216,7 @@ impl PendingMember {
     }
 }
 
-/// Takes a member in, or tells it why not.
+/// Admits a member, or sends it the reason for the refusal.
 fn admit_member(
     one: PendingMember,
     hello: &StoreHello,
@@ -241,7 +243,7 @@ fn admit_member(
     }
 }
 
-/// Whether a member's stream still stands; one that gave up may come again.
+/// Whether a member's stream is still open; if it is not, the rank may connect again.
 fn is_alive(stream: &TcpStream) -> bool {
     match stream.peek(&mut [0]) {
         Ok(read) => read > 0,

@@ -1,4 +1,5 @@
-//! A member's side of the store: looks for rank 0 at all places where it may be, and proves who it is.
+//! A member's side of the store: tries all possible addresses of rank 0, and proves its membership. Called by
+//! `bootstrap`; blocks until the deadline.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -8,34 +9,35 @@ use super::frame::{JoinStatus, StoreAnswer, StoreChallenge, StoreHello};
 use crate::deadline_io;
 use crate::secret::{self, JobSecret};
 
-/// Longest wait for one address.
+/// Longest connection attempt to one address.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
-/// Longest wait for the words of the handshake; rank 0 may be busy with many.
+/// Longest wait for the handshake; rank 0 may be serving many members.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
-/// Between two rounds over all addresses: rank 0 may not have begun.
+/// The first and the longest pause between two rounds over all addresses: rank 0 may not have started.
 const PAUSE_FIRST: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// Rank 0 of this very job says no.
+/// Why rank 0 of this job refused the member.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum JoinRefused {
     RankTaken,
     OtherSize,
 }
 
-/// Why one attempt led to nothing.
+/// Why one attempt failed.
 enum ConnectFailure {
     Refused(JoinRefused),
-    /// Nobody took the connection.
+    /// The address did not accept the connection.
     Nobody(String),
-    /// Somebody did who is not the one.
+    /// The connection was accepted, but not by this job's store.
     Other(String),
 }
 
-/// Connects to rank 0 at one of the addresses that `places` finds, again and again until the deadline.
+/// Connects to rank 0 at one of the addresses that `places` returns; retries until the deadline.
 ///
 /// # Errors
-/// A refusal by the job's own rank 0, or a text that says what was met last: one who answered before those who did not.
+/// A refusal by the job's own rank 0; otherwise a text about the last failed attempt, preferably one whose connection
+/// was accepted.
 pub(crate) fn join_center(
     places: &mut dyn FnMut() -> io::Result<Vec<SocketAddr>>,
     secret: &JobSecret,
@@ -82,7 +84,7 @@ fn try_address(
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let nobody = |error: io::Error| ConnectFailure::Nobody(error.to_string());
     let stream = TcpStream::connect_timeout(&address, CONNECT_TIME.min(left)).map_err(nobody)?;
-    // Where nobody listens on a port that the system hands out, a connection may meet itself.
+    // On an unused port of the ephemeral range, TCP may connect a socket to itself.
     if stream.local_addr().ok() == Some(address) {
         return Err(ConnectFailure::Nobody("nobody listens there".into()));
     }

@@ -1,6 +1,6 @@
-//! The store of a job: a star of TCP streams with rank 0 in the middle. docs/wire.md has its bytes.
+//! The store of a job: a star of TCP streams with rank 0 as its centre. docs/wire.md specifies its bytes.
 //!
-//! Used by `bootstrap`. No thread: what all give to all goes round while all are inside the same call.
+//! Used by `bootstrap`. It starts no thread: the data is exchanged while all processes are inside the same call.
 
 mod frame;
 mod listener;
@@ -28,11 +28,11 @@ use trunkline_proto::reserve::{OutOfMemory, try_vec};
 
 use crate::deadline_io;
 
-/// Idle time after which the kernel asks whether the other host is still there, and how often it asks.
+/// Idle time before and between the kernel's keepalive probes, and the number of probes.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 const KEEPALIVE_ASKS: u32 = 3;
 
-/// Sets a stream up: small frames at once, a lost host noticed, no call that blocks.
+/// Configures a stream: nonblocking, without Nagle's delay, and with keepalive to detect a lost host.
 fn configure_stream(stream: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     stream.set_nonblocking(true)?;
@@ -55,7 +55,7 @@ pub(crate) fn send_frame(
     deadline_io::write_all(stream, body, deadline)
 }
 
-/// Reads a frame whose body has at most so many bytes.
+/// Reads a frame whose body has at most `most` bytes.
 pub(crate) fn receive_frame(
     stream: &TcpStream,
     most: usize,
@@ -65,7 +65,7 @@ pub(crate) fn receive_frame(
     Ok((head, receive_body(stream, head, deadline)?))
 }
 
-/// Reads the head of a frame whose body has at most so many bytes. The body is read, or skipped, next.
+/// Reads the head of a frame whose body has at most `most` bytes. The caller reads or skips the body next.
 pub(crate) fn receive_head(
     stream: &TcpStream,
     most: usize,
@@ -84,19 +84,19 @@ pub(crate) fn receive_body(
     deadline: Instant,
 ) -> io::Result<Vec<u8>> {
     let length = head.length as usize;
-    // The peer chooses the length; a refused allocation is its frame's failure, not this process's end.
+    // The peer chooses the length; a failed allocation fails this frame, and not the process.
     let mut body = try_vec(length).map_err(out_of_memory_error)?;
     body.resize(length, 0);
     deadline_io::read_exact(stream, &mut body, deadline)?;
     Ok(body)
 }
 
-/// The system's error for memory that it does not have, with the number of bytes and the remedy.
+/// Converts a failed allocation to an I/O error, with the number of bytes and the remedy.
 fn out_of_memory_error(error: OutOfMemory) -> io::Error {
     io::Error::new(io::ErrorKind::OutOfMemory, error)
 }
 
-/// Reads the body of a frame and keeps none of it.
+/// Reads the body of a frame and discards it.
 pub(crate) fn skip_body(stream: &TcpStream, head: StoreFrameHeader, deadline: Instant) -> io::Result<()> {
     let mut scratch = [0; 4096];
     let mut left = head.length as usize;
