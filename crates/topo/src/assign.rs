@@ -1,21 +1,22 @@
-//! Which NICs a GPU uses. Pure: places of GPUs and NICs in, NICs of each GPU out, the same for whoever asks. Asked once, at
-//! start, with all GPUs of the node, also those that this process or this job does not use: else several jobs on one node
-//! would each take the same NICs.
+//! Assigns NICs to GPUs. Pure: the input is the locations of GPUs and NICs, the output is each GPU's NICs, the same
+//! for every caller. Called once at start, with all GPUs of the node, even those that this process or job does not
+//! use: otherwise several jobs on one node would each use the same NICs.
 //!
-//! The rule is that of NVSHMEM's host library, so that its users find the NICs they had. It has two passes, with ties broken
-//! by order alone: rows are GPUs by address, columns NICs by address and name. Unlike there, no GPU gets a NIC twice.
+//! The rule is that of NVSHMEM's host library, so that its users keep the same NICs. It has two passes, and order
+//! alone breaks ties: rows are GPUs by address, columns are NICs by address and name. Unlike in NVSHMEM, no GPU gets
+//! a NIC twice.
 
 use crate::distance::{DeviceLocation, Distance, DistanceClass};
 
-/// Most NICs of one GPU.
+/// NICs of one GPU, at most.
 pub const PER_GPU_MAX: usize = 16;
 
-/// A NIC that a GPU uses.
+/// A NIC that is assigned to a GPU.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AssignedNic {
     /// Its column.
     pub nic: usize,
-    /// How far it is.
+    /// Its distance from the GPU.
     pub distance: Distance,
 }
 
@@ -28,27 +29,27 @@ pub struct NicAssignment {
 }
 
 impl NicAssignment {
-    /// How many NICs a GPU may use: the node's NICs shared out over its GPUs, at least one, at most `most`.
+    /// Returns how many NICs a GPU may use: the node's NICs divided by its GPUs, at least one, at most `most`.
     #[must_use]
     pub const fn per_gpu(&self) -> usize {
         self.per_gpu
     }
 
-    /// The NICs of a GPU, in the order in which they are to be used. Never empty if there is a NIC; empty for a row that is
-    /// none.
+    /// Returns the NICs of a GPU, in the order of their use. Never empty if there is a NIC; empty for a row that does
+    /// not exist.
     #[must_use]
     pub fn gpu_nics(&self, gpu: usize) -> &[AssignedNic] {
         self.rows.get(gpu).map_or(&[], Vec::as_slice)
     }
 
-    /// How many GPUs use a NIC.
+    /// Returns how many GPUs use a NIC.
     #[must_use]
     pub fn user_count(&self, nic: usize) -> usize {
         self.used.get(nic).copied().unwrap_or(0)
     }
 
-    /// Whether a GPU reaches its first NIC without the processor in between. Protocols that rely on how a switch passes writes on
-    /// may ask.
+    /// Whether a GPU reaches its first NIC without the processor in between. For protocols that depend on how a
+    /// switch forwards writes.
     #[must_use]
     pub fn is_close(&self, gpu: usize) -> bool {
         self.gpu_nics(gpu).first().is_some_and(|pick| pick.distance.distance_class() == DistanceClass::Switch)
@@ -56,7 +57,7 @@ impl NicAssignment {
 }
 
 impl NicAssignment {
-    /// The same with other numbers for the NICs: column `n` is called `names[n]`, each below `nics`.
+    /// Renumbers the NICs: column `n` becomes `names[n]`, each below `nics`.
     pub(crate) fn renumber_nics(self, names: &[usize], nics: usize) -> Self {
         let mut used = vec![0; nics];
         for (column, users) in self.used.into_iter().enumerate() {
@@ -76,8 +77,8 @@ struct GpuNicPair {
     distance: Distance,
 }
 
-/// Assigns NICs to GPUs. `gpus` and `nics` are in the order that breaks ties; `most` is a further limit for one GPU, from 1 to
-/// [`PER_GPU_MAX`].
+/// Assigns NICs to GPUs. `gpus` and `nics` are in the order that breaks ties; `most` is a further limit per GPU, from
+/// 1 to [`PER_GPU_MAX`].
 #[must_use]
 pub fn assign_nics(gpus: &[DeviceLocation], nics: &[DeviceLocation], most: usize) -> NicAssignment {
     let per_gpu = nics_per_gpu(gpus.len(), nics.len(), most);
@@ -88,12 +89,12 @@ pub fn assign_nics(gpus: &[DeviceLocation], nics: &[DeviceLocation], most: usize
     result
 }
 
-/// NICs for each GPU.
+/// Returns the number of NICs for each GPU.
 fn nics_per_gpu(gpus: usize, nics: usize, most: usize) -> usize {
     (nics / gpus.max(1)).clamp(1, most.clamp(1, PER_GPU_MAX))
 }
 
-/// All pairs: near ones first, then by row, then by column.
+/// Returns all pairs: the nearest first, then by row, then by column.
 fn sorted_pairs(gpus: &[DeviceLocation], nics: &[DeviceLocation]) -> Vec<GpuNicPair> {
     let of_row = |(row, gpu): (usize, &DeviceLocation)| {
         let pair = move |(nic, place): (usize, &DeviceLocation)| (row, nic, Distance::between(gpu, place));
@@ -108,13 +109,13 @@ fn sorted_pairs(gpus: &[DeviceLocation], nics: &[DeviceLocation]) -> Vec<GpuNicP
     all
 }
 
-/// First pass: each row takes pairs as they come, until one is of a worse class than its first. Which NICs others took is
-/// not looked at.
+/// First pass: each row takes its pairs in order, until one is of a worse class than its first. The choices of other
+/// rows do not matter.
 fn take_nearest(pairs: &[GpuNicPair], result: &mut NicAssignment) {
     for &GpuNicPair { row, nic, distance } in pairs {
         let taken = &mut result.rows[row];
         let first = taken.first().map(|first| first.distance.distance_class());
-        // What is worse than the first stays unused: the list is sorted, so nothing better comes after it.
+        // The list is sorted, so no later pair of this row is better.
         let worse = first.is_some_and(|first| distance.distance_class() < first);
         if taken.len() < result.per_gpu && !worse {
             taken.push(AssignedNic { nic, distance });
@@ -123,8 +124,8 @@ fn take_nearest(pairs: &[GpuNicPair], result: &mut NicAssignment) {
     }
 }
 
-/// Second pass: row by row, slot by slot, a NIC that several use is given up for one of the same class that at least two
-/// fewer use; and that one for a further one, until one is found that nobody else uses.
+/// Second pass: for each row and slot, replaces a NIC with several users by one of the same class with at least two
+/// users fewer. It repeats that until the slot has a NIC without other users, or no such NIC is left.
 fn balance_nics(pairs: &[GpuNicPair], result: &mut NicAssignment) {
     let rows = result.rows.len();
     let mut of_row: Vec<Vec<GpuNicPair>> = vec![Vec::new(); rows];
@@ -138,7 +139,7 @@ fn balance_nics(pairs: &[GpuNicPair], result: &mut NicAssignment) {
     }
 }
 
-/// One slot of the second pass. `pairs` are those of its row.
+/// Does the second pass for one slot. `pairs` are the pairs of its row.
 fn move_slot(pairs: &[GpuNicPair], row: usize, slot: usize, result: &mut NicAssignment) {
     let class = result.rows[row][slot].distance.distance_class();
     for &GpuNicPair { nic, distance, .. } in pairs {
@@ -173,12 +174,12 @@ mod tests {
         paths.iter().map(|path| place(path)).collect()
     }
 
-    /// Places on one bus, all equally far from each other.
+    /// Places on one bus with equal distances between all of them.
     fn flat(range: std::ops::Range<u8>) -> Vec<DeviceLocation> {
         range.map(|at| place(&format!("pci0000:00/0000:00:{at:02x}.0"))).collect()
     }
 
-    /// The columns of each row.
+    /// Returns the columns of each row.
     fn columns(result: &NicAssignment) -> Vec<Vec<usize>> {
         result.rows.iter().map(|row| row.iter().map(|pick| pick.nic).collect()).collect()
     }
@@ -254,10 +255,10 @@ mod tests {
 
     #[test]
     fn one_switch_is_no_better_than_several() {
-        // Both GPUs are near both, and so each gets one of its own.
+        // Both GPUs are near both NICs, so each gets its own.
         let gpus = places(&[&below(0), &below(3)]);
         assert_eq!(assigned(&gpus, &places(&[&below(1), CASCADE])), [[1], [0]]);
-        // A second NIC further down is taken beside the first.
+        // A second NIC further down is used in addition to the first.
         assert_eq!(columns(&assign_nics(&gpus[..1], &places(&[&below(1), CASCADE]), 2)), [[0, 1]]);
     }
 
@@ -290,13 +291,13 @@ mod tests {
 
     #[test]
     fn the_second_pass_goes_row_by_row() {
-        // The first row moves one on, the second two, and so forth; the last has the first NIC to itself.
+        // The first row moves by one NIC, the second by two, and so on; the last keeps the first NIC alone.
         assert_eq!(assigned(&flat(0..4), &flat(8..12)), [[1], [2], [3], [0]]);
     }
 
     #[test]
     fn a_slot_moves_on_until_it_is_alone() {
-        // The second row: from 0, which three use by then, to 1, which the first row has taken, and on to 2.
+        // The second row moves from NIC 0, which three rows use by then, to 1, which the first row uses, and on to 2.
         assert_eq!(assigned(&flat(0..4), &flat(8..12))[1], [2]);
     }
 
@@ -316,7 +317,7 @@ mod tests {
         assert_eq!(assigned(&gpus, &nics), [[0], [0]]);
     }
 
-    /// Where the rule as published moves the second row's first slot to the NIC that its second slot has.
+    /// A case in which the published rule moves the second row's first slot to the NIC of its second slot.
     #[test]
     fn no_gpu_gets_a_nic_twice() {
         let port = |device: &str| place(&format!("pci0000:10/0000:10:01.0/{device}"));
@@ -345,7 +346,7 @@ mod tests {
 
     #[test]
     fn gpus_of_other_jobs_count() {
-        // Eight GPUs; a job for each that balanced only over itself would take NIC 0 every time.
+        // Eight GPUs: if each job balanced only its own GPU, all of them would use NIC 0.
         let result = assign_nics(&flat(0..8), &flat(8..16), PER_GPU_MAX);
         let mut nics: Vec<usize> = (0..8).map(|row| result.gpu_nics(row)[0].nic).collect();
         nics.sort_unstable();
@@ -354,7 +355,7 @@ mod tests {
         assert_eq!(alone.gpu_nics(0)[0].nic, 0);
     }
 
-    /// The rule as published, with the NIC that a row may get twice.
+    /// The published rule, which may give a row the same NIC twice.
     fn published(gpus: &[DeviceLocation], nics: &[DeviceLocation], per_gpu: usize) -> Vec<Vec<usize>> {
         let mut list = Vec::new();
         for (row, gpu) in gpus.iter().enumerate() {

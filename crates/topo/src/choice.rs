@@ -1,22 +1,22 @@
-//! Which interfaces to use, as users of NCCL say it: `NCCL_SOCKET_IFNAME` and `NCCL_SOCKET_FAMILY`. Pure: the
-//! interfaces are an argument.
+//! Selects network interfaces by NCCL's variables `NCCL_SOCKET_IFNAME` and `NCCL_SOCKET_FAMILY`. Pure: the interfaces
+//! are an argument.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
 
 use crate::NetworkInterface;
 
-/// Most interfaces that are used at once.
+/// Interfaces that are used at once, at most.
 const INTERFACES_MAX: usize = 16;
 
-/// A variable of the environment that is read here.
+/// An environment variable that this module reads.
 #[derive(Clone, Copy, Debug)]
 pub struct InterfaceVariable {
     /// Its name.
     pub name: &'static str,
-    /// What it may hold.
+    /// Its valid values.
     pub range: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub doc: &'static str,
 }
 
@@ -34,7 +34,7 @@ pub const VARIABLES: &[InterfaceVariable] = &[
     },
 ];
 
-/// Only one kind of address.
+/// Restricts addresses to one family.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AddressFamily {
     /// IPv4.
@@ -43,7 +43,7 @@ pub enum AddressFamily {
     V6,
 }
 
-/// Which interfaces to use.
+/// Selects interfaces by names and address family.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct InterfaceChoice {
     names: Option<InterfaceNames>,
@@ -52,34 +52,34 @@ pub struct InterfaceChoice {
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct InterfaceNames {
-    /// All but these.
+    /// Whether the list names the excluded interfaces.
     except: bool,
-    /// Whole names instead of prefixes.
+    /// Whether the names are whole names instead of prefixes.
     whole: bool,
     names: Vec<String>,
 }
 
-/// A variable has a value that means nothing, or fits no interface.
+/// A variable has an invalid value, or matches no interface.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChoiceError {
-    /// The value means nothing.
+    /// The value is invalid.
     #[error("{name}={value}: expected {range}")]
     Value {
         /// The variable.
         name: &'static str,
         /// Its value.
         value: String,
-        /// What it may hold.
+        /// The valid values.
         range: &'static str,
     },
-    /// No interface is left.
+    /// No interface matches.
     #[error("no network interface fits {0}; this host has: {1}")]
     Nothing(String, String),
 }
 
 impl InterfaceChoice {
-    /// Reads the [`VARIABLES`] by `lookup`.
+    /// Reads the [`VARIABLES`] with `lookup`.
     ///
     /// # Errors
     /// [`ChoiceError::Value`] names the variable.
@@ -104,11 +104,12 @@ impl InterfaceChoice {
         Ok(Self { names, family: family.transpose()? })
     }
 
-    /// The interfaces to use, each with the one address to use; at most 16. Without any wish, interfaces that reach other
-    /// hosts come before those that do not.
+    /// Returns the selected interfaces, each with one address; at most 16. Without any filter, interfaces that reach
+    /// other hosts are preferred over those that do not.
     ///
     /// # Errors
-    /// [`ChoiceError::Nothing`] if there was a wish and nothing fits it. Without one, an empty list is no error.
+    /// [`ChoiceError::Nothing`] if there is a filter and nothing matches it. Without one, an empty list is not an
+    /// error.
     pub fn select_interfaces<'a>(
         &self,
         all: &'a [NetworkInterface],
@@ -131,7 +132,7 @@ impl InterfaceChoice {
         Ok(found.into_iter().take(INTERFACES_MAX).collect())
     }
 
-    /// Whether the wish for names leaves an interface in; without one, every interface is.
+    /// Whether the filter of names includes an interface; without a filter, every interface is included.
     #[must_use]
     pub fn includes_name(&self, name: &str) -> bool {
         self.names.as_ref().is_none_or(|names| names.matches_name(name))
@@ -164,7 +165,7 @@ const ORDER: &[fn(&NetworkInterface) -> bool] = &[
     |one| one.loopback,
 ];
 
-/// Whether an interface only leads to containers and virtual machines of this host.
+/// Whether an interface leads only to containers and virtual machines of this host.
 fn is_inner(name: &str) -> bool {
     name.starts_with("docker") || name.starts_with("virbr")
 }

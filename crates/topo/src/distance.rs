@@ -1,11 +1,11 @@
-//! How far a NIC is from a GPU, by where both sit in the PCI tree and at which NUMA node. Pure; asked by `assign` for each
-//! pair. It measures nothing.
+//! The distance between a GPU and a NIC, by their locations in the PCI tree and their NUMA nodes. Pure; called by
+//! `assign` for each pair. It measures nothing.
 
 use std::fmt;
 
 use crate::pci::PciPath;
 
-/// Most NUMA nodes that Linux is built for.
+/// The largest number of NUMA nodes for which Linux can be built.
 const NODES_MAX: u16 = 1024;
 
 /// A NUMA node, below 1024.
@@ -13,31 +13,31 @@ const NODES_MAX: u16 = 1024;
 pub struct NumaNode(u16);
 
 impl NumaNode {
-    /// Takes the content of a file `numa_node`. `None` for -1, which the kernel writes where it does not know, and for all
-    /// that is no number below 1024.
+    /// Parses the content of a file `numa_node`. `None` for -1, which the kernel writes if the node is unknown, and
+    /// for everything else but a number below 1024.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         text.parse().ok().filter(|&node| node < NODES_MAX).map(Self)
     }
 
-    /// Its number.
+    /// Returns the number.
     #[must_use]
     pub const fn node_number(self) -> u16 {
         self.0
     }
 }
 
-/// Where a device is, as far as anybody told.
+/// The location of a device, as far as it is known.
 #[derive(Clone, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct DeviceLocation {
-    /// Its way from a host bridge; `None` for what is on no PCI bus, or where the tree is hidden.
+    /// Its path from a host bridge; `None` if it is on no PCI bus, or if the tree is hidden.
     pub path: Option<PciPath>,
     /// Its NUMA node, if the kernel knows it.
     pub numa: Option<NumaNode>,
 }
 
-/// What is between a GPU and a NIC, the nearest first. The words are those of `nvidia-smi topo -m`.
+/// The connection between a GPU and a NIC, the nearest first. The names are those of `nvidia-smi topo -m`.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Distance {
     /// One PCIe switch.
@@ -52,7 +52,7 @@ pub enum Distance {
     Sys,
 }
 
-/// Distances of which none is better than another, the best last.
+/// Classes of equally good distances, the best last.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum DistanceClass {
     /// [`Distance::Sys`].
@@ -66,14 +66,15 @@ pub enum DistanceClass {
 }
 
 impl Distance {
-    /// All of them, the nearest first.
+    /// All distances, the nearest first.
     pub const ALL: [Self; 5] = [Self::Pix, Self::Pxb, Self::Phb, Self::Node, Self::Sys];
 
-    /// From a GPU to a NIC.
+    /// Returns the distance from a GPU to a NIC.
     ///
-    /// The rule counts what both ways from the host bridge have in common, without the devices themselves: nothing is
-    /// [`Distance::Phb`], all of the GPU's but its last bridge is [`Distance::Pix`], anything else [`Distance::Pxb`]. Without a
-    /// common host bridge the NUMA nodes decide; two unknown ones count as one, because a machine with one node says -1.
+    /// The rule counts the leading bridges that both paths from the host bridge have in common, without the devices
+    /// themselves. None in common is [`Distance::Phb`]; all of the GPU's but its last bridge is [`Distance::Pix`];
+    /// anything else is [`Distance::Pxb`]. Without a common host bridge, the NUMA nodes decide. Two unknown nodes
+    /// count as equal, because the kernel reports -1 on a machine with one node.
     #[must_use]
     pub fn between(gpu: &DeviceLocation, nic: &DeviceLocation) -> Self {
         let shared = match (&gpu.path, &nic.path) {
@@ -94,7 +95,7 @@ impl Distance {
         }
     }
 
-    /// How good it is.
+    /// Returns the class of the distance.
     #[must_use]
     pub fn distance_class(self) -> DistanceClass {
         match self {
@@ -105,7 +106,7 @@ impl Distance {
         }
     }
 
-    /// What it says, for people.
+    /// Returns a description for users.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -144,7 +145,7 @@ mod tests {
         Distance::between(&place(gpu.0, gpu.1), &place(nic.0, nic.1))
     }
 
-    /// The rule as it is told: characters are compared, and slashes counted. Where a path ends, nothing is the same.
+    /// The rule as published: it compares characters, and counts slashes. Behind the end of a path, nothing is equal.
     fn by_slashes(gpu: &str, nic: &str, one_node: bool) -> Distance {
         let others = nic.bytes().chain(std::iter::repeat(0));
         let mut depth = 0;
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(Distance::between(&nowhere, &DeviceLocation::default()), Distance::Sys);
     }
 
-    /// Each device in a domain of its own below a folder of the hypervisor's: slashes would call them neighbours.
+    /// Each device is in a domain of its own below a folder of the hypervisor: counting slashes would make them near.
     #[test]
     fn host_bridges_below_a_hypervisor_are_told_apart() {
         let path =

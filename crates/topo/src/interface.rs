@@ -1,4 +1,4 @@
-//! The network interfaces of this host, as the kernel lists them.
+//! Lists the network interfaces of this host, as the kernel reports them.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,24 +10,24 @@ use nix::net::if_::InterfaceFlags;
 /// A network interface that is up and has an address.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NetworkInterface {
-    /// As `ip link` shows it.
+    /// The name that `ip link` shows.
     pub name: String,
-    /// In the kernel's order; without IPv6 addresses that mean something on their own link only.
+    /// In the kernel's order, without link-local IPv6 addresses.
     pub addresses: Vec<IpAddr>,
-    /// Speed in Mb/s, where the driver tells it.
+    /// Speed in Mb/s, if the driver reports it.
     pub speed_mbps: Option<u32>,
-    /// Reaches only this host.
+    /// Whether it reaches only this host.
     pub loopback: bool,
 }
 
-/// All interfaces of this host that are up and have an address, in the kernel's order.
+/// Returns all interfaces of this host that are up and have an address, in the kernel's order.
 ///
 /// # Errors
-/// When the kernel does not list them.
+/// If the kernel does not list them.
 pub fn list_interfaces() -> io::Result<Vec<NetworkInterface>> {
     let mut found: Vec<NetworkInterface> = Vec::new();
     for entry in getifaddrs()? {
-        // Whether the cable is in is known only some time after that.
+        // Whether the cable is connected is known only some time later, so that is not checked.
         let up = entry.flags.contains(InterfaceFlags::IFF_UP);
         let Some(address) = entry.address.as_ref().filter(|_| up).and_then(usable_ip) else { continue };
         if let Some(known) = found.iter_mut().find(|known| known.name == entry.interface_name) {
@@ -49,12 +49,12 @@ fn usable_ip(address: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
         return Some(IpAddr::V4(v4.ip()));
     }
     let v6 = address.as_sockaddr_in6()?.ip();
-    // Another host would need to be told through which of its own interfaces.
+    // A link-local address is useless to another host without the name of that host's own interface.
     (!v6.is_unicast_link_local()).then_some(IpAddr::V6(v6))
 }
 
 fn read_speed(sys: &Path, name: &str) -> Option<u32> {
-    // Virtual interfaces have none: the kernel says -1 or refuses.
+    // Virtual interfaces have no speed: the kernel reports -1 or an error.
     std::fs::read_to_string(sys.join(name).join("speed")).ok()?.trim().parse().ok().filter(|&speed| speed > 0)
 }
 

@@ -1,10 +1,10 @@
-//! Places in a PCI tree, as sysfs names them. Pure: text in, values out, and what is no place becomes none. Used by
-//! everything here that speaks of GPUs and NICs; it reads nothing.
+//! Addresses and paths in a PCI tree, as sysfs writes them. Pure: parses text, and returns nothing for invalid text.
+//! Used for GPUs and NICs by the whole crate; it reads no file.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Most bridges and devices between a host bridge and a device, itself included. Real trees have about eight.
+/// Bridges and devices between a host bridge and a device, the device included, at most. Real trees have about eight.
 const HOPS_MAX: usize = 32;
 
 /// A function on a PCI bus: `domain:bus:device.function`, ordered by these numbers.
@@ -16,7 +16,7 @@ pub struct PciAddress {
     function: u8,
 }
 
-/// What was to be a place on a PCI bus is none.
+/// A text is not a valid PCI address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("a PCI address looks like 0000:17:00.0")]
 pub struct AddressError;
@@ -24,7 +24,8 @@ pub struct AddressError;
 impl FromStr for PciAddress {
     type Err = AddressError;
 
-    /// Takes what the kernel writes, and what drivers of GPUs write: a domain of 4 to 8 hexadecimal digits, capital or not.
+    /// Parses an address as the kernel or a GPU driver writes it: the domain has 4 to 8 hexadecimal digits, in either
+    /// case.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let (bus, function) = text.rsplit_once('.').ok_or(AddressError)?;
         let (bus, device) = bus.rsplit_once(':').ok_or(AddressError)?;
@@ -46,27 +47,27 @@ impl fmt::Display for PciAddress {
 }
 
 impl PciAddress {
-    /// Its domain and bus, as `/sys/class/pci_bus` names them.
+    /// Returns domain and bus, as `/sys/class/pci_bus` names them.
     #[must_use]
     pub fn bus_name(&self) -> String {
         format!("{:04x}:{:02x}", self.domain, self.bus)
     }
 
-    /// Its card: the place without the function.
+    /// Returns the address without the function, which identifies the card.
     #[must_use]
     pub fn card_name(&self) -> String {
         format!("{:04x}:{:02x}:{:02x}", self.domain, self.bus, self.device)
     }
 }
 
-/// `domain:bus`.
+/// Parses `domain:bus`.
 fn bus_of(text: &str) -> Result<(u32, u8), AddressError> {
     let (domain, bus) = text.split_once(':').ok_or(AddressError)?;
     let bus = u8::try_from(parse_hex(bus, 2..=2)?).map_err(|_| AddressError)?;
     Ok((parse_hex(domain, 4..=8)?, bus))
 }
 
-/// A number of so many hexadecimal digits and nothing else: no sign, no space.
+/// Parses hexadecimal digits, with a length in that range, and nothing else: no sign, no space.
 fn parse_hex(text: &str, digits: std::ops::RangeInclusive<usize>) -> Result<u32, AddressError> {
     if !digits.contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(AddressError);
@@ -74,22 +75,23 @@ fn parse_hex(text: &str, digits: std::ops::RangeInclusive<usize>) -> Result<u32,
     u32::from_str_radix(text, 16).map_err(|_| AddressError)
 }
 
-/// Where a device sits below its host bridge: the bridges of the way down, then the device. Never empty, never more than 32.
+/// The path of a device below its host bridge: the bridges downwards, then the device. Never empty, never more than
+/// 32.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct PciPath {
-    /// What stands before the host bridge and with it, as one word. Two devices share a host bridge where these are equal.
+    /// The folders up to and including the host bridge. Two devices share a host bridge if these are equal.
     root: String,
-    /// The host bridge alone, for people: `0000:16`.
+    /// The host bridge alone, for display: `0000:16`.
     bridge: String,
     hops: Vec<PciAddress>,
 }
 
 impl PciPath {
-    /// Takes the path of a device's folder, relative to sysfs: `devices/pci0000:16/0000:16:01.0/0000:17:00.0`. What stands
-    /// below the last place on a bus (`virtio2`) is not of interest. Where a bus hangs on a device of another (Intel's VMD),
-    /// the lower host bridge counts.
+    /// Parses the path of a device's folder, relative to sysfs: `devices/pci0000:16/0000:16:01.0/0000:17:00.0`. Parts
+    /// below the last PCI address (`virtio2`) are ignored. If one host bridge is below another one's device (Intel's
+    /// VMD), the lower host bridge counts.
     ///
-    /// `None` if there is no host bridge in it, or nothing below, or more than 32 places.
+    /// `None` if the path has no host bridge, no address below it, or more than 32 addresses.
     #[must_use]
     pub fn parse(path: &str) -> Option<Self> {
         let words: Vec<&str> = path.split('/').filter(|word| !word.is_empty()).collect();
@@ -102,39 +104,39 @@ impl PciPath {
         Some(Self { root: words[..=at].join("/"), bridge, hops })
     }
 
-    /// The device.
+    /// Returns the address of the device.
     #[must_use]
     pub fn device_address(&self) -> PciAddress {
-        // Never empty: `parse` sees to it.
+        // Never empty: `parse` checks that.
         self.hops[self.hops.len() - 1]
     }
 
-    /// The host bridge, as people say it: `0000:16`.
+    /// Returns the host bridge for display: `0000:16`.
     #[must_use]
     pub fn bridge_name(&self) -> &str {
         &self.bridge
     }
 
-    /// What tells host bridges apart.
+    /// Returns the folders up to the host bridge, which identify it.
     #[must_use]
     pub fn root_path(&self) -> &str {
         &self.root
     }
 
-    /// The bridges below the host bridge, then the device.
+    /// Returns the bridges below the host bridge, then the device.
     #[must_use]
     pub fn hops(&self) -> &[PciAddress] {
         &self.hops
     }
 
-    /// The device's folder, relative to sysfs.
+    /// Returns the device's folder, relative to sysfs.
     #[must_use]
     pub fn sysfs_folder(&self) -> String {
         self.hops.iter().fold(self.root.clone(), |path, hop| format!("{path}/{hop}"))
     }
 }
 
-/// `pci0000:16` without its first letters.
+/// Returns `pci0000:16` without its prefix `pci`.
 fn host_bridge(word: &str) -> Option<&str> {
     word.strip_prefix("pci").filter(|bus| bus_of(bus).is_ok())
 }
@@ -186,7 +188,7 @@ mod tests {
     #[test]
     fn a_wide_domain_comes_after_a_narrow_one() {
         let sorted = |a: &str, b: &str| a.parse::<PciAddress>().unwrap() < b.parse().unwrap();
-        // As text it is the other way round.
+        // Compared as text, the order would be reversed.
         assert!(sorted("ffff:00:00.0", "10000:00:00.0"));
         assert!(sorted("0000:09:00.0", "0000:10:00.0"));
     }

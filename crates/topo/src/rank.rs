@@ -1,5 +1,5 @@
-//! Which NICs a rank of a job uses: those of its GPU, or those near its processors. Pure, like `assign`; front ends whose users name
-//! no NIC ask once, at start. It knows neither fabrics nor environments.
+//! Selects the NICs of a rank of a job: those of its GPU, or those near its processors. Pure, like `assign`. Front
+//! ends call it once at start if the user names no NIC. It uses neither fabrics nor environments.
 
 use crate::distance::{DeviceLocation, Distance, NumaNode};
 use crate::topology::NodeTopology;
@@ -18,8 +18,8 @@ pub struct RankPlacement {
 }
 
 impl NodeTopology {
-    /// The NICs of a rank out of `candidates`, by their places in [`Self::nics`], the one to use first in front; at most `most`. Empty
-    /// only without candidates.
+    /// Returns the NICs of a rank out of `candidates`, as indices into [`Self::nics`], in the order of their use; at
+    /// most `most`. Empty only without candidates.
     ///
     /// A rank with a GPU uses that GPU's NICs (`assign_nics`). A rank without one uses its share of the NICs that are nearest to its
     /// processors: ranks with consecutive numbers use consecutive NICs.
@@ -40,9 +40,9 @@ impl NodeTopology {
     }
 }
 
-/// The GPU that a rank most likely uses, by the list that its environment shows it (`CUDA_VISIBLE_DEVICES`), out of `gpus` on the
-/// node. Programs take the visible GPU with their local rank, so that is assumed. Lists with other than numbers are of no help: then
-/// the rank's own number decides. `None` if it sees no GPU.
+/// Guesses the GPU of a rank from its list of visible GPUs (`CUDA_VISIBLE_DEVICES`), out of `gpus` on the node.
+/// Programs usually use the visible GPU with the index of their local rank. If that entry is not the number of a GPU,
+/// the local rank itself decides. `None` if the rank sees no GPU.
 #[must_use]
 pub fn gpu_of_rank(visible: Option<&str>, local_rank: usize, gpus: usize) -> Option<usize> {
     if gpus == 0 {
@@ -57,7 +57,8 @@ pub fn gpu_of_rank(visible: Option<&str>, local_rank: usize, gpus: usize) -> Opt
     Some(named.unwrap_or(local_rank % gpus))
 }
 
-/// Whether a list of processors as the kernel writes it, such as `0-3,8`, holds all of these. False for text of another form.
+/// Whether a list of processors in the kernel's form, such as `0-3,8`, contains all of these. `false` for any other
+/// form.
 pub(crate) fn holds_all(list: &str, processors: &[usize]) -> bool {
     let range = |part: &str| -> Option<(usize, usize)> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,18 +1,19 @@
-//! Mb/s that the software NICs of this host report: the speed of the interface that a NIC uses, divided by the NICs that use it. Called
-//! once, when they are made. Pure: the interfaces are an argument.
+//! The speeds in Mb/s that the software NICs of this host report: the speed of each NIC's interface, divided by the
+//! NICs that use it. Called once, when the NICs are made. Pure: the interfaces are an argument.
 
 use std::net::IpAddr;
 
 use crate::NetworkInterface;
 
-/// Mb/s of an interface whose driver reports no speed, or one that cannot be: NCCL's socket transport takes 10 Gb/s for it.
+/// Mb/s of an interface whose driver reports no speed, or an implausible one: NCCL's socket transport assumes 10
+/// Gb/s.
 pub const SPEED_UNKNOWN_MBPS: u32 = 10_000;
 
 /// Slower interfaces count as unknown: drivers of virtual ones report 10 or 100 Mb/s and carry much more.
 const SPEED_MIN_MBPS: u32 = 1_000;
 
-/// Speeds of `nics` software NICs that use these addresses in turn: the first NIC the first address, and from the start again where
-/// there are more NICs. A NIC without an address connects processes of this host alone, so that no interface limits it; it
+/// Returns the speeds of `nics` software NICs that use these addresses in turn, starting again at the first if there
+/// are more NICs. A NIC without an address connects only processes of this host, so no interface limits it; it
 /// reports [`SPEED_UNKNOWN_MBPS`].
 #[must_use]
 pub fn share_speeds(all: &[NetworkInterface], addresses: &[IpAddr], nics: usize) -> Vec<u32> {

@@ -1,6 +1,6 @@
-//! Reads a node's topology from sysfs, or from a tree that looks like it. The only part that opens files; front ends and
-//! `trunkline topo` call it once. What it finds may be anything: it is bounded, follows no link out of the tree, opens
-//! nothing but plain files, and takes what it cannot use for missing.
+//! Reads a node's topology from sysfs, or from a tree of the same form. The only part that opens files; front ends
+//! and `trunkline topo` call it once. The tree is not trusted: reading is bounded, follows no link out of the tree,
+//! opens only plain files, and treats unusable entries as missing.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
@@ -11,60 +11,61 @@ use crate::pci::{PciAddress, PciPath};
 use crate::rank::holds_all;
 use crate::topology::{DeviceName, GpusBy, NicKind, NodeGpu, NodeNic, NodeTopology};
 
-/// Most GPUs of a node.
+/// GPUs of a node, at most.
 pub const GPUS_MAX: usize = 256;
-/// Most NICs of a node, network interfaces included.
+/// NICs of a node, network interfaces included, at most.
 pub const NICS_MAX: usize = 512;
-/// Most entries of a folder.
+/// Entries of a folder, at most.
 const ENTRIES_MAX: usize = 4096;
-/// Most bytes that are read of a file.
+/// Bytes that are read of a file, at most.
 const BYTES_MAX: u64 = 256;
 
-/// Drivers of GPUs whose memory NICs reach.
+/// Drivers of GPUs whose memory NICs can access.
 const GPU_DRIVERS: [&str; 2] = ["nvidia", "amdgpu"];
-/// Their vendors.
+/// The vendors of these GPUs.
 const GPU_VENDORS: [u16; 2] = [0x10de, 0x1002];
-/// First byte of a PCI class: display controllers, and processing accelerators, which some GPUs say they are.
+/// First byte of a PCI class: display controllers, and processing accelerators, which some GPUs report.
 const GPU_CLASSES: [u32; 2] = [0x03, 0x12];
 
 /// The tree cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// It is not there.
+    /// The tree does not exist.
     #[error("{}: {source}", root.display())]
     Root {
-        /// Where it should be.
+        /// The expected path.
         root: PathBuf,
-        /// Why it is not.
+        /// The cause.
         source: io::Error,
     },
-    /// More than a node has.
+    /// The tree has more entries than a node can have.
     #[error("more than {limit} {what}")]
     TooMany {
-        /// Of what.
+        /// The kind of entries.
         what: &'static str,
-        /// How many there may be.
+        /// The limit.
         limit: usize,
     },
 }
 
-/// Reads the tree below `root`, on a machine `/sys`. `known` are GPUs that the caller knows of, all that the node's
-/// processes use: they count only where the tree shows no GPU.
+/// Reads the tree below `root`, which is `/sys` on a real machine. `known` lists GPUs that the caller knows, all that
+/// the node's processes use; they are used only if the tree shows no GPU.
 ///
 /// # Errors
-/// When there is no tree, or more in it than a node has. Anything else that is strange is left out.
+/// If there is no tree, or a limit is exceeded. Other invalid entries are left out.
 pub fn read_topology(root: &Path, known: &[PciAddress]) -> Result<NodeTopology, ReadError> {
     let at_root = |source| ReadError::Root { root: root.to_owned(), source };
     let tree = SysfsTree { root: root.canonicalize().map_err(at_root)? };
-    // A file instead of a folder has no entries to be missing.
+    // A root that is a plain file would otherwise be read as an empty tree.
     std::fs::read_dir(&tree.root).map_err(at_root)?;
     let (gpus, gpus_by) = tree.read_gpus(known)?;
     let (nics, unusable) = tree.read_nics()?;
     Ok(NodeTopology::new(gpus, gpus_by, nics).with_unusable(unusable))
 }
 
-/// The NUMA node that has all of these processors, in the tree below `root`; `None` if no node has, or the tree does not tell.
+/// Returns the NUMA node that has all of these processors, in the tree below `root`; `None` if no node has, or if the
+/// tree does not contain that.
 #[must_use]
 pub fn read_numa_node(root: &Path, processors: &[usize]) -> Option<NumaNode> {
     let tree = SysfsTree { root: root.canonicalize().ok()? };
@@ -78,7 +79,7 @@ pub fn read_numa_node(root: &Path, processors: &[usize]) -> Option<NumaNode> {
     NumaNode::parse(name.strip_prefix("node")?)
 }
 
-/// The tree, by its real path.
+/// The tree, by its canonical path.
 struct SysfsTree {
     root: PathBuf,
 }
@@ -87,7 +88,7 @@ impl SysfsTree {
     fn read_gpus(&self, known: &[PciAddress]) -> Result<(Vec<NodeGpu>, GpusBy), ReadError> {
         let mut found = Vec::new();
         for driver in GPU_DRIVERS {
-            // Beside devices there are files to control the driver.
+            // The folder contains files that control the driver, too.
             let entries = self.list_entries(&format!("bus/pci/drivers/{driver}"))?;
             found.extend(entries.iter().filter_map(|name| name.parse::<PciAddress>().ok()));
         }
@@ -113,7 +114,7 @@ impl SysfsTree {
 
     fn read_gpu(&self, address: PciAddress) -> NodeGpu {
         let folder = self.resolve_path(&format!("bus/pci/devices/{address}"));
-        // The folder of the bus leads to the bridge above it.
+        // If the device's own link is missing, the folder of its bus leads to the bridge above it.
         let above = || self.resolve_path(&format!("class/pci_bus/{}/device/{address}", address.bus_name()));
         let folder = folder
             .or_else(above)
@@ -130,7 +131,8 @@ impl SysfsTree {
         NodeGpu { address, place, id }
     }
 
-    /// A GPU of a vendor we know, which no other driver has: one that is given to a virtual machine does not count.
+    /// Whether a device is a GPU of a known vendor without a foreign driver. A GPU that is passed to a virtual
+    /// machine does not count.
     fn looks_like_gpu(&self, address: PciAddress) -> bool {
         let driver = std::fs::read_link(self.root.join(format!("bus/pci/devices/{address}/driver"))).ok();
         let other = driver.is_some_and(|link| {
@@ -146,14 +148,14 @@ impl SysfsTree {
         self.read_hex(address, "class").filter(|class| *class <= 0xff_ffff)
     }
 
-    /// A number that the kernel writes with 0x, of a device.
+    /// Reads a hexadecimal number with the prefix 0x, of a device.
     fn read_hex(&self, address: PciAddress, file: &str) -> Option<u32> {
         let text = self.read_text(&format!("bus/pci/devices/{address}/{file}"))?;
         let digits = text.trim().strip_prefix("0x").filter(|digits| !digits.starts_with('+'))?;
         u32::from_str_radix(digits, 16).ok()
     }
 
-    /// NICs, and how many devices have names that are none.
+    /// Returns the NICs, and the number of devices with invalid names.
     fn read_nics(&self) -> Result<(Vec<NodeNic>, usize), ReadError> {
         let mut nics = Vec::new();
         let mut unusable = 0;
@@ -178,11 +180,12 @@ impl SysfsTree {
     fn read_nic(&self, class: &str, kind: NicKind, name: DeviceName) -> Option<NodeNic> {
         let folder = format!("class/{class}/{name}");
         let device = self.resolve_path(&format!("{folder}/device"));
-        // Loopback, bridges and tunnels have no device. RDMA in software has none either, and is one all the same.
+        // Loopback, bridges and tunnels have no device and are left out. Software RDMA has no device either, but
+        // counts as a NIC.
         if device.is_none() && kind == NicKind::Interface {
             return None;
         }
-        // Where a link leads to something that is no folder, the class has a stray file.
+        // If the link does not lead to a folder, it is a stray file in the class.
         if device.is_none() && !self.resolve_path(&folder).is_some_and(|path| self.root.join(path).is_dir()) {
             return None;
         }
@@ -197,10 +200,10 @@ impl SysfsTree {
         Some(NodeNic { name, kind, place, interfaces: Vec::new(), speed_mbps })
     }
 
-    /// Where the device with a folder is.
+    /// Returns the location of the device with that folder.
     fn locate_device(&self, folder: &str) -> DeviceLocation {
         let path = PciPath::parse(folder);
-        // What hangs on a PCI device, as virtio does, has no node of its own.
+        // Devices below a PCI device, such as virtio, have no NUMA node of their own.
         let of_node = path.as_ref().map_or_else(|| folder.to_owned(), PciPath::sysfs_folder);
         DeviceLocation { numa: self.numa_node_of(&of_node), path }
     }
@@ -209,7 +212,8 @@ impl SysfsTree {
         self.read_text(&format!("{folder}/numa_node")).as_deref().and_then(NumaNode::parse)
     }
 
-    /// Names of a folder's entries; none if it is not there. Those that are no UTF-8 are replaced by what is no name.
+    /// Lists the names of a folder's entries; empty if it does not exist. Names that are not UTF-8 become invalid
+    /// device names.
     fn list_entries(&self, folder: &str) -> Result<Vec<String>, ReadError> {
         let Some(entries) =
             self.resolve_path(folder).and_then(|path| std::fs::read_dir(self.root.join(path)).ok())
@@ -226,30 +230,30 @@ impl SysfsTree {
         Ok(names)
     }
 
-    /// The beginning of a file inside the tree.
+    /// Reads the beginning of a file inside the tree.
     fn read_text(&self, path: &str) -> Option<String> {
         let path = self.root.join(self.resolve_path(path)?);
-        // A pipe would be waited for.
+        // Opening a pipe would block.
         if !std::fs::metadata(&path).ok()?.is_file() {
             return None;
         }
         let mut bytes = Vec::new();
         std::fs::File::open(path).ok()?.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
-        // The kernel calls each file a page long, so copies end with zeros.
+        // The kernel reports a length of one page for each file, so copies of them end with zeros.
         if let Some(end) = bytes.iter().position(|byte| *byte == 0) {
             bytes.truncate(end);
         }
         String::from_utf8(bytes).ok()
     }
 
-    /// Where a path leads, relative to the root; `None` if it leads nowhere, in circles, or out of the tree.
+    /// Resolves a path, relative to the root; `None` if it does not exist, is circular, or leads out of the tree.
     fn resolve_path(&self, path: &str) -> Option<String> {
         let real = self.root.join(path).canonicalize().ok()?;
         real.strip_prefix(&self.root).ok()?.to_str().map(str::to_owned)
     }
 }
 
-/// Network interfaces of a NIC's function become part of it; the others stay for themselves.
+/// Merges network interfaces into the NICs of the same PCI function; others remain NICs of their own.
 fn merge_interfaces(mut nics: Vec<NodeNic>) -> Vec<NodeNic> {
     let interfaces = nics.extract_if(.., |nic| nic.kind == NicKind::Interface).collect::<Vec<_>>();
     let mut owners: BTreeMap<PciAddress, Vec<usize>> = BTreeMap::new();
@@ -275,12 +279,12 @@ fn merge_interfaces(mut nics: Vec<NodeNic>) -> Vec<NodeNic> {
     nics
 }
 
-/// Mb/s of an interface; the kernel says -1 where it does not know.
+/// Parses the Mb/s of an interface; the kernel writes -1 if they are unknown.
 fn parse_speed(text: &str) -> Option<u32> {
     text.trim().parse().ok().filter(|&speed| speed > 0)
 }
 
-/// Mb/s of a port: `400 Gb/sec (4X NDR)`, `2.5 Gb/sec (1X SDR)`.
+/// Parses the rate of a port into Mb/s: `400 Gb/sec (4X NDR)`, `2.5 Gb/sec (1X SDR)`.
 fn parse_rate(text: &str) -> Option<u32> {
     let (number, unit) = text.trim().split_once(' ')?;
     let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));

@@ -1,5 +1,5 @@
-//! A node as far as topology goes: its GPUs and NICs, and where each is. A value without a way back to the files it was read
-//! from; `sysfs` makes it, tests write it down. Front ends and `trunkline topo` ask it who uses what.
+//! The topology of a node: its GPUs and NICs, and their locations. A value independent of the files it was read from;
+//! `sysfs` makes it, and tests construct it. Front ends and `trunkline topo` query it for assignments.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use crate::assign::{NicAssignment, assign_nics};
 use crate::distance::DeviceLocation;
 use crate::pci::PciAddress;
 
-/// Longest name of a device.
+/// Letters of a device name, at most.
 const NAME_MAX: usize = 64;
 
-/// A name of a device: 1 to 64 letters that can be seen, of ASCII and without slashes.
+/// A device name: 1 to 64 visible ASCII letters without slashes.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct DeviceName(String);
 
 impl DeviceName {
-    /// `None` for what is no such name.
+    /// Checks a name; `None` if it is invalid.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let seen = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
@@ -24,7 +24,7 @@ impl DeviceName {
         fits.then(|| Self(text.to_owned()))
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -40,48 +40,49 @@ impl fmt::Display for DeviceName {
 /// A GPU.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NodeGpu {
-    /// Its place on the bus, by which everybody knows it.
+    /// Its PCI address, which identifies it.
     pub address: PciAddress,
-    /// Where it is.
+    /// Its location.
     pub place: DeviceLocation,
-    /// Vendor and device as PCI numbers them, if they can be read.
+    /// PCI vendor and device numbers, if they can be read.
     pub id: Option<(u16, u16)>,
 }
 
-/// By what a NIC is reached.
+/// The interface by which a NIC is used.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum NicKind {
     /// InfiniBand, RoCE or EFA: a device of `/sys/class/infiniband`.
     Rdma,
     /// Slingshot: a device of `/sys/class/cxi`.
     Cxi,
-    /// A network interface and no more.
+    /// Only a network interface.
     Interface,
 }
 
 /// A NIC.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NodeNic {
-    /// The kernel's name of it.
+    /// The kernel's name for it.
     pub name: DeviceName,
-    /// By what it is reached.
+    /// The interface by which it is used.
     pub kind: NicKind,
-    /// Where it is. On no bus if it is none of hardware, or the tree is hidden.
+    /// Its location; on no bus if it is software, or if the tree is hidden.
     pub place: DeviceLocation,
     /// Network interfaces of the same PCI function.
     pub interfaces: Vec<DeviceName>,
-    /// Speed of its first port in Mb/s, where the kernel tells it.
+    /// Speed of its first port in Mb/s, if the kernel reports it.
     pub speed_mbps: Option<u32>,
 }
 
 impl NodeNic {
-    /// Its place on the bus.
+    /// Returns its PCI address.
     #[must_use]
     pub fn pci_address(&self) -> Option<PciAddress> {
         self.place.path.as_ref().map(crate::pci::PciPath::device_address)
     }
 
-    /// NICs of which only the best are assigned: those for RDMA before others, and hardware before software.
+    /// Returns the tier of the NIC; only the best tier is assigned. RDMA is before other NICs, and hardware RDMA
+    /// before software RDMA.
     fn nic_tier(&self) -> u8 {
         match (self.kind, self.pci_address().is_some()) {
             (NicKind::Rdma | NicKind::Cxi, true) => 0,
@@ -91,22 +92,22 @@ impl NodeNic {
     }
 }
 
-/// By what the GPUs were found.
+/// How the GPUs were found.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum GpusBy {
-    /// What the drivers of GPUs are bound to.
+    /// By the devices that GPU drivers are bound to.
     Driver,
-    /// Vendor and class of all PCI devices, as no driver shows any: some containers hide them.
+    /// By vendor and class of all PCI devices, because no driver shows any: some containers hide the drivers.
     Class,
-    /// The caller, as the node shows none.
+    /// By the caller, because the node shows none.
     Caller,
-    /// There is none.
+    /// No GPU was found.
     #[default]
     Nobody,
 }
 
-/// The GPUs and NICs of a node, each in the order that breaks ties: GPUs by address; NICs by address and name, those without
-/// an address last. Whoever reads the same node has the same value.
+/// The GPUs and NICs of a node, each in the order that breaks ties: GPUs by address; NICs by address and name, those
+/// without an address last. Every process that reads the same node gets an equal value.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct NodeTopology {
     gpus: Vec<NodeGpu>,
@@ -116,7 +117,8 @@ pub struct NodeTopology {
 }
 
 impl NodeTopology {
-    /// Takes what was found in any order. GPUs of one address and NICs of one kind and name count once.
+    /// Creates the topology from GPUs and NICs in any order. Duplicates are removed: GPUs with the same address, and
+    /// NICs with the same kind and name.
     #[must_use]
     pub fn new(mut gpus: Vec<NodeGpu>, gpus_by: GpusBy, mut nics: Vec<NodeNic>) -> Self {
         gpus.sort_by_key(|gpu| gpu.address);
@@ -133,39 +135,39 @@ impl NodeTopology {
         Self { unusable, ..self }
     }
 
-    /// Its GPUs, by address.
+    /// Returns the GPUs, by address.
     #[must_use]
     pub fn gpus(&self) -> &[NodeGpu] {
         &self.gpus
     }
 
-    /// By what they were found.
+    /// Returns how the GPUs were found.
     #[must_use]
     pub fn gpus_by(&self) -> GpusBy {
         self.gpus_by
     }
 
-    /// Its NICs, by address and name.
+    /// Returns the NICs, by address and name.
     #[must_use]
     pub fn nics(&self) -> &[NodeNic] {
         &self.nics
     }
 
-    /// Devices that were left out because their names are none that a kernel gives.
+    /// Returns the number of devices that were left out because their names are invalid.
     #[must_use]
     pub const fn unusable_count(&self) -> usize {
         self.unusable
     }
 
-    /// The row of a GPU.
+    /// Returns the row of a GPU.
     #[must_use]
     pub fn find_gpu(&self, address: PciAddress) -> Option<usize> {
         self.gpus.binary_search_by_key(&address, |gpu| gpu.address).ok()
     }
 
-    /// Which NICs are shared out over the GPUs: of those that `takes` says yes to the best there are. RDMA devices on a bus come
-    /// first, then RDMA devices in software, then network interfaces. NICs slower than half of the fastest are left out: a transfer that is
-    /// spread over both would wait for the slow one.
+    /// Returns the NICs that are divided among the GPUs: the best tier of those that `takes` accepts. RDMA devices on
+    /// a bus are first, then RDMA devices in software, then network interfaces. NICs slower than half of the fastest
+    /// are left out: a transfer spread over both would wait for the slow one.
     #[must_use]
     pub fn candidate_nics(&self, takes: impl Fn(&NodeNic) -> bool) -> Vec<usize> {
         let taken = || self.nics.iter().enumerate().filter(|(_, nic)| takes(nic));
@@ -176,9 +178,11 @@ impl NodeTopology {
         of_tier().filter(|(_, nic)| is_fast(nic)).map(|(at, _)| at).collect()
     }
 
-    /// The NICs of each GPU out of `candidates`, at most `most` for one. Picks name NICs by their places in [`Self::nics`].
+    /// Assigns NICs of `candidates` to each GPU, at most `most` per GPU. The result contains indices into
+    /// [`Self::nics`].
     ///
-    /// All processes of a node get the same answer if they say yes to the same NICs: who asks is no argument.
+    /// All processes of a node that select the same candidates get the same result, because the caller is not an
+    /// input.
     #[must_use]
     pub fn assign_nics(&self, candidates: &[usize], most: usize) -> NicAssignment {
         let gpus: Vec<DeviceLocation> = self.gpus.iter().map(|gpu| gpu.place.clone()).collect();
@@ -277,7 +281,7 @@ mod tests {
         let topology = NodeTopology::new(vec![gpu(9)], GpusBy::Driver, nics);
         let result = topology.assign_nics(&topology.candidate_nics(|_| true), 16);
         assert_eq!((result.gpu_nics(0)[0].nic, result.user_count(0), result.user_count(1)), (1, 0, 1));
-        // A number that is none is no NIC.
+        // A candidate that is out of range is ignored.
         assert!(topology.assign_nics(&[7], 16).gpu_nics(0).is_empty());
     }
 
