@@ -1,5 +1,5 @@
-//! Atomics as NICs execute them. Called by the wire. Where they are coherent with the CPU's, a word is changed at once; elsewhere a NIC
-//! keeps it to itself for a while, and what the CPU writes meanwhile is lost.
+//! Atomics executed by NICs. Called by the wire. If they are coherent with the CPU's, a word changes at once.
+//! Otherwise a NIC caches it for a while, and CPU writes to it meanwhile are lost.
 
 use trunkline_fabric::{OpStatus, RemoteLocation};
 
@@ -7,10 +7,10 @@ use crate::region_bytes::RequiredRight;
 use crate::wire::NetworkEvent;
 use crate::world::SimCore;
 
-/// Longest time that a NIC keeps a word.
+/// Longest time that a NIC caches a word.
 const KEPT_TIME: u64 = 300_000;
 
-/// A word that a NIC has read and not written yet.
+/// A word that a NIC has read and not written back yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CachedWord {
     value: u64,
@@ -71,11 +71,11 @@ impl SimCore {
         Some((old, until))
     }
 
-    /// A NIC is done with a word.
+    /// Writes a cached word back.
     pub(crate) fn write_back(&mut self, region: u64, offset: u64) {
         let kept = self.words.remove(&(region, offset));
         if let Some((kept, region)) = kept.zip(self.regions.get(&region)) {
-            // It was read there.
+            // The word was read there, so the offset is valid.
             let _ = region.memory.store(offset, kept.value);
         }
     }

@@ -1,4 +1,4 @@
-//! How an end leaves its connection: in order, with work in flight, by taking memory away, or without a word. Called
+//! How an end closes its connection: in order, with work in flight, after deregistering memory, or silently. Called
 //! by the end's own steps; never decides when.
 
 use trunkline_engine::{EngineError, MrId, RequestId};
@@ -9,15 +9,15 @@ use crate::checkers::bytes::ReclaimedMemory;
 use crate::checkers::{PropertyResult, PropertyViolation};
 use crate::comm_end::{EndPhase, EndRole, ItemBuffer, PendingRequest, SimCommEnd, StepContext, StepResult};
 
-/// What an end does once its registrations have ended.
+/// The action of an end after its registrations have ended.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum CloseMode {
     /// It closes; nothing is in flight.
     #[default]
     Close,
-    /// It closes, whatever is in flight.
+    /// It closes, with work in flight.
     Abort,
-    /// It looks at what became of its requests, and closes then.
+    /// It collects the results of its requests, and then closes.
     Revoke,
 }
 
@@ -29,7 +29,7 @@ impl SimCommEnd {
         Ok(true)
     }
 
-    /// Closes with work in flight, sometimes after taking the memory away.
+    /// Closes with work in flight, sometimes after deregistering the memory.
     pub(crate) fn abort_comm(&mut self, around: &mut StepContext<'_>) -> StepResult {
         around.world.note_trace(format_args!("{} aborts", self.display_name()));
         self.news = Some(FailureCause::Abort);
@@ -42,7 +42,7 @@ impl SimCommEnd {
         self.close_comm(around)
     }
 
-    /// Takes memory of a request in flight away.
+    /// Deregisters memory of a request in flight.
     pub(crate) fn revoke_memory(&mut self, around: &mut StepContext<'_>) -> StepResult {
         let at = around.dice.below(self.flights.len() as u64) as usize;
         let mut regions: Vec<MrId> =
@@ -63,7 +63,7 @@ impl SimCommEnd {
         Ok(true)
     }
 
-    /// Goes away without having connected, and without telling anybody.
+    /// Ends without having connected, and without notifying the peer.
     pub(crate) fn abandon_attempt(&mut self, around: &StepContext<'_>) -> StepResult {
         around.world.note_trace(format_args!("{} abandons its attempt", self.display_name()));
         self.news = Some(FailureCause::Abort);
@@ -71,7 +71,7 @@ impl SimCommEnd {
         Ok(true)
     }
 
-    /// Ends registrations, as often as it takes, then goes on.
+    /// Ends registrations, repeatedly if needed, and then continues to close.
     pub(crate) fn release_regions(&mut self, around: &mut StepContext<'_>) -> StepResult {
         let Some(id) = self.id.filter(|_| !self.given_up) else { return self.close_comm(around) };
         let mut stuck = Vec::new();
@@ -101,7 +101,7 @@ impl SimCommEnd {
                 .world
                 .note_trace(format_args!("{} gives up memory that a copy is stuck in", self.display_name()));
             self.reclaim_revoked(around);
-            // Settling may end registrations by itself.
+            // Settling the comm may end these registrations.
             self.given_up = true;
             return self.close_comm(around);
         }
@@ -118,7 +118,7 @@ impl SimCommEnd {
         }
     }
 
-    /// Whatever was using a region has ended before its owner learns that the registration has, or cannot yet.
+    /// Checks that all use of a region has ended when its deregistration succeeds, or that it cannot succeed yet.
     fn check_revoked(&mut self, around: &mut StepContext<'_>, mr: MrId) -> PropertyResult {
         let mut at = 0;
         while at < self.flights.len() {
@@ -129,7 +129,7 @@ impl SimCommEnd {
                 continue;
             }
             if flight.flush.is_some() {
-                // What was received there cannot be looked at any more.
+                // The bytes that were received there cannot be checked any more.
                 around.once.record_dropped(request.to_bits());
                 self.revoked.push(self.flights.swap_remove(at));
                 continue;
@@ -154,13 +154,13 @@ impl SimCommEnd {
         Ok(())
     }
 
-    /// Whether a message may have been copied out of its memory although it has not left.
+    /// Whether the bytes of a message may have been copied although the message has not left.
     fn is_copied(&self, around: &StepContext<'_>, flight: usize) -> bool {
         let EndRole::Send(sending) = &self.role else { return false };
         sending.size_of(self.flights[flight].item) <= around.copied_max
     }
 
-    /// The memory of such a message is used for something else once its registration has ended.
+    /// Reuses the memory of such a message after its registration has ended.
     fn reclaim_copied(&mut self, around: &mut StepContext<'_>, flight: usize) {
         let mut places = self.buffers_of(&self.flights[flight]);
         places.retain(|(place, _)| !self.regions.contains(&place.mr));
@@ -170,12 +170,12 @@ impl SimCommEnd {
         reclaim_buffers(around, places, &format!("{} buffer of a copied message", self.display_name()));
     }
 
-    /// The memory that was taken away is used for something else.
+    /// Reuses the memory that was deregistered.
     fn reclaim_revoked(&mut self, around: &mut StepContext<'_>) {
         for flight in std::mem::take(&mut self.revoked) {
             let what = format!("{} buffer of {} after its registration", self.display_name(), flight.item);
             let mut places = self.buffers_of(&flight);
-            // Other buffers of the same receive may lie in regions that are still there.
+            // Other buffers of the same receive may be in regions that are still registered.
             places.retain(|(place, _)| !self.regions.contains(&place.mr));
             match &mut self.role {
                 EndRole::Send(sending) => sending.drop_buffer(flight.item, &self.regions),
@@ -185,7 +185,7 @@ impl SimCommEnd {
         }
     }
 
-    /// Closes the comm and the listener; its memory is the application's again.
+    /// Closes the comm and the listener; the application owns the memory again.
     fn close_comm(&mut self, around: &mut StepContext<'_>) -> StepResult {
         if let Some(id) = self.id
             && around.plan.settles
@@ -215,7 +215,7 @@ impl SimCommEnd {
                 receiving.used_buffers()
             }
         };
-        // What a copy is stuck in is nobody's for now.
+        // Memory with a stuck copy must not be reused yet.
         places.retain(|(place, _)| !self.leaving_regions.contains(&place.mr));
         reclaim_buffers(around, places, &format!("{} after its end", self.display_name()));
         self.close_listen(around)?;
@@ -224,7 +224,7 @@ impl SimCommEnd {
         Ok(true)
     }
 
-    /// Others that share its queue pairs go on; what it waits for has a limit.
+    /// Checks how long the close waits: comms that share its queue pairs continue, but the wait has a limit.
     fn check_close_wait(&mut self, around: &StepContext<'_>) -> PropertyResult {
         let now = around.world.now();
         let name = self.display_name();
@@ -235,7 +235,7 @@ impl SimCommEnd {
         self.fate.check_draining(&name, since + self.slept, now, around.limit)
     }
 
-    /// Names of a closed comm mean nothing.
+    /// Checks that names of a closed comm are invalid.
     fn check_names(&self, around: &StepContext<'_>, past: &[RequestId]) -> PropertyResult {
         let Some(last) = past.last() else { return Ok(()) };
         match around.engine.test(*last, &mut [0; 8]) {
@@ -250,7 +250,7 @@ impl SimCommEnd {
         closed.map_err(|error| self.unexpected_failure(&format!("close_listen: {error}")))
     }
 
-    /// The bytes a request lies in, with their lengths.
+    /// Returns the buffers of a request, with their lengths.
     fn buffers_of(&self, flight: &PendingRequest) -> Vec<(ItemBuffer, u64)> {
         match &self.role {
             EndRole::Send(sending) => sending.buffers_of(flight.item),
@@ -258,7 +258,7 @@ impl SimCommEnd {
         }
     }
 
-    /// The application uses the bytes for something else from now on; their own registration ends.
+    /// Reuses a buffer from now on, and ends its own registration.
     pub(crate) fn reclaim_buffer(
         &mut self,
         around: &mut StepContext<'_>,
@@ -271,7 +271,8 @@ impl SimCommEnd {
         {
             match around.engine.deregister(id, place.mr) {
                 Ok(()) => self.regions.retain(|mr| *mr != place.mr),
-                // It has failed with small messages that are still to be copied: they go with the others, when it leaves.
+                // The failed comm still has small messages to copy from it: it is deregistered with the others, at
+                // the close.
                 Err(EngineError::Draining) if self.phase == EndPhase::Failing || around.drains => {
                     return Ok(true);
                 }
@@ -286,7 +287,7 @@ impl SimCommEnd {
         Ok(true)
     }
 
-    /// A receive fails because its peer closed in order: then its messages were never sent.
+    /// Checks a receive that fails because its peer closed in order: its messages must not have been sent.
     pub(crate) fn check_deserved_failure(
         &self,
         around: &StepContext<'_>,
@@ -300,7 +301,7 @@ impl SimCommEnd {
         Err(self.unexpected_failure(&format!("{item} was sent before its peer closed, and failed: {why}")))
     }
 
-    /// Whether everything a receive or flush waits for was sent.
+    /// Whether all messages of a receive or flush were sent.
     pub(crate) fn is_sent(&self, around: &StepContext<'_>, flight: &PendingRequest) -> bool {
         let EndRole::Recv(receiving) = &self.role else { return false };
         flight.flush.is_some() || receiving.is_sent(flight.item, around.order)

@@ -1,4 +1,4 @@
-//! The simulated processes with their engines, and the loop that lets them act: one call at a time, in an order drawn
+//! The simulated processes with their engines, and the loop that runs them: one call at a time, in an order drawn
 //! from the seed, until everything is closed. Stops at the first violation.
 
 use trunkline_engine::{EngineParams, MatchBy};
@@ -17,10 +17,10 @@ use crate::scenario::{CommPlan, InjectedFault, RunScenario, nic_set};
 use crate::sender::SendSchedule;
 use crate::{HeldResources, ProcessNic, SimFabric, SimHost, SimPid, SimRng, SimWorld};
 
-/// The limit the engines are given.
+/// The peer time limit of the engines.
 const PEER_TIME: Duration = Duration::from_secs(10);
 
-/// How long an attempt may be left alone.
+/// The connect time limit of the engines.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 
 /// Virtual time without any progress that counts as a hang.
@@ -29,16 +29,16 @@ const HANG: u64 = 120_000_000_000;
 /// Calls after which a run counts as endless.
 const STEPS_MAX: u64 = 3_000_000;
 
-/// Longest jump of the clock when nobody has anything to do.
+/// Longest jump of the clock when no process has work.
 const JUMP_MAX: u64 = 500_000_000;
 
-/// Jumps this long stop at no event any more.
+/// Jumps from this length on do not stop at events.
 const JUMP_OVER: u64 = 1_000_000;
 
-/// Looks of an engine between two jumps of the clock when all is closed.
+/// Progress calls of an engine between two jumps of the clock when all is closed.
 const SETTLING_LOOKS: usize = 8;
 
-/// Time that passes with each look of an engine that ends.
+/// Time that passes with each poll of an engine that is being dropped.
 const ENDING: u64 = 1_000_000;
 
 struct EngineProcess {
@@ -62,7 +62,7 @@ pub(crate) struct SimCluster {
     graves: Vec<ReclaimedMemory>,
     groups: GroupChecker,
     strangers: Vec<RoguePeer>,
-    /// The process that strangers live in.
+    /// The process of the rogue peers.
     outside: SimPid,
     pub(crate) steps: u64,
     fruitless: u64,
@@ -135,7 +135,7 @@ impl SimCluster {
         Ok(())
     }
 
-    /// Runs to the end.
+    /// Runs until every end is closed.
     pub(crate) fn run_to_end(&mut self) -> PropertyResult {
         while self.sides.iter().any(|side| side.phase != EndPhase::Closed) {
             self.steps += 1;
@@ -153,7 +153,7 @@ impl SimCluster {
         Ok(())
     }
 
-    /// What was received, in bytes of requests that ended.
+    /// Returns the number of requests that have ended.
     pub(crate) fn ended_requests(&self) -> u64 {
         self.processes.iter().map(|process| process.once.ended).sum()
     }
@@ -206,7 +206,7 @@ impl SimCluster {
                 other.fate.expect_failure(now, cause);
             }
         }
-        // What it had sent and a link has lost, which says so later, is sent by nobody again.
+        // A loss may be reported after the end has closed; its messages are then not sent again.
         let plan = &self.scenario.comms[comm];
         let nics = plan.from_nics.len().max(plan.to_nics.len()) as u32;
         let loses = !self.scenario.weather.caps.arrives && nics * self.scenario.engine.links_per_rail > 1;
@@ -264,7 +264,7 @@ impl SimCluster {
         Err(PropertyViolation { checker: "bounded", text })
     }
 
-    /// Lets the faults happen that are due.
+    /// Injects the faults that are due.
     fn inject_due_faults(&mut self) {
         let now = self.world.now();
         for (one, other) in self.world.take_unreachable() {
@@ -323,7 +323,7 @@ impl SimCluster {
         }
     }
 
-    /// A comm lives on if a link is left that both its ends use.
+    /// Cuts a NIC off. A comm survives if a link is left that both its ends use.
     fn cut_nic(&mut self, process: usize, nic: usize, time: u64, now: u64) {
         self.world.cut_nic(self.processes[process].pid, nic, time);
         let doomed: Vec<usize> =
@@ -333,8 +333,8 @@ impl SimCluster {
         }
     }
 
-    /// Whether a comm uses a NIC that was just cut off, and has no other link that surely carries; or what it had completed may
-    /// be lost with the NIC.
+    /// Whether a comm is expected to fail by the cut of a NIC: it uses the NIC, and has no other link that certainly
+    /// carries, or completed operations may be lost with the NIC.
     fn is_hit(&self, comm: usize, process: usize, nic: usize) -> bool {
         let plan = &self.scenario.comms[comm];
         let uses = (plan.from == process && plan.from_nics.contains(&nic))
@@ -365,7 +365,7 @@ impl SimCluster {
         self.expect_failure_between(one, other, now);
     }
 
-    /// A link between two processes fails, or cannot be made.
+    /// Expects failures of comms between two processes: a link between them fails, or cannot be made.
     fn expect_failure_between(&mut self, one: SimPid, other: SimPid, now: u64) {
         for side in &mut self.sides {
             let plan = &self.scenario.comms[side.comm];
@@ -376,7 +376,8 @@ impl SimCluster {
         }
     }
 
-    /// Looks at shared queue pairs: who cannot leave them in time may take them from others, and the books balance.
+    /// Checks shared queue pairs: their accounts balance, and ends that cannot leave in time may make other members
+    /// fail.
     fn check_groups(&mut self) -> PropertyResult {
         let now = self.world.now();
         for at in 0..self.sides.len() {
@@ -392,7 +393,7 @@ impl SimCluster {
         }
         let all = self.sides.iter().all(|side| side.phase == EndPhase::Running);
         let single = self.scenario.engine.links_per_rail == 1;
-        // The fewer queue pairs a NIC has, the sooner comms share.
+        // With few queue pairs, comms share earlier.
         let all = all && self.scenario.weather.caps.links_max >= 4096;
         for process in self.processes.iter().filter(|process| process.alive) {
             let Some(engine) = &process.engine else { continue };
@@ -408,7 +409,7 @@ impl SimCluster {
         Ok(())
     }
 
-    /// A closed end of which something is under way for too long gives its queue pairs up.
+    /// Expects failures after a closed end that still has work in flight at the limit: it gives up its queue pairs.
     fn check_lingering(&mut self, at: usize, now: u64) {
         let Some(closed) = self.sides[at].closed else { return };
         let engine = self.processes[self.sides[at].process].engine.as_ref();
@@ -420,7 +421,8 @@ impl SimCluster {
         }
     }
 
-    /// Queue pairs may be given up that comms of the same ends share with this one.
+    /// Expects failures of all comms with the same ends as this one: its queue pairs may be given up, and they may
+    /// share them.
     fn expect_failure_of_sharers(&mut self, comm: usize, now: u64) {
         let key = |comm: &CommPlan| (comm.from, comm.to, comm.from_nics.clone(), comm.to_nics.clone());
         let comms = &self.scenario.comms;
@@ -430,7 +432,7 @@ impl SimCluster {
         }
     }
 
-    /// Everything is closed: nothing may stay behind.
+    /// Checks that nothing is left after everything was closed.
     fn check_settled(&mut self) -> PropertyResult {
         self.strangers.clear();
         let until = self.world.now() + 2 * PEER_TIME.0;
@@ -438,7 +440,7 @@ impl SimCluster {
         loop {
             for process in self.processes.iter().filter(|process| process.alive) {
                 if let Some(engine) = &process.engine {
-                    // A completion queue of four tells of a hundred flushed receives in many looks.
+                    // A completion queue of four entries needs many polls to report a hundred flushed receives.
                     (0..SETTLING_LOOKS).for_each(|_| engine.progress_all());
                 }
             }
@@ -481,7 +483,8 @@ impl SimCluster {
 }
 
 impl SimCluster {
-    /// Registrars are called for something else: what they could not end when its owner dropped it they end then.
+    /// Makes each NIC register something: a registrar then also ends regions that it could not end when their owner
+    /// dropped them.
     fn call_registrars(&self) {
         for process in self.processes.iter().filter(|process| process.alive) {
             let (comms, lanes) = process.engine.as_ref().map_or((0, 0), |engine| {
@@ -497,7 +500,7 @@ impl SimCluster {
 
 impl Drop for SimCluster {
     fn drop(&mut self) {
-        // A run that stopped early leaves engines with comms, which wait a while when they end.
+        // A run that stopped early leaves engines with comms, which wait for a while when they are dropped.
         self.world.free_run(ENDING);
     }
 }

@@ -1,5 +1,5 @@
-//! One end of a connection as an application drives it: opens, posts, tests, closes, and feeds the checkers. It
-//! behaves as NCCL's proxy does: retries with the same arguments, never waits, tests in any order.
+//! One end of a connection, driven as an application would: opens, posts, tests, closes, and feeds the checkers. It
+//! behaves as NCCL's proxy does: it retries with the same arguments, never waits, and tests in any order.
 
 use trunkline_engine::{CommId, Engine, EngineError, ListenId, MrId, RequestId};
 use trunkline_mem::MemoryRange;
@@ -15,7 +15,7 @@ use crate::scenario::{CommPlan, PlannedEnd, SidePlan};
 use crate::sender::SendSchedule;
 use crate::{SimFabric, SimHost, SimRng, SimWorld};
 
-/// Registrations of an end, so that the ends of a process together need no more than a NIC has.
+/// Registrations of an end, at most, so that all ends of a process stay within a NIC's limit.
 const OWN_REGIONS_MAX: usize = 16;
 
 /// The engine of a simulated process.
@@ -24,7 +24,7 @@ pub(crate) type SimEngine = Engine<SimFabric, SimHost>;
 /// Whether a step changed anything.
 pub(crate) type StepResult = Result<bool, PropertyViolation>;
 
-/// Everything a step may use.
+/// The inputs of a step.
 pub(crate) struct StepContext<'a> {
     pub(crate) engine: &'a SimEngine,
     pub(crate) world: &'a SimWorld,
@@ -33,64 +33,64 @@ pub(crate) struct StepContext<'a> {
     pub(crate) once: &'a mut OnceChecker,
     pub(crate) graves: &'a mut Vec<ReclaimedMemory>,
     pub(crate) dice: &'a mut SimRng,
-    /// The listener's handle, once there is one.
+    /// The listener's handle, once it exists.
     pub(crate) handle: Option<[u8; 128]>,
     /// Flushes are needed before bytes may be read.
     pub(crate) needs_flush: bool,
-    /// Longest message that a NIC takes without its memory.
+    /// Longest message that a NIC copies, so that it does not need the memory later.
     pub(crate) copied_max: u64,
-    /// Virtual time within which a doomed request must end.
+    /// Virtual time within which a request of a failed comm must end.
     pub(crate) limit: u64,
-    /// Processes have few queue pairs, so that opening may fail.
+    /// Whether processes have few queue pairs, so that opening may fail.
     pub(crate) short: bool,
-    /// What is stuck in memory is with the network, which ends it in its time.
+    /// Whether a stuck copy is the network's, which ends it after a while.
     pub(crate) drains: bool,
-    /// Control frames get lost, so that the end of a comm may stay unknown.
+    /// Whether control frames get lost, so that the end of a comm may remain unknown.
     pub(crate) lossy: bool,
-    /// The process at the other end has nothing left to do, and makes no calls.
+    /// Whether the process at the other end has nothing left to do, and makes no calls.
     pub(crate) peer_idle: bool,
     /// The other end of the comm has closed.
     pub(crate) peer_closed: bool,
     pub(crate) look_again: u32,
 }
 
-/// How far an end is.
+/// The phase of an end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum EndPhase {
     /// Before its start.
     Idle,
-    /// Connects or accepts.
+    /// Connecting or accepting.
     Opening,
-    /// Posts and tests.
+    /// Posting and testing.
     Running,
-    /// Collects the errors of its requests.
+    /// Collecting the errors of its requests.
     Failing,
-    /// Ends its registrations, then closes.
+    /// Ending its registrations; closes afterwards.
     Releasing,
     /// Closed.
     Closed,
 }
 
-/// A request under way.
+/// A pending request.
 pub(crate) struct PendingRequest {
     pub(crate) request: RequestId,
-    /// The message or group it is for.
+    /// The message or group that it is for.
     pub(crate) item: usize,
-    /// A flush, with the sizes that were received.
+    /// For a flush: the sizes that were received.
     pub(crate) flush: Option<[u64; 8]>,
 }
 
-/// Bytes an item lies in.
+/// The buffer of an item.
 #[derive(Clone)]
 pub(crate) struct ItemBuffer {
     pub(crate) memory: MemoryRange,
     pub(crate) offset: u64,
     pub(crate) mr: MrId,
-    /// The registration ends with the item.
+    /// Whether the registration ends with the item.
     pub(crate) own: bool,
 }
 
-/// What an end does with messages.
+/// Whether an end sends or receives, with its schedule.
 pub(crate) enum EndRole {
     Send(SendSchedule),
     Recv(ReceiveSchedule),
@@ -116,24 +116,24 @@ pub(crate) struct SimCommEnd {
     arena: Option<(MemoryRange, MrId)>,
     arena_used: u64,
     pub(crate) regions: Vec<MrId>,
-    /// Calls of connect that were told to call again.
+    /// Calls of connect that returned "call again".
     asked: usize,
-    /// Requests that have ended; a second look at them must find nothing.
+    /// Requests that have ended; a further test must not find them.
     pub(crate) past: Vec<RequestId>,
-    /// What this end did that dooms the other, until the cluster has told it.
+    /// The action of this end that makes the other one fail, until the cluster has passed it on.
     pub(crate) news: Option<FailureCause>,
     pub(crate) leaving: CloseMode,
-    /// Registrations that end before it goes on.
+    /// Registrations that must end before it continues.
     pub(crate) leaving_regions: Vec<MrId>,
-    /// A copy is stuck in some of those, and it leaves without them.
+    /// Whether a copy is stuck in some of those, and it closes without them.
     pub(crate) given_up: bool,
-    /// Since when it waits to take memory back, or to close, without harm to others.
+    /// Since when it waits to deregister or close without harm to other comms.
     pub(crate) drains: Option<u64>,
-    /// Time that its process slept since.
+    /// How long its process has slept since then.
     pub(crate) slept: u64,
     /// When it was closed.
     pub(crate) closed: Option<u64>,
-    /// Requests whose memory was taken away.
+    /// Requests whose memory was deregistered.
     pub(crate) revoked: Vec<PendingRequest>,
 }
 
@@ -169,13 +169,13 @@ impl SimCommEnd {
         }
     }
 
-    /// The end in the words of a message.
+    /// Returns the name of the end for messages.
     pub(crate) fn display_name(&self) -> String {
         let role = if matches!(self.role, EndRole::Send(_)) { "sender" } else { "receiver" };
         format!("comm {} {role} p{}", self.comm, self.process)
     }
 
-    /// Makes one move.
+    /// Makes one step.
     pub(crate) fn run_step(&mut self, around: &mut StepContext<'_>) -> StepResult {
         let now = around.world.now();
         match self.phase {
@@ -234,12 +234,13 @@ impl SimCommEnd {
         if matches!(self.plan.ending, PlannedEnd::Abandon(after) if sends && self.asked >= after) {
             return self.abandon_attempt(around);
         }
-        // The last words of a process that makes no calls any more may have been lost.
+        // The last frames of a process that makes no more calls may have been lost.
         let unheard = around.lossy && around.peer_idle;
         if self.fate.cause().is_none() && !unheard {
             return Ok(false);
         }
-        // Nobody tells an accepting end that nothing will come; a connecting end is told by whoever makes a call.
+        // No frame reports to an accepting end that its peer has given up. A connecting end gets a reply from any
+        // process that makes calls.
         if !sends && around.dice.chance(20) {
             around.world.note_trace(format_args!("{} gives up", self.display_name()));
             return self.begin_close();
@@ -271,7 +272,8 @@ impl SimCommEnd {
         }
         let done = self.is_done(around.plan);
         if (done || quits) && self.flights.is_empty() {
-            // What a test called done arrives without another call. Lost control frames need calls.
+            // A message arrives without further calls once its test has returned done. Lost control frames need
+            // further calls.
             let rests = done && self.plan.rests && matches!(self.role, EndRole::Send(_)) && !around.lossy;
             if rests && !around.peer_closed && self.fate.cause().is_none() {
                 return Ok(false);
@@ -327,7 +329,7 @@ impl SimCommEnd {
         }
     }
 
-    /// A call was told to come again, which must end some day on a comm that is doomed.
+    /// Handles "call again", which must end within the limit on a comm that is expected to fail.
     pub(crate) fn not_yet(&mut self, around: &StepContext<'_>, now: u64) -> StepResult {
         let may_go_on = matches!(self.fate.cause(), Some(FailureCause::Flap | FailureCause::Neighbour));
         let excused = around.lossy && self.fate.cause().is_some();
@@ -337,7 +339,7 @@ impl SimCommEnd {
         Ok(false)
     }
 
-    /// A request has ended; a second look must find nothing, now or later.
+    /// Records the end of a request; a further test must not find it, now or later.
     pub(crate) fn finish_request(
         &mut self,
         around: &mut StepContext<'_>,
@@ -356,7 +358,7 @@ impl SimCommEnd {
         Ok(())
     }
 
-    /// A call failed: from now on this end only collects what is outstanding.
+    /// Handles a failed call: from now on this end only collects pending requests.
     pub(crate) fn fail_comm(&mut self, around: &mut StepContext<'_>, error: &EngineError) -> StepResult {
         self.fate.check_failure(&self.display_name(), &error.to_string())?;
         around.world.note_trace(format_args!("{} fails: {error}", self.display_name()));
@@ -372,7 +374,7 @@ impl SimCommEnd {
         self.test_request(around, now)
     }
 
-    /// A call failed that has no reason to.
+    /// Reports a failed call without a cause.
     pub(crate) fn unexpected_failure(&self, text: &str) -> PropertyViolation {
         PropertyViolation { checker: "bounded", text: format!("{}: {text}", self.display_name()) }
     }
@@ -381,7 +383,7 @@ impl SimCommEnd {
         MemoryRange::try_heap(bytes as usize).map_err(|error| self.unexpected_failure(&error.to_string()))
     }
 
-    /// Bytes for an item of `len` bytes and its guard, registered.
+    /// Allocates and registers `len` bytes and their guard for an item.
     pub(crate) fn allocate_buffer(
         &mut self,
         around: &mut StepContext<'_>,

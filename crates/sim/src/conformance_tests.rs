@@ -1,4 +1,5 @@
-//! The simulated network does what every fabric must do, and in every weather that keeps the order of a link.
+//! Runs the conformance suite of fabrics over the simulated network, in every network model that keeps the order of a
+//! link.
 
 use trunkline_fabric::conformance::{self as suite, ConformanceSetup};
 use trunkline_fabric::{Fabric, RailConfig};
@@ -17,7 +18,7 @@ impl ConformanceSetup for Sim {
     }
 }
 
-/// Each case in each weather. A link that its peer has destroyed or failed loses the messages under way.
+/// Runs each case in each network model. A link that its peer has destroyed or failed loses the messages in flight.
 macro_rules! cases {
     ($($case:ident),* $(,)?) => {
         mod calm {
@@ -49,7 +50,7 @@ macro_rules! cases {
 
 fn calm() -> NetworkModel {
     let mut weather = NetworkModel::fault_free();
-    // The suite's receives leave a hundred bytes for an inline head.
+    // The suite's receives have a hundred spare bytes for an inline header.
     weather.caps.inline_max = 100;
     weather
 }
@@ -67,14 +68,14 @@ fn rough() -> NetworkModel {
     }
 }
 
-/// Immediates take receives.
+/// A network whose immediates consume receives.
 fn lending() -> NetworkModel {
     let mut weather = rough();
     weather.caps.immediate_takes_receive = true;
     weather
 }
 
-/// Links that come up late, and a network that takes little at once.
+/// Links that come up late, and a network that accepts little at once.
 fn held_back() -> NetworkModel {
     NetworkModel { dialled: true, dial_time: 20_000, cramped: 500, ..calm() }
 }

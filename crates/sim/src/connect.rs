@@ -1,4 +1,4 @@
-//! Making and ending simulated links. An address carries a secret, so that a stranger cannot connect.
+//! Creates and destroys simulated links. An address contains a secret, so that an unrelated process cannot connect.
 
 use trunkline_fabric::{LinkAddress, LinkControl, LinkError, LinkId};
 
@@ -38,7 +38,7 @@ impl LinkControl for SimRail {
         let secret = state.dice.draw_u64();
         let index = state.links.len();
         let links = &mut state.rails[self.rail].links;
-        // The lowest free number, so that numbers are used again at once.
+        // The lowest free number, so that numbers are reused at once.
         let id = links.iter().position(Option::is_none).unwrap_or_else(|| {
             links.push(None);
             links.len() - 1
@@ -104,7 +104,8 @@ impl LinkControl for SimRail {
     fn trim_idle_memory(&mut self, link: LinkId) -> bool {
         let state = self.world.lock();
         let Some(index) = state.find_link(self.rail, link) else { return false };
-        // A send comes whole or not yet; nobody may have been told of one that has come.
+        // A send arrives completely or not at all. The owner may not have polled an arrived one yet; the link is not
+        // idle then.
         let rail = &state.rails[self.rail];
         !rail.queue.iter().chain(&rail.waiting).any(|waiting| waiting.link == index)
     }
@@ -150,7 +151,7 @@ impl LinkControl for SimRail {
 }
 
 impl SimCore {
-    /// A link was connected: from now on one of its ends dials the other, if this network asks for that.
+    /// Begins to dial a connected link from one of its ends, on networks that need that.
     fn begin_dial(&mut self, link: usize, remote: usize) {
         if !self.weather.dialled {
             return;
@@ -170,7 +171,7 @@ impl SimCore {
         }
     }
 
-    /// Goes on with a connected link that may not be up yet; whether it is.
+    /// Advances a connected link that may not be up yet; returns whether it is.
     pub(crate) fn drive_up(&mut self, link: usize) -> Result<bool, LinkError> {
         const NOBODY: LinkError = LinkError::Unreachable("nobody answers");
         let Some(remote) = self.links[link].remote else { return Ok(false) };
@@ -180,7 +181,7 @@ impl SimCore {
             DialPhase::Lost(at) if self.now >= at => return Err(NOBODY),
             DialPhase::Asks(at) if self.now >= at => match other.phase {
                 LinkPhase::Made | LinkPhase::Ready | LinkPhase::Error => {}
-                // It was there a moment ago, or it was not.
+                // The peer is dead; chance decides whether it had responded before.
                 LinkPhase::Dead { .. } | LinkPhase::Gone => {
                     if self.dice.coin() {
                         self.links[link].dial = DialPhase::Lost(self.now);

@@ -1,5 +1,5 @@
-//! Rails that die and come back: nothing gets through while one is cut, what was under way is lost for its owner, and
-//! some of it lands all the same, late, if its target has not been fenced by then. Called by the run.
+//! Rails that die and come back. No operation passes while one is cut, and its operations in flight are lost for
+//! their owner. Some of them still land later, unless their target was fenced by then. Called by the run.
 
 use trunkline_fabric::RemoteLocation;
 use trunkline_mem::MemoryRange;
@@ -9,10 +9,10 @@ use crate::region_bytes::RequiredRight;
 use crate::wire::NetworkEvent;
 use crate::world::{ProcessNic, SimCore, SimPid};
 
-/// Longest time that a write of a dead rail stays under way.
+/// Longest delay of a write of a dead rail.
 const GHOST_TIME: u64 = 8_000_000_000;
 
-/// A NIC of a process that carries nothing for a while.
+/// A NIC of a process that is cut off for a while.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NicCut {
     process: SimPid,
@@ -20,7 +20,7 @@ pub(crate) struct NicCut {
     until: u64,
 }
 
-/// A write that left on a rail before that died.
+/// A write that left on a rail before the rail died.
 #[derive(Debug)]
 pub(crate) struct DelayedWrite {
     target: usize,
@@ -48,7 +48,7 @@ impl SimCore {
         }
     }
 
-    /// A cut has ended: what waited on links that did not notice leaves now.
+    /// Resumes after a cut: operations that wait on links which did not detect the cut leave now.
     pub(crate) fn resume_after_cut(&mut self) {
         for link in 0..self.links.len() {
             self.depart_sends(link);
@@ -66,7 +66,7 @@ impl SimCore {
         !self.cuts.is_empty() && (off(link) || self.links[link].remote.is_some_and(off))
     }
 
-    /// Whether a working end of a link has lost its rail, now or some time ago, or its peer's end has.
+    /// Whether a link in a working state has lost its rail, now or earlier, or its peer's end has.
     pub(crate) fn is_lost(&self, link: usize) -> bool {
         let stranded = |link: usize| self.links[link].stranded;
         let lost = stranded(link) || self.links[link].remote.is_some_and(stranded) || self.is_cut(link);
@@ -78,7 +78,8 @@ impl SimCore {
         self.cuts.iter().any(|cut| cut.process == process && cut.nic == nic && self.now < cut.until)
     }
 
-    /// Whether a link between those two NICs, of two processes, has not noticed that its rail died.
+    /// Whether a link between those two NICs, of two processes, is in error, or has lost its rail without detecting
+    /// that.
     pub(crate) fn has_stranded(&self, one: ProcessNic, other: ProcessNic) -> bool {
         let place = |link: usize| {
             let rail = &self.rails[self.links[link].rail];
@@ -95,7 +96,8 @@ impl SimCore {
         (0..self.links.len()).filter(dead).any(between)
     }
 
-    /// One end of a cut link: what it has under way is lost, and it will notice, sooner or later, if it has any.
+    /// Strands one end of a cut link: its operations in flight are lost. It detects that after a random time, unless
+    /// NICs are deaf.
     fn strand_link(&mut self, link: usize) {
         if self.links[link].phase != LinkPhase::Ready {
             return;
@@ -115,10 +117,10 @@ impl SimCore {
         }
     }
 
-    /// A write under way will land late.
+    /// Makes a write in flight land late.
     fn delay_write(&mut self, link: usize, seq: u64) {
         let Some(target) = self.links[link].remote else { return };
-        // What waits at the target is carried out from there.
+        // An operation that waits at the target is carried out from there.
         let waits = self.links[target].arrived.contains(&seq);
         let Some(wqe) = self.links[link].send_entry(seq) else { return };
         // A rail may be cut at both ends, one after the other.
@@ -145,7 +147,7 @@ impl SimCore {
         self.schedule_after(after, NetworkEvent::Ghost(number));
     }
 
-    /// The application uses memory for something else: what may still land there lands now.
+    /// Makes delayed writes to this memory land now, because the application reuses it.
     pub(crate) fn force_delayed_writes(&mut self, memory: &MemoryRange, offset: u64, len: u64) {
         let hits = |ghost: &&DelayedWrite| {
             let size = ghost.bytes.len() as u64;
@@ -160,7 +162,7 @@ impl SimCore {
         found.into_iter().for_each(|number| self.land_delayed_write(number));
     }
 
-    /// A write of a dead rail arrives, if its target still takes any.
+    /// Lands a delayed write of a dead rail, if its target still accepts it.
     pub(crate) fn land_delayed_write(&mut self, number: u64) {
         let Some(ghost) = self.ghosts.remove(&number) else { return };
         let target = ghost.target;

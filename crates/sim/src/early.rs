@@ -1,6 +1,7 @@
-//! Networks that complete what they have taken, and not what has arrived ([`Caps::arrives`](trunkline_fabric::Caps::arrives)
-//! is false), as those over sockets do. Called by the wire when operations leave and when they are carried out; only an
-//! operation that does nothing tells there what has arrived.
+//! Networks whose completions mean that the network has accepted an operation, and not that it has arrived
+//! ([`Caps::arrives`](trunkline_fabric::Caps::arrives) is false), such as those over sockets. Called by the wire when
+//! operations leave and when they are carried out. On these networks, only the completion of an empty operation
+//! proves arrival.
 
 use trunkline_fabric::{CompletionKind, OpStatus};
 
@@ -8,21 +9,21 @@ use crate::link::{LinkPhase, PostedWork, SendQueueEntry, SourceBytes, WorkProgre
 use crate::wire::NetworkEvent;
 use crate::world::SimCore;
 
-/// Longest time that the network takes for bytes that cannot leave.
+/// Longest time in which the network accepts bytes that cannot leave.
 const STUCK_TIME: u64 = 1_000_000;
 
-/// Whether the owner of an operation may be told of it before it has arrived.
+/// Whether an operation may complete before it has arrived.
 const fn completes_early(work: &PostedWork) -> bool {
     carries_payload(work) && !matches!(work, PostedWork::Write { placed: true, .. })
 }
 
-/// Whether an operation brings bytes of its owner to the peer, unpaired.
+/// Whether an operation carries bytes of its owner to the peer, unmatched.
 const fn carries_payload(work: &PostedWork) -> bool {
     matches!(work, PostedWork::Send { .. } | PostedWork::Write { .. })
 }
 
 impl SimCore {
-    /// An operation leaves, and will be there then: its owner may be told before.
+    /// Schedules an early completion of an operation that leaves, before its arrival.
     pub(crate) fn schedule_taken(&mut self, link: usize, seq: u64, arrival: u64) {
         if !self.weather.caps.arrives
             && self.links[link].send_entry(seq).is_some_and(|wqe| completes_early(&wqe.work))
@@ -32,7 +33,7 @@ impl SimCore {
         }
     }
 
-    /// What was given to the network cannot leave; its owner may be told all the same that it was taken.
+    /// Schedules early completions of flushed operations that cannot leave; some of them may complete.
     pub(crate) fn takes_stuck(&mut self, link: usize) {
         if self.weather.caps.arrives {
             return;
@@ -50,7 +51,7 @@ impl SimCore {
         }
     }
 
-    /// The network has the bytes of an operation: their memory is free, and its owner is told.
+    /// Completes an operation early: the network copies its bytes, and its memory is free.
     pub(crate) fn complete_early(&mut self, link: usize, seq: u64) {
         if self.links[link].phase == LinkPhase::Ready && self.copy_bytes(link, seq) {
             if let Some(wqe) = self.links[link].send_entry(seq) {
@@ -60,7 +61,7 @@ impl SimCore {
         }
     }
 
-    /// Copies what an operation reads of registered memory; false if it is not there any more.
+    /// Copies the bytes of an operation from registered memory; returns `false` if they are not registered any more.
     pub(crate) fn copy_bytes(&mut self, link: usize, seq: u64) -> bool {
         let Some(wqe) = self.links[link].send_entry(seq) else { return false };
         let (PostedWork::Send { body: from, .. } | PostedWork::Write { from, .. }) = wqe.work.clone() else {
@@ -80,7 +81,7 @@ impl SimCore {
         wqe.broken.is_none()
     }
 
-    /// Tells the owner of an operation that the network has it.
+    /// Queues the early completion of an operation.
     pub(crate) fn report_taken(&mut self, link: usize, at: usize) {
         let Some(wqe) = self.links[link].sends.get_mut(at) else { return };
         if std::mem::replace(&mut wqe.told, true) {
@@ -95,14 +96,15 @@ impl SimCore {
         }
     }
 
-    /// Operation `seq` of a link has been carried out at its target.
+    /// Records that operation `seq` of a link was carried out at its target.
     pub(crate) fn carried_out(&mut self, link: usize, seq: u64) {
         if let Some(wqe) = self.links[link].send_entry(seq) {
             wqe.carried_out = true;
         }
     }
 
-    /// Whether operation `seq` of a link proves that all before it has arrived, and that has not yet.
+    /// Whether operation `seq` of a link must wait: its completion proves the arrival of all operations before it,
+    /// and some of them are not carried out.
     pub(crate) fn has_to_wait(&self, link: usize, seq: u64) -> bool {
         let before = |wqe: &&SendQueueEntry| wqe.seq < seq;
         let open = |wqe: &SendQueueEntry| {

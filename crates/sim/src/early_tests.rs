@@ -1,5 +1,5 @@
-//! Where what has completed need not have arrived: nobody is told of a message before its bytes are there, what a link takes
-//! with it goes again although it had completed, and no late record lies over a newer one.
+//! Networks whose completions do not prove arrival: no message is reported before its bytes have arrived, messages
+//! that a link has lost are sent again although they had completed, and no late record overwrites a newer one.
 
 use trunkline_engine::{
     CommFault, CommId, CommNics, EngineError, EngineParams, MatchBy, RecvBuf, RequestId, SharingParams,
@@ -11,7 +11,7 @@ use trunkline_proto::time::Duration;
 use crate::rules_tests::{Duo, SECOND, buffer, isend, params};
 use crate::{NetworkModel, SimPid};
 
-/// How operations overtake each other, and their completions them.
+/// How far operations overtake each other, and completions their operations.
 fn weather(nics: usize, link_order: bool) -> NetworkModel {
     let (latency, jitter, slow, retry_time, poll_time) = (20_000, 50_000, 30, 20_000_000, 2_000);
     let mut weather =
@@ -65,7 +65,7 @@ fn until(duo: &Duo, what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A message of `len` bytes, and whether it is whole when its receive is done.
+/// Sends a message of `len` bytes; returns whether it is complete when its receive is done.
 fn goes_whole(duo: &Duo, (send, recv): (CommId, CommId), len: u64, fill: u8, what: &str) {
     let room = len + u64::from(fill % 2) * 8;
     let ((source, from), (target, into)) = (buffer(&duo.a, send, len), buffer(&duo.b, recv, room));
@@ -116,14 +116,14 @@ fn a_message_of_many_pieces_waits_for_what_proves_them() {
     goes_whole(&duo, comm, 1 << 20, 7, "many pieces");
 }
 
-/// A send is done, and its rail dies: whether the message arrives. If not, both ends fail.
+/// A send is done, and its rail dies: returns whether the message arrives. If not, both ends fail.
 fn survives(duo: &Duo, (send, recv): (CommId, CommId), len: u64, nic: usize, seed: u64) -> bool {
     let ((source, from), (target, into)) = (buffer(&duo.a, send, len), buffer(&duo.b, recv, len));
     source.write(0, &vec![7; len as usize]).unwrap();
     let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
     let sent = isend(&duo.a, send, from);
     until(duo, "the send", || duo.a.test(sent, &mut [0; 8]).unwrap());
-    // It is the caller's again.
+    // The buffer belongs to the caller again.
     source.write(0, &vec![9; len as usize]).unwrap();
     duo.world.cut_nic(SimPid((seed % 2) as usize), nic, 1 << 60);
     let (mut ended, mut fails) = (None, false);
@@ -178,7 +178,7 @@ fn a_link_carries_once_something_has_come_over_it() {
     }
 }
 
-/// A message for each of these receives, all at once.
+/// Sends a message for each of these receives, all at once.
 fn messages(duo: &Duo, send: CommId, receives: Vec<RequestId>, from: RecvBuf) {
     let mut open: Vec<(bool, RequestId)> = receives.into_iter().map(|received| (false, received)).collect();
     open.extend((0..open.len()).map(|_| (true, isend(&duo.a, send, from))));
@@ -191,8 +191,8 @@ fn messages(duo: &Duo, send: CommId, receives: Vec<RequestId>, from: RecvBuf) {
     });
 }
 
-/// Records that were there are written again when their link is lost, and travel for long, while receives go on until others
-/// have their places.
+/// Records that had arrived are written again when their link is lost, and are delayed for long. Meanwhile receives
+/// continue until later records use their slots.
 #[test]
 fn a_record_that_was_written_again_lies_over_no_newer_one() {
     for (arrives, seed) in (0..20).map(|seed| (seed % 2 == 0, seed)) {

@@ -1,4 +1,4 @@
-//! The simulated network as one process sees it.
+//! The simulated network, as one process sees it.
 
 use trunkline_fabric::{Fabric, NicPort, RailConfig, RailOpenError};
 use trunkline_proto::wire::status::NicUsage;
@@ -15,7 +15,7 @@ pub struct SimFabric {
 }
 
 impl SimFabric {
-    /// The network of a process of the world.
+    /// Creates the network of a process of the world.
     #[must_use]
     pub fn new(world: &SimWorld, process: SimPid) -> Self {
         let weather = world.lock().weather.clone();

@@ -1,4 +1,4 @@
-//! The simulated network keeps its promises, and breaks what it does not promise.
+//! Checks that the simulated network fulfils its promises, and violates what it does not promise.
 
 use trunkline_fabric::{
     AccessRights, Completion, CompletionKind, Fabric, LinkControl, LinkId, MatchKey, Op, OpSource, OpStatus,
@@ -321,7 +321,8 @@ fn a_write_brings_an_immediate_only_where_it_may() {
     assert_eq!(a.drain(20).iter().map(|one| one.wr_id).collect::<Vec<_>>(), [2], "the link goes on");
 }
 
-/// What has completed need not be there; what an operation behind it proves is, payload, records and sends alike.
+/// A completed operation need not have arrived; an operation that was proved by a later one must have: payload,
+/// records and sends alike.
 #[test]
 fn completions_come_before_arrival_only_where_they_may() {
     for (arrives, ordered) in [(true, true), (true, false), (false, true), (false, false)] {

@@ -1,11 +1,11 @@
-//! The simulated machine of one process: virtual time, numbers from the seed, control streams.
+//! The simulated host of one process: virtual time, random numbers from the seed, control streams.
 
 use trunkline_fabric::{Host, LogLevel};
 use trunkline_proto::time::Instant;
 
 use crate::{SimOob, SimPid, SimWorld};
 
-/// What the engine of one simulated process runs on.
+/// The host on which the engine of one simulated process runs.
 #[derive(Debug)]
 pub struct SimHost {
     world: SimWorld,
@@ -14,7 +14,7 @@ pub struct SimHost {
 }
 
 impl SimHost {
-    /// The machine of a process of the world.
+    /// Creates the host of a process of the world.
     #[must_use]
     pub fn new(world: &SimWorld, process: SimPid) -> Self {
         Self { world: world.clone(), process, oob: SimOob::new(world.clone(), process) }

@@ -1,5 +1,5 @@
-//! Where a write with immediate takes a receive: it finds one in the end, whatever the others hold. Where writes bring none,
-//! messages tell.
+//! Networks on which a write with immediate consumes a receive: it finds one in the end, whatever other comms occupy.
+//! On networks without immediates, messages replace them.
 
 use trunkline_engine::{CommId, CommNics, EngineParams, MatchBy, RecvBuf, RequestId, SharingParams};
 use trunkline_proto::limits::EAGER_CREDITS_MAX;
@@ -10,7 +10,7 @@ use crate::rules_tests::{Duo, SECOND, buffer, isend, params};
 
 const LONG: u64 = 100_000;
 
-/// A network whose immediates take receives.
+/// A network whose immediates consume receives.
 fn taking(link_order: bool, nics: usize) -> NetworkModel {
     let calm = NetworkModel::fault_free();
     let mut weather = NetworkModel { nics, ..calm };
@@ -22,7 +22,7 @@ fn by_mailbox() -> EngineParams {
     EngineParams { match_by: MatchBy::Mailbox, ..params() }
 }
 
-/// Waits for the end of a message that everything else waits for.
+/// Waits for the end of a message that everything else depends on.
 fn both_end(duo: &Duo, sent: RequestId, received: RequestId) {
     let (mut ended, until) = ([false; 2], duo.world.now() + 20 * SECOND);
     while ended != [true; 2] {
@@ -33,7 +33,7 @@ fn both_end(duo: &Duo, sent: RequestId, received: RequestId) {
     }
 }
 
-/// Sends as many messages as go without their receives being known.
+/// Sends as many messages as are sent without their receives being known.
 fn fill(duo: &Duo, send: CommId, tag: u32) -> Vec<RequestId> {
     let from = RecvBuf { tag, ..buffer(&duo.a, send, 64).1 };
     let mut sent = Vec::new();
@@ -48,8 +48,8 @@ fn fill(duo: &Duo, send: CommId, tag: u32) -> Vec<RequestId> {
     sent
 }
 
-/// Long messages whose receives are known come while the last of `comms` fills all that eager messages may take; then those
-/// are received too.
+/// Long messages whose receives are known arrive while the last of `comms` fills the limit of eager messages; then
+/// those are received too.
 fn goes_through(duo: &Duo, comms: &[(CommId, CommId)], least: usize) {
     let &(crowd, into_crowd) = comms.last().unwrap();
     for round in 0..3 {
@@ -105,7 +105,7 @@ fn pieces_arrive_over_every_link() {
     goes_through(&duo, &[(send.unwrap(), recv.unwrap())], EAGER_CREDITS_MAX);
 }
 
-/// Connects `a` to `b` over the first so many NICs.
+/// Connects `a` to `b` over the first `nics` NICs.
 fn over(duo: &Duo, nics: usize) -> (CommId, CommId) {
     let nics = CommNics::new(&[0, 1][..nics]).unwrap();
     let (listen, mut handle) = duo.b.listen(nics).unwrap();
@@ -118,7 +118,7 @@ fn over(duo: &Duo, nics: usize) -> (CommId, CommId) {
     (send.unwrap(), recv.unwrap())
 }
 
-/// Messages of each of these lengths for one receive of as many buffers, and then one alone of each.
+/// Sends messages of each of these lengths for one receive of as many buffers, and then one alone of each.
 fn all_come(duo: &Duo, (send, recv): (CommId, CommId), lens: &[u64], what: &str) {
     let group: Vec<(u64, u32)> = lens.iter().zip(0..).map(|(&len, tag)| (len, tag)).collect();
     for receives in std::iter::once(&group[..]).chain(group.chunks(1)) {
@@ -166,7 +166,7 @@ fn nothing_needs_immediates_where_writes_bring_none() {
                     EngineParams { sharing: sharing.unwrap_or_default(), ..params },
                 );
                 let comms = [(); 2].map(|()| over(&duo, nics));
-                // More of them than there are buffers for what is not written.
+                // More messages than there are buffers for unwritten records.
                 for round in 0..40 {
                     let lens: &[u64] = if round == 0 { &[0, 1, 64, 5_000, 300_000] } else { &[0, 8, 0] };
                     let what = format!("{nics} links, order {order}, arrives {arrives}, eager {eager_max}");

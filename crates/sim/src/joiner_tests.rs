@@ -1,5 +1,5 @@
-//! Who joins a group and fails, at either end and at any step, fails alone: those that are in it lose no link and no byte, and
-//! hear of nothing.
+//! A comm that joins a group and fails, at either end and at any step, fails alone: the members lose no link and no
+//! byte, and are not notified.
 
 use std::rc::Rc;
 
@@ -33,7 +33,7 @@ impl Neighbours {
         here
     }
 
-    /// Each sends a message, and has all its links before and after.
+    /// Sends a message on each comm; all its links must exist before and after.
     fn are_unharmed(&self, when: &str) {
         self.duo.a.progress_all();
         self.duo.b.progress_all();
@@ -47,7 +47,7 @@ impl Neighbours {
         assert_eq!((links, failed), ([2; 2], [0; 2]), "{when}");
     }
 
-    /// So for a while.
+    /// Repeats that for a while.
     fn stay_unharmed(&self, nanos: u64, when: &str) {
         let until = self.duo.world.now() + nanos;
         while self.duo.world.now() < until {
@@ -56,13 +56,13 @@ impl Neighbours {
     }
 }
 
-/// One that joins: what it has so far.
+/// The state of a joining comm.
 struct Joiner {
     listen: Option<ListenId>,
     handle: [u8; 128],
     send: Option<CommId>,
     recv: Option<CommId>,
-    /// The sending end was told that it cannot be.
+    /// The sending end received a refusal.
     failed: bool,
 }
 
@@ -72,7 +72,7 @@ impl Joiner {
         Self { listen: Some(listen), handle, send: None, recv: None, failed: false }
     }
 
-    /// One call at each end; whether neither has failed.
+    /// Makes one call at each end; returns whether neither has failed.
     fn step(&mut self, duo: &Duo) -> bool {
         let mut well = true;
         if self.send.is_none() && !self.failed {
@@ -140,7 +140,7 @@ fn a_member_that_finds_no_mailbox_fails_alone() {
     for pid in [SimPid(0), SimPid(1)] {
         let here = Neighbours::new(1, weather());
         let when = format!("{pid} is denied regions");
-        // As the message of a neighbour needs a region too, these go on with what they have.
+        // A message of the other members needs a region too, so these continue with their present ones.
         here.duo.world.deny_resource(Some((pid, DeniedResource::Regions)));
         let mut joiners: Vec<_> = (0..4).map(|_| Joiner::new(&here.duo)).collect();
         for joiner in &mut joiners {
@@ -159,7 +159,7 @@ fn a_member_that_finds_no_mailbox_fails_alone() {
     }
 }
 
-/// Which end gives a connection up in the midst of its making: its caller does not come again, or closes what it has got.
+/// The end that abandons a connection while it is being made: its caller makes no further calls, or closes it.
 #[derive(Clone, Copy, Debug)]
 enum Ends {
     Sender,
@@ -168,7 +168,7 @@ enum Ends {
 }
 
 impl Ends {
-    /// Each of them, after each number of steps.
+    /// Abandons at each end, after each number of steps.
     fn all(steps: u64) -> impl Iterator<Item = (u64, Self)> {
         (0..steps).flat_map(|steps| [Self::Sender, Self::Receiver, Self::Both].map(|ends| (steps, ends)))
     }
@@ -187,7 +187,7 @@ impl Ends {
 
 #[test]
 fn a_member_that_is_given_up_at_any_step_is_given_up_alone() {
-    // What has left comes late, long after what is said of it.
+    // Late completions arrive long after the member was reported as gone.
     let late = NetworkModel { latency: 400_000, ..weather() };
     for (steps, ends) in Ends::all(30) {
         let here = Neighbours::new(steps, late.clone());

@@ -1,12 +1,26 @@
 //! A deterministic simulator for Trunkline's engine: one seed, one run.
 //!
-//! [`SimWorld`] holds everything that processes share: a virtual clock, the network and the control streams.
-//! [`SimFabric`] and [`SimHost`] are the engine's two windows on it. The network keeps exactly the promises of its
-//! [`Caps`](trunkline_fabric::Caps) and breaks everything it does not promise: order, untorn records, room in
-//! completion queues, peers that live.
+//! [`SimWorld`] holds everything that processes share: a virtual clock, the network and the control streams. [`SimFabric`] and [`SimHost`] are the engine's
+//! two views of it. The network keeps exactly the promises of its [`Caps`](trunkline_fabric::Caps) and breaks everything that they do not promise: order,
+//! untorn records, room in completion queues, peers that live.
 //!
-//! Called by tests and by `trunkline sim`. Starts no thread, reads no clock, and touches no memory but what was
+//! Called by tests and by `trunkline sim`. Starts no thread, except that a sweep runs seeds on several, reads no clock, and touches only memory that was
 //! registered with it.
+//!
+//! # Files, in reading order
+//!
+//! - `seed_run.rs`, `sweep.rs`: one seed; many. `network_model.rs`, `scenario.rs`, `sharing.rs`: a run, drawn from the seed.
+//! - `cluster.rs`, `comm_end.rs`, `sender.rs`, `receiver.rs`: processes, and the ends of connections as an application drives them. `checkers/`: bytes, order,
+//!   exactly-once, leaks, and errors within their time. `rogue_peer.rs`: unauthenticated peers.
+//! - `world.rs`, `wire.rs`, `link.rs`, `rail.rs`, `register.rs`, `oob.rs`, `host.rs`: the network. `cut.rs`, `early.rs`, `denied.rs`: faults.
+//! - `*_tests.rs`: rules that a random run meets too seldom, such as `rules_tests.rs`. Half of all seeds run networks whose immediates take receives.
+//!
+//! # One seed
+//!
+//! 1. [`run_seed`] draws a network model and a scenario from the seed, and starts the cluster.
+//! 2. `cluster.rs` lets one process make one call at a time, in an order from the seed. The engine's own loop runs, and time advances only between calls.
+//! 3. `wire.rs` executes operations when they arrive; the checkers examine each result, and stop the run at the first violation.
+//! 4. `trunkline sim --seed N` replays it with a trace.
 #![forbid(unsafe_code)]
 
 mod atomics;

@@ -1,5 +1,5 @@
-//! One end of a simulated reliable connection: what is posted on it, how operations leave it, and how it fails.
-//! Called by the rail and by the wire.
+//! One end of a simulated reliable connection: its queues, how operations leave it, and how it fails. Called by the
+//! rail and by the wire.
 
 use std::collections::VecDeque;
 
@@ -10,38 +10,38 @@ use crate::region_bytes::ShadowWrite;
 use crate::wire::NetworkEvent;
 use crate::world::{SimCore, SimPid};
 
-/// The life of a link.
+/// The state of a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum LinkPhase {
     /// Not connected.
     Made,
     /// Connected from this side.
     Ready,
-    /// In error; only good to be destroyed.
+    /// In error; it can only be destroyed.
     Error,
-    /// Its process died; what it had sent may still arrive if `ghost`.
+    /// Its process died; its sent operations may still arrive if `ghost`.
     Dead {
-        /// Whether it may.
+        /// Whether they may.
         ghost: bool,
     },
     /// Destroyed.
     Gone,
 }
 
-/// How a connected link comes up.
+/// The progress of a connected link towards being up.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum DialPhase {
-    /// It is up, and the other end can know from this time on.
+    /// It is up; the other end can know that from this time on.
     Up(u64),
-    /// It dials; the other end answers from this time on, if it is still there.
+    /// It dials; the other end responds from this time on, if it still exists.
     Asks(u64),
     /// It waits for the other end to dial.
     Waits,
-    /// Nobody answers; known from this time on.
+    /// The other end never responds; known from this time on.
     Lost(u64),
 }
 
-/// Bytes of an operation.
+/// The bytes of an operation.
 #[derive(Clone, Debug)]
 pub(crate) enum SourceBytes {
     Inline(Vec<u8>),
@@ -57,7 +57,7 @@ impl SourceBytes {
     }
 }
 
-/// A posted operation, receives apart.
+/// A posted operation, except a receive.
 #[derive(Clone, Debug)]
 pub(crate) enum PostedWork {
     Send {
@@ -65,7 +65,7 @@ pub(crate) enum PostedWork {
         body: SourceBytes,
         imm: Option<u32>,
     },
-    /// One that is placed tells of nothing before its bytes are there.
+    /// A write. If it is `placed`, it completes only after its bytes have arrived.
     Write {
         from: SourceBytes,
         to: RemoteLocation,
@@ -96,7 +96,7 @@ pub(crate) enum PostedWork {
 }
 
 impl PostedWork {
-    /// Bytes that travel with the request.
+    /// Returns the number of bytes that are sent with the request.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Send { head, body, .. } => head.len() as u64 + body.len(),
@@ -108,7 +108,7 @@ impl PostedWork {
     }
 }
 
-/// How far an operation is.
+/// The progress of an operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WorkProgress {
     Posted,
@@ -123,17 +123,17 @@ pub(crate) struct SendQueueEntry {
     pub(crate) signalled: bool,
     pub(crate) work: PostedWork,
     pub(crate) progress: WorkProgress,
-    /// The target has its bytes.
+    /// The target has received its bytes.
     pub(crate) executed: bool,
     /// It was lost with its rail, and may land late.
     pub(crate) haunts: bool,
-    /// Nothing of it is left to do at the target.
+    /// The target has nothing left to do for it.
     pub(crate) carried_out: bool,
-    /// The network has its bytes, and completes it before they arrive.
+    /// The network has copied its bytes, and completes it before they arrive.
     pub(crate) taken: bool,
-    /// It has completed, and is still under way.
+    /// It has completed, and is still in flight.
     pub(crate) told: bool,
-    /// Bytes of it could not be read or placed.
+    /// The status, if its bytes could not be read or placed.
     pub(crate) broken: Option<OpStatus>,
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct SendQueueEntry {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueuedReceive {
     pub(crate) wr_id: u64,
-    /// Where the bytes of the send are placed.
+    /// The target of the send's bytes.
     pub(crate) into: RegionExtent,
 }
 
@@ -154,21 +154,21 @@ pub(crate) struct LinkEntry {
     pub(crate) remote: Option<usize>,
     pub(crate) dial: DialPhase,
     pub(crate) next_seq: u64,
-    /// Operations before this one were given to the network.
+    /// Operations before this number were passed to the network.
     pub(crate) flushed: u64,
     pub(crate) sends: VecDeque<SendQueueEntry>,
-    /// Send slots in use: operations, and signalled completions that nobody polled yet.
+    /// Send slots in use: operations, and signalled completions that were not polled yet.
     pub(crate) slots: u32,
     pub(crate) recvs: VecDeque<QueuedReceive>,
-    /// Receives that immediates took, until those are polled; in the order of both.
+    /// Receives that immediates consumed, until those are polled; in the order of both.
     pub(crate) lent: VecDeque<QueuedReceive>,
     pub(crate) matched: VecDeque<(u64, u64, RegionExtent)>,
-    /// Matched sends of the peer that wait for their receive: key and operation.
+    /// Matched sends of the peer without a receive: key and operation.
     pub(crate) parked: VecDeque<(u64, u64)>,
-    /// Operations of the peer that are here and not yet carried out.
+    /// Operations of the peer that have arrived, but are not carried out yet.
     pub(crate) arrived: VecDeque<u64>,
     pub(crate) shadow: Vec<ShadowWrite>,
-    /// Its rail died under it: it will break.
+    /// Its rail died, so the link will break.
     pub(crate) stranded: bool,
     /// When the wire is free again.
     pub(crate) free_at: u64,
@@ -207,7 +207,7 @@ impl LinkEntry {
         self.sends.get_mut(at)
     }
 
-    /// Operations that were not given to the network, matched sends apart.
+    /// Returns the number of operations that were not passed to the network, except matched sends.
     pub(crate) fn unsent_count(&self) -> usize {
         let waiting = self.sends.iter().rev().take_while(|wqe| wqe.seq >= self.flushed);
         waiting.filter(|wqe| !matches!(wqe.work, PostedWork::MatchedSend { .. })).count()
@@ -215,7 +215,7 @@ impl LinkEntry {
 }
 
 impl SimCore {
-    /// The other end, if both ends are connected to each other and work.
+    /// Returns the other end, if both ends are connected to each other and work.
     pub(crate) fn reachable_peer(&self, link: usize) -> Option<usize> {
         let remote = self.links[link].remote?;
         let peer = self.links.get(remote)?;
@@ -225,7 +225,7 @@ impl SimCore {
         (peer.phase == LinkPhase::Ready && peer.remote == Some(link)).then_some(remote)
     }
 
-    /// Hands finished operations to the completion queue: in order where the network keeps it.
+    /// Moves finished operations to the completion queue: in order, if the network keeps an order.
     pub(crate) fn retire_sends(&mut self, link: usize) {
         let mut at = 0;
         while let Some(wqe) = self.links[link].sends.get(at) {
@@ -234,7 +234,7 @@ impl SimCore {
                     let Some(wqe) = self.links[link].sends.remove(at) else { return };
                     self.finish_send(link, &wqe);
                 }
-                // That its receive was too short ends nothing else.
+                // A receive that is too short does not break the link.
                 WorkProgress::Done(OpStatus::TooLong)
                     if matches!(wqe.work, PostedWork::MatchedSend { .. }) =>
                 {
@@ -259,7 +259,7 @@ impl SimCore {
                     self.report_taken(link, at);
                     at += 1;
                 }
-                // A matched send that waits for its receive holds up nothing else.
+                // A matched send without a receive does not block later operations.
                 _ if self.weather.caps.link_order && !matches!(wqe.work, PostedWork::MatchedSend { .. }) => {
                     return;
                 }
@@ -268,7 +268,7 @@ impl SimCore {
         }
     }
 
-    /// A flush on a link in error: it makes visible what has arrived.
+    /// Carries out a flush on a link in error: it makes the bytes visible that have arrived.
     pub(crate) fn flush_alone(&mut self, link: usize, wr_id: u64, signalled: bool) {
         let entry = &mut self.links[link];
         let seq = entry.next_seq;
@@ -317,7 +317,7 @@ impl SimCore {
         self.fill_queue(rail);
     }
 
-    /// Puts a link into error: the operation `first` fails with its status, everything else is flushed.
+    /// Puts a link into error: operation `first` fails with its status, all others are flushed.
     pub(crate) fn break_link(&mut self, link: usize, first: Option<(u64, OpStatus)>) {
         if !matches!(self.links[link].phase, LinkPhase::Made | LinkPhase::Ready) {
             return;
@@ -368,7 +368,7 @@ impl SimCore {
         self.forget_incoming(link);
     }
 
-    /// Takes back a matched operation that has not met its other half.
+    /// Cancels a matched operation that was not matched yet.
     pub(crate) fn take_back(&mut self, link: usize, wr_id: u64) -> bool {
         let peer = self.links[link].remote;
         let entry = &mut self.links[link];
@@ -376,7 +376,7 @@ impl SimCore {
             entry.matched.remove(at);
             return true;
         }
-        // One that has met it is done, or about to be; one that is on its way finds nothing when it arrives.
+        // A matched operation is done, or will be soon; one in flight finds nothing when it arrives.
         let waits = |wqe: &SendQueueEntry| {
             let open = !matches!(wqe.progress, WorkProgress::Done(_)) && !wqe.executed;
             open && wqe.wr_id == wr_id && matches!(wqe.work, PostedWork::MatchedSend { .. })
@@ -394,14 +394,14 @@ impl SimCore {
         let entry = &mut self.links[link];
         entry.arrived.clear();
         entry.parked.clear();
-        // What has arrived whole still needs only its flush.
+        // Writes that have arrived completely still need only their flush.
         entry.shadow.retain(|shadow| shadow.complete);
         if let Some(remote) = entry.remote {
             self.schedule_after(self.weather.retry_time, NetworkEvent::Check { link: remote });
         }
     }
 
-    /// Destroys a link: its completions are gone, nothing lands any more.
+    /// Destroys a link: its completions are dropped, and nothing lands any more.
     pub(crate) fn destroy_link(&mut self, link: usize) {
         if self.links[link].phase == LinkPhase::Gone {
             return;
@@ -426,7 +426,7 @@ impl SimCore {
         self.note_trace(format_args!("{name} is destroyed"));
     }
 
-    /// Stops every link of a dead process; what is in the network may still arrive.
+    /// Stops every link of a dead process; operations in the network may still arrive.
     pub(crate) fn kill_links_of(&mut self, process: SimPid) {
         let ghost = self.dice.coin();
         for link in 0..self.links.len() {
@@ -450,7 +450,7 @@ impl SimCore {
         Some((one, other))
     }
 
-    /// The link in the words of a trace.
+    /// Returns the name of the link for a trace.
     pub(crate) fn link_name(&self, link: usize) -> String {
         if !self.trace.is_on() {
             return String::new();

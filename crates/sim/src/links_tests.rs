@@ -1,5 +1,5 @@
-//! When things leave: a connection waits for its link, what a test called done has left, and what is posted leaves at
-//! once or with the next poll. A message of a comm with several links leaves over all of them.
+//! When operations leave: a connection waits for its link, a completed operation has left, and posted operations
+//! leave at once or with the next poll. A message of a comm with several links uses all of them.
 
 use trunkline_engine::{CommFault, CommId, CommNics, EngineError, EngineParams, MatchBy, RecvBuf};
 use trunkline_proto::limits::EAGER_CREDITS_MAX;
@@ -8,15 +8,16 @@ use crate::comm_end::SimEngine;
 use crate::rules_tests::{Duo, SECOND, buffer, connect, end, isend, params};
 use crate::{NetworkModel, SimPid};
 
-/// A network whose links are dialled; which end dials depends on the seed.
+/// A network whose links are dialled; the seed decides which end dials.
 fn dialled() -> NetworkModel {
     NetworkModel { dialled: true, dial_time: 50_000_000, ..NetworkModel::fault_free() }
 }
 
-/// How an end opened.
+/// The result of opening an end.
 type Opened = Result<CommId, EngineError>;
 
-/// Both ends make calls until they have an answer, the sending and the receiving one; `look` sees who has got one.
+/// Makes calls at both ends until both have a result, the sending and the receiving one; `look` is called with each
+/// process that has got one.
 fn open(duo: &Duo, look: impl Fn(SimPid)) -> (Opened, Opened) {
     let (listen, mut handle) = duo.b.listen(0).unwrap();
     let (mut send, mut recv) = (None, None);
@@ -39,7 +40,7 @@ fn open(duo: &Duo, look: impl Fn(SimPid)) -> (Opened, Opened) {
     panic!("an end waits for ever: {send:?}, {recv:?}");
 }
 
-/// Whether a comm that was handed out tells that its peer has closed it.
+/// Whether a comm reports that its peer has closed it.
 fn is_closed(engine: &SimEngine, comm: CommId) -> bool {
     let (_, into) = buffer(engine, comm, 8);
     let ended = engine.irecv(comm, &[into]).and_then(|request| end(engine, request.unwrap()));
@@ -106,7 +107,7 @@ fn who_waits_for_a_link_hears_that_the_other_process_died() {
 #[test]
 fn what_a_test_called_done_arrives_without_another_call() {
     for seed in 0..20 {
-        // Most of the time the network takes nothing.
+        // The network accepts nothing most of the time.
         let duo = Duo::new(seed, NetworkModel { cramped: 900, ..NetworkModel::fault_free() }, params());
         let (send, recv) = duo.connect();
         let (_, from) = buffer(&duo.a, send, 8);
@@ -153,7 +154,7 @@ fn the_first_message_after_a_poll_leaves_at_once() {
         let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
         let sent = isend(&duo.a, send, from);
         assert_eq!(end(&duo.b, received).unwrap(), 8);
-        // Only the first of a burst does; the others leave with the next poll, which a test makes.
+        // Only the first operation of a burst leaves; the others leave with the next poll, which a test makes.
         let received = [0; 2].map(|_| duo.b.irecv(recv, &[into]).unwrap().unwrap());
         let last = [0; 2].map(|_| isend(&duo.a, send, from))[1];
         end(&duo.a, sent).unwrap();
@@ -166,7 +167,7 @@ fn the_first_message_after_a_poll_leaves_at_once() {
 
 #[test]
 fn a_long_receive_is_announced_at_once_and_a_short_one_by_the_next_test() {
-    // Nothing goes eagerly, so that a message needs its announcement.
+    // No message is eager, so every message needs its announcement.
     let duo = Duo::new(1, NetworkModel::fault_free(), EngineParams { eager_credits: 0, ..params() });
     let (send, recv) = duo.connect();
     for len in [8, 100_000] {
@@ -189,7 +190,7 @@ fn no_more_records_wait_than_tags_are_kept_however_many_receives_begin_between_t
     let (_, from) = buffer(&duo.a, send, 8);
     let (_, into) = buffer(&duo.b, recv, 8);
     let tagged = |buffer: RecvBuf, tag| RecvBuf { tag, ..buffer };
-    // These end before they are announced, so that only their tags are left of them.
+    // These end before they are announced, so that only their tags are left.
     for tag in 0..5 {
         let received = duo.b.irecv(recv, &[tagged(into, tag)]).unwrap().unwrap();
         end(&duo.a, isend(&duo.a, send, tagged(from, tag))).unwrap();
@@ -205,7 +206,7 @@ fn no_more_records_wait_than_tags_are_kept_however_many_receives_begin_between_t
 
 #[test]
 fn a_long_message_is_done_when_it_has_left() {
-    // Half of the time the network takes nothing.
+    // The network accepts nothing half of the time.
     let weather = NetworkModel { cramped: 500, copied_max: u64::MAX, ..NetworkModel::fault_free() };
     for seed in 0..20 {
         let duo = Duo::new(seed, weather.clone(), params());
@@ -237,12 +238,12 @@ fn a_receive_that_nobody_tests_is_announced_while_its_thread_waits_elsewhere() {
     let (back, _forth) = connect(&duo.b, &duo.a);
     let ((_, from), (_, into), (_, other)) =
         (buffer(&duo.a, send, 8), buffer(&duo.b, recv, 8), buffer(&duo.b, back, 8));
-    // The next message needs to hear of the receive of this one.
+    // The next message needs the announcement of its receive.
     isend(&duo.a, send, from);
     duo.b.irecv(recv, &[into]).unwrap().unwrap();
     isend(&duo.b, back, other);
     let started = (0..1000).any(|_| {
-        // Nobody receives it.
+        // No receive is posted for it.
         assert!(duo.b.isend(back, other.mr, 0, 8, 0).unwrap().is_none());
         duo.world.advance_by(1000);
         duo.a.isend(send, from.mr, 0, 8, 0).unwrap().is_some()
@@ -258,7 +259,7 @@ fn a_long_message_that_has_not_left_fails_with_its_link() {
     let (_, into) = buffer(&duo.b, recv, 100_000);
     duo.b.irecv(recv, &[into]).unwrap().unwrap();
     duo.world.advance_by(SECOND);
-    // From now on the network takes nothing.
+    // From now on the network accepts nothing.
     duo.world.lock().weather.cramped = 1000;
     let sent = duo.a.isend(send, from.mr, 0, from.len, 0).unwrap().unwrap();
     assert!(!duo.a.test(sent, &mut [0; 8]).unwrap());
@@ -269,7 +270,7 @@ fn a_long_message_that_has_not_left_fails_with_its_link() {
 
 const LEN: u64 = 4 << 20;
 
-/// Nanoseconds that each of a few messages takes over so many NICs, in the mean.
+/// Returns the mean nanoseconds per message over that many NICs.
 fn time_of_a_message(nics: usize, params: EngineParams) -> u64 {
     // About 100 MB/s.
     let links = nics * params.links_per_rail as usize;
@@ -290,7 +291,7 @@ fn time_of_a_message(nics: usize, params: EngineParams) -> u64 {
         }
         duo.world.now() - started
     };
-    // Links come while messages go.
+    // Links are established while messages are sent.
     message();
     let all = Some(vec![true; links]);
     assert_eq!((duo.a.carrying_links(send), duo.b.carrying_links(recv)), (all.clone(), all));

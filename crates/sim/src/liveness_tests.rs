@@ -1,4 +1,5 @@
-//! A peer's death is told in time to callers that hardly get a processor: the engine may not count their calls alone.
+//! A peer's death is reported in time to callers that get little processor time: the engine may not count only their
+//! calls.
 
 use trunkline_engine::{CommFault, EngineError, EngineParams, RecvBuf};
 use trunkline_mem::MemoryRange;
@@ -7,7 +8,7 @@ use trunkline_proto::time::Duration;
 use crate::comm_end::SimEngine;
 use crate::{NetworkModel, SimFabric, SimHost, SimWorld};
 
-/// What passes between two calls of a process that yields to many others.
+/// Time between two calls of a process that yields to many others.
 const PAUSE: u64 = 20_000_000;
 
 fn params() -> EngineParams {
@@ -16,7 +17,7 @@ fn params() -> EngineParams {
 
 #[test]
 fn a_death_is_told_in_time_to_a_caller_that_seldom_runs() {
-    // The NIC itself notices nothing for long; the control stream tells after a millisecond.
+    // The NIC itself detects nothing for long; the control stream closes after a millisecond.
     let weather = NetworkModel { retry_time: 3_600_000_000_000, poll_time: 0, ..NetworkModel::fault_free() };
     let world = SimWorld::new(11, weather, false);
     let pids = [world.add_process(), world.add_process()];

@@ -1,5 +1,5 @@
-//! Rules of comms that share a link whose NIC pairs sends with receives: what one member has waiting there neither keeps the
-//! others out nor outlives it.
+//! Rules of comms that share a link whose NIC matches sends with receives: the pending receives of one member neither
+//! block the other members nor outlive it.
 
 use trunkline_engine::{CommFault, CommId, EngineError, EngineParams, MatchBy, SharingParams};
 use trunkline_fabric::OpStatus;
@@ -9,12 +9,12 @@ use crate::ride_tests::{close, exchange};
 use crate::rules_tests::{Duo, SECOND, buffer, end, isend, params};
 use crate::{NetworkModel, SimPid};
 
-/// Two processes whose comms share one group on a NIC that pairs, where a member may have eight receives waiting.
+/// Two processes whose comms share one group on a matching NIC, where a member may have eight pending receives.
 fn duo() -> Duo {
     duo_in(NetworkModel::fault_free())
 }
 
-/// The same, where a mebibyte takes a second and what was posted stays.
+/// The same, where a mebibyte takes a second, and posted operations cannot be cancelled.
 fn slow_duo() -> Duo {
     duo_in(NetworkModel { kib_time: 1_000_000, keeps_matched: true, ..NetworkModel::fault_free() })
 }
@@ -31,7 +31,7 @@ fn links(duo: &Duo) -> [usize; 2] {
     [0, 1].map(|pid| duo.world.held_resources(SimPid(pid)).links)
 }
 
-/// Starts so many receives that never find a send.
+/// Posts that many receives that never match a send.
 fn receives_that_wait(duo: &Duo, recv: CommId, count: usize) {
     let (_, into) = buffer(&duo.b, recv, 64);
     for _ in 0..count {
@@ -88,7 +88,7 @@ fn what_waits_for_its_other_half_keeps_nobody_out() {
     }
     exchange(&duo, *stays, 1000);
     for &(send, _) in greedy {
-        // More than wait in the NIC find their receives all the same.
+        // More messages than the NIC has pending receives for find their receives, too.
         let (_, from) = buffer(&duo.a, send, 64);
         for _ in 0..20 {
             let sent = isend(&duo.a, send, from);
@@ -106,7 +106,7 @@ fn what_waits_for_its_other_half_keeps_nobody_out() {
     assert_eq!(links(&duo), [0, 0]);
 }
 
-/// Each end of its comm is told, whichever came first; a neighbour of each is in the midst of a message.
+/// Both ends of the comm are notified, whichever closes first; another member of each is in the middle of a message.
 #[test]
 fn a_message_that_is_too_long_ends_its_comm_alone() {
     for receives_first in [true, false] {
@@ -158,7 +158,7 @@ fn memory_of_a_receive_whose_message_is_on_its_way_is_kept_until_it_has_come() {
     let ((_, from), (_, into)) = (buffer(&duo.a, leaves.0, 1 << 20), buffer(&duo.b, leaves.1, 1 << 20));
     let received = duo.b.irecv(leaves.1, &[into]).unwrap().unwrap();
     isend(&duo.a, leaves.0, from);
-    // It has met its send.
+    // It has matched its send.
     for _ in 0..100 {
         assert!(!duo.b.test(received, &mut [0; 8]).unwrap());
         duo.a.progress_all();

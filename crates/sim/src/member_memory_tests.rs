@@ -1,4 +1,4 @@
-//! What a further comm that shares queue pairs takes of registered memory, as the NICs count it.
+//! The registered memory that a further comm costs if it shares queue pairs, as the NICs count it.
 
 use trunkline_engine::{EngineParams, SharingParams};
 use trunkline_proto::limits::MEMBERS_OF_GROUP_MAX;
@@ -10,7 +10,7 @@ use crate::{NetworkModel, SimPid};
 /// Bytes for each further comm, at either end.
 const BYTES: usize = 8 << 10;
 
-/// Regions of either end for all comms that there can be in one group.
+/// Regions of either end for all comms of a full group.
 const REGIONS: usize = 22;
 
 /// Registered bytes and regions at both ends.

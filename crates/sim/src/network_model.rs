@@ -1,4 +1,4 @@
-//! What the simulated network is like in one run: guarantees, speeds and faults, drawn from the seed. Read by the
+//! The model of the simulated network in one run: guarantees, speeds and faults, drawn from the seed. Read by the
 //! fabric and the host; never changes during a run.
 
 use trunkline_fabric::{Caps, DeviceReach};
@@ -8,76 +8,76 @@ use crate::rng::SimRng;
 /// Guarantees, speeds and faults of one run. Times are virtual nanoseconds; chances are per mille.
 #[derive(Clone, Debug)]
 pub struct NetworkModel {
-    /// What every NIC says it guarantees, and does.
+    /// The capabilities that every NIC reports and fulfils.
     pub caps: Caps,
     /// NICs of each process.
     pub nics: usize,
-    /// Time from one NIC to another.
+    /// Latency from one NIC to another.
     pub latency: u64,
-    /// How many times as long it takes from the NICs of each number; the last one stands for all that follow.
+    /// Latency factor of the NICs of each number; the last one applies to all further NICs.
     pub slower: [u64; 4],
-    /// Added to the latency at random, up to this.
+    /// Random addition to the latency, at most.
     pub jitter: u64,
     /// Chance that an operation takes much longer.
     pub slow: u32,
     /// Time for 1024 bytes.
     pub kib_time: u64,
-    /// Most pieces a write lands in.
+    /// Pieces in which a write lands, at most.
     pub pieces: u64,
-    /// How long a NIC tries to reach a peer that does not answer.
+    /// How long a NIC tries to reach a peer that does not respond.
     pub retry_time: u64,
-    /// How long a NIC retries a send that finds no receive; `None` is for ever.
+    /// How long a NIC retries a send without a receive; `None`: without limit.
     pub receiver_time: Option<u64>,
-    /// Chance at each poll that the NIC takes no work for a while, although it has room.
+    /// Chance at each poll that the NIC accepts no work for a while, although it has room.
     pub busy: u32,
-    /// Links have to be dialled: one end dials, the other waits for it, and neither is up at once.
+    /// Whether links must be dialled: one end dials, the other waits for it, and neither is up at once.
     pub dialled: bool,
-    /// Most time until a dialled link answers.
+    /// Time until a dialled link responds, at most.
     pub dial_time: u64,
-    /// Chance that a dialled link never answers, although both processes live.
+    /// Chance that a dialled link never responds, although both processes are alive.
     pub no_route: u32,
-    /// No NIC notices by itself that a rail has died.
+    /// Whether no NIC detects by itself that a rail has died.
     pub deaf: bool,
-    /// A NIC whose link has come to its end says so by a number of its own.
+    /// Whether a NIC reports an ended link with a vendor status.
     pub numbered: bool,
-    /// Chance that a flush or a poll gives only part of what was posted to the network, or nothing.
+    /// Chance that a flush or a poll passes only a part of the posted operations to the network, or none.
     pub cramped: u32,
-    /// Writes and sends up to this long are copied when they leave.
+    /// Writes and sends up to this length are copied when they leave.
     pub copied_max: u64,
-    /// A poll costs a system call, so that it is not for guesses.
+    /// Whether a poll costs a system call, so that engines must not poll speculatively.
     pub poll_is_call: bool,
-    /// Matched operations cannot be taken back.
+    /// Whether matched operations cannot be cancelled.
     pub keeps_matched: bool,
-    /// Chance that a poll returns less than there is.
+    /// Chance that a poll returns fewer completions than there are.
     pub short_poll: u32,
-    /// Chance that the end of a registration finds a copy into it that does not end for a while.
+    /// Chance that a deregistration finds a copy into the region that does not end for a while.
     pub stuck: u32,
-    /// How long it does not end, at most.
+    /// How long such a copy lasts, at most.
     pub stuck_time: u64,
-    /// What is stuck is with the network, and not a copy of a peer's.
+    /// Whether a stuck copy is the network's, and not a peer's.
     pub drains: bool,
-    /// Region addresses are virtual addresses instead of starting at 0.
+    /// Whether region addresses are virtual addresses instead of starting at 0.
     pub based: bool,
-    /// Time of a frame on a control stream.
+    /// Latency of a frame on a control stream.
     pub stream_time: u64,
-    /// Added to it at random, up to this.
+    /// Random addition to that latency, at most.
     pub stream_jitter: u64,
     /// Chance that a frame is very late.
     pub stream_late: u32,
-    /// Chance that a frame comes twice.
+    /// Chance that a frame arrives twice.
     pub stream_twice: u32,
-    /// Chance that a frame never comes.
+    /// Chance that a frame never arrives.
     pub stream_lost: u32,
-    /// Frames that may wait on a stream.
+    /// Frames that may be queued on a stream.
     pub stream_depth: usize,
-    /// How long until a stream's other end learns that its process died.
+    /// How long after the death of a process its streams close at the other end.
     pub death_notice: u64,
-    /// Every poll advances the clock by this much, for callers that have no other clock; 0 if a driver does it.
+    /// Every poll advances the clock by this, for callers without another clock; 0 if a driver advances it.
     pub poll_time: u64,
 }
 
 impl NetworkModel {
-    /// A network in good order with every optional ability, whose clock runs with the polls.
+    /// Returns a fault-free network with every optional capability, whose clock advances with the polls.
     #[must_use]
     pub fn fault_free() -> Self {
         Self {
@@ -147,7 +147,7 @@ impl NetworkModel {
         }
     }
 
-    /// The weather of a seed. No two abilities are tied, so that each combination comes up.
+    /// Draws the network of a seed. Capabilities are drawn independently, so that each combination occurs.
     #[must_use]
     pub fn from_rng(dice: &mut SimRng) -> Self {
         let latency = dice.pick([100, 500, 1_000, 5_000, 20_000]);
@@ -162,7 +162,7 @@ impl NetworkModel {
             kib_time: dice.pick([0, 20, 80, 400, 2_000]),
             pieces: dice.pick([1, 2, 3, 8]),
             retry_time: dice.pick([1_000_000, 50_000_000, 1_000_000_000, 4_000_000_000]),
-            // Where immediates wait for receives, NICs are told to try for ever.
+            // If immediates wait for receives, NICs are configured to retry without limit.
             receiver_time: dice
                 .pick([None, None, Some(1_000_000_000)])
                 .filter(|_| !caps.immediate_takes_receive),
@@ -194,7 +194,7 @@ impl NetworkModel {
 }
 
 impl NetworkModel {
-    /// The same network, where completions do not tell of arrival: nor of refusals, nor of receives that are missing.
+    /// Changes the network so that completions prove neither arrival, nor refusals, nor missing receives.
     #[must_use]
     pub fn without_arrival(self) -> Self {
         let caps = Caps {
@@ -207,21 +207,22 @@ impl NetworkModel {
         Self { caps, ..self }
     }
 
-    /// The same network, whose NICs keep a word to themselves from when they read it until they have written it: what the CPU
-    /// writes meanwhile is lost.
+    /// Changes the network so that a NIC caches a word between reading and writing it: CPU writes in between are
+    /// lost.
     #[must_use]
     pub fn with_incoherent_atomics(self) -> Self {
         Self { caps: Caps { atomics: true, coherent_atomics: false, ..self.caps }, ..self }
     }
 
-    /// The same network, where a write cannot be asked to tell of its arrival.
+    /// Changes the network so that a write cannot request a completion on arrival.
     #[must_use]
     pub fn without_placed_writes(self) -> Self {
         Self { caps: Caps { placed_writes: false, ..self.caps }, ..self }
     }
 
-    /// Some networks complete what they have taken. Drawn apart, so that seeds keep their meaning. Who waits to hear that the
-    /// last of it has arrived hears it from a CLOSE, which is said once; streams that lose it are none.
+    /// Makes some networks complete operations that they have accepted before they arrive. Drawn separately, so that
+    /// seeds keep their meaning. An end that waits for the arrival of its last message depends on a CLOSE, which is
+    /// sent once, so streams that lose frames are excluded.
     pub(crate) fn draw_arrival(&mut self, dice: &mut SimRng) {
         if dice.chance(250) && self.stream_lost == 0 {
             *self = self.clone().without_arrival();
@@ -232,8 +233,8 @@ impl NetworkModel {
         self.drains = dice.chance(300);
     }
 
-    /// The same network, whose writes bring no immediates. Records are messages there, which wait for receives as long as those
-    /// of other networks that wait for any.
+    /// Changes the network so that writes carry no immediates. Records are messages then. They wait for receives
+    /// without limit.
     #[must_use]
     pub fn without_immediates(self) -> Self {
         let caps = Caps { write_data: false, immediate_takes_receive: false, ..self.caps };
@@ -273,7 +274,7 @@ fn draw_caps(dice: &mut SimRng) -> Caps {
         receives_max: u32::MAX,
         regions_max: dice.pick([256, 1024, 65_536]),
     };
-    // Not drawn, so that seeds keep their meaning.
+    // Derived and not drawn, so that seeds keep their meaning.
     let match_bits = if caps.inline_max < 192 { 40 } else { 64 };
     Caps { match_order: caps.link_order, match_bits, ..caps }
 }

@@ -1,5 +1,5 @@
-//! Simulated control streams: ordered, delayed, closed some time after a process dies, and, where the weather says
-//! so, with frames late, twice or never. Frames past a stream's limit overflow.
+//! Simulated control streams: ordered, delayed, and closed some time after a process dies. If the network model
+//! defines it, frames arrive late, twice or never. Frames beyond a stream's limit overflow.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,23 +16,23 @@ pub(crate) struct StreamTable {
     listeners: BTreeMap<u64, ListenerEntry>,
 }
 
-/// What one side of a stream has been sent and not read.
+/// The frames that one side of a stream has not read yet.
 struct StreamEnd {
     process: SimPid,
     peer: usize,
     inbox: VecDeque<(u64, OobFrame)>,
-    /// When the last frame comes.
+    /// When the last frame arrives.
     last: u64,
-    /// From when on this side knows that the other is gone.
+    /// From when on this side knows that the other one is closed.
     closed_at: Option<u64>,
     open: bool,
-    /// It has not sent anything yet.
+    /// Whether it has not sent anything yet.
     silent: bool,
 }
 
 struct ListenerEntry {
     process: SimPid,
-    /// Streams that wait to be accepted, and when they come.
+    /// Streams that wait to be accepted, and their arrival times.
     queue: VecDeque<(u64, usize)>,
 }
 
@@ -114,7 +114,8 @@ impl SimCore {
         }
         let twice = self.weather.stream_twice;
         let lost = self.weather.stream_lost;
-        // The first frame of a stream says who speaks; a stream that loses it is no stream at all.
+        // The first frame of a stream identifies the sender; without it the stream would be useless, so it is never
+        // lost.
         let first = std::mem::replace(&mut self.streams.ends[end].silent, false);
         if !first && self.dice.chance(lost) {
             self.note_trace(format_args!("a frame of {} bytes is lost", frame.bytes.len()));
@@ -170,7 +171,7 @@ impl SimCore {
     }
 }
 
-/// Makes control streams for one process.
+/// Connects and listens for control streams of one process.
 #[derive(Debug)]
 pub struct SimOob {
     world: SimWorld,
@@ -182,7 +183,7 @@ impl SimOob {
         Self { world, process }
     }
 
-    /// A maker of streams that belongs to no engine: for strangers.
+    /// Creates a transport without an engine, for rogue peers.
     #[must_use]
     pub fn for_rogue_peer(world: &SimWorld, process: SimPid) -> Self {
         Self::new(world.clone(), process)
@@ -211,7 +212,7 @@ impl OobTransport for SimOob {
     }
 }
 
-/// Waits for control streams.
+/// Accepts control streams.
 #[derive(Debug)]
 pub struct SimListener {
     world: SimWorld,

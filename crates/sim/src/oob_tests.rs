@@ -1,4 +1,4 @@
-//! Control streams are ordered, end with their process, and misbehave only where the weather says so.
+//! Control streams are ordered, end with their process, and misbehave only if the network model defines it.
 
 use trunkline_fabric::{OobAddress, OobError, OobFrame, OobListener, OobStream, OobTransport};
 

@@ -1,5 +1,5 @@
-//! Messages that are shorter than their receives, as most of NCCL's are, and messages in pieces: the record of a length costs no
-//! round trip, holds up no other message, and no piece cuts a line of 128 bytes.
+//! Messages shorter than their receives, as most of NCCL's are, and messages in pieces: the length record costs no
+//! round trip, blocks no other message, and no piece cuts a line of 128 bytes.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::NetworkModel;
 use crate::link::PostedWork;
 use crate::rules_tests::{Duo, SECOND, buffer, params};
 
-/// One way of every packet.
+/// The one-way latency of every packet.
 const LATENCY: u64 = 1_000_000;
 
-/// A network with long round trips, whose NICs do not report how long a write was, as no RDMA NIC does.
+/// A network with long round trips, whose NICs do not report the length of a write, as no RDMA NIC does.
 fn weather(nics: usize, link_order: bool) -> NetworkModel {
     let calm =
         NetworkModel { nics, latency: LATENCY, kib_time: 1, poll_time: 2_000, ..NetworkModel::fault_free() };
@@ -35,7 +35,7 @@ fn shared() -> EngineParams {
     EngineParams { sharing, ..alone() }
 }
 
-/// Lets both processes make calls until something holds, which must be soon.
+/// Lets both processes make calls until the condition holds, which must be soon.
 fn until(duo: &Duo, what: &str, mut holds: impl FnMut() -> bool) {
     let limit = duo.world.now() + 5 * SECOND;
     while !holds() {
@@ -47,7 +47,7 @@ fn until(duo: &Duo, what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A comm over so many NICs, all of whose links carry.
+/// Connects a comm over that many NICs, all of whose links carry.
 fn connect(duo: &Duo, nics: usize) -> (CommId, CommId) {
     let nics = CommNics::new(&[0, 1, 2, 3][..nics]).unwrap();
     let (listen, mut handle) = duo.b.listen(nics).unwrap();
@@ -73,7 +73,7 @@ fn receive(duo: &Duo, recv: CommId, room: u64) -> RequestId {
     received
 }
 
-/// Begins a send if it is taken at once.
+/// Starts a send if the engine accepts it at once.
 fn begin(duo: &Duo, send: CommId, len: u64) -> Option<RequestId> {
     let RecvBuf { mr, offset, len, tag } = buffer(&duo.a, send, len).1;
     duo.a.isend(send, mr, offset, len, tag).unwrap()
@@ -92,7 +92,7 @@ fn end_all(duo: &Duo, mut sent: Vec<RequestId>, mut received: Vec<(RequestId, u6
     });
 }
 
-/// How long a message is under way until its receive is done.
+/// Returns the time from the send of a message until its receive is done.
 fn time_of(duo: &Duo, (send, recv): (CommId, CommId), len: u64, room: u64) -> u64 {
     let received = receive(duo, recv, room);
     let sent = begin(duo, send, len).unwrap();
@@ -131,7 +131,7 @@ fn sends_begin_while_a_record_waits_for_placement() {
     for params in [alone(), shared()] {
         for (nics, arrives) in [(1, true), (1, false), (2, true), (2, false)] {
             let mut weather = weather(nics, false);
-            // More pieces than can be stripes.
+            // More pieces than a message can have stripes.
             (weather.caps.message_max, weather.caps.depth_max) = (512, 4096);
             let weather = if arrives { weather } else { weather.without_arrival() };
             let duo = Duo::new(1, weather, params.clone());
@@ -146,7 +146,7 @@ fn sends_begin_while_a_record_waits_for_placement() {
     }
 }
 
-/// Where the operations of one message write, and how much, as far as they are queued now.
+/// Returns the targets and lengths of the queued writes of one message.
 fn note_writes(duo: &Duo, writes: &mut BTreeMap<u64, u64>) {
     let state = duo.world.lock();
     for wqe in state.links.iter().flat_map(|link| &link.sends) {
@@ -173,7 +173,7 @@ fn no_piece_of_a_message_cuts_a_line() {
             weather.caps.message_max = message_max;
             let duo = Duo::new(1, weather, EngineParams { stripe_min, ..params.clone() });
             let (send, recv) = connect(&duo, nics);
-            // A step of LL128 that four links cut to eighths, and others.
+            // A step of LL128 that four links cut into eighths, and other lengths.
             for len in [600_192, 614_400, 20_001, 128 * 1001, 33_000] {
                 let mut writes = BTreeMap::new();
                 let received = receive(&duo, recv, len);

@@ -1,16 +1,17 @@
-//! Bytes that tell where they belong: every message, background and grave has its own, made from a number.
+//! Bytes that identify their message: every message, background and reused range has its own pattern, made from a
+//! number.
 
 use trunkline_mem::MemoryRange;
 
 use crate::rng::mix_bits;
 
-/// The first `len` bytes of pattern number `seed`.
+/// Returns the first `len` bytes of pattern number `seed`.
 pub(crate) fn bytes(seed: u64, len: u64, out: &mut Vec<u8>) {
     out.clear();
     let start = mix_bits(seed);
     let words = len.div_ceil(8);
     for i in 0..words {
-        // A multiply by an odd number keeps neighbouring words different in most bytes.
+        // Multiplying by an odd number makes neighbouring words differ in most bytes.
         out.extend_from_slice(&(start ^ (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes());
     }
     out.truncate(len as usize);
@@ -20,11 +21,11 @@ pub(crate) fn bytes(seed: u64, len: u64, out: &mut Vec<u8>) {
 pub(crate) fn fill(memory: &MemoryRange, offset: u64, len: u64, seed: u64) {
     let mut wanted = Vec::new();
     bytes(seed, len, &mut wanted);
-    // The caller's ranges lie in memory it made.
+    // The caller's ranges are inside memory that it allocated.
     let _ = memory.write(offset, &wanted);
 }
 
-/// The first byte that is not the pattern's, with what is there and what should be.
+/// Returns the first byte that differs from the pattern, with the found and the expected value.
 pub(crate) fn first_mismatch(
     memory: &MemoryRange,
     offset: u64,

@@ -1,5 +1,5 @@
-//! An open simulated NIC: posting, credit, and a completion queue that fills. What does not fit waits outside, and
-//! its sender waits for the acknowledgement.
+//! An open simulated NIC: posting, credit, and a completion queue with a limit. Completions beyond the limit are
+//! queued outside, and their senders wait for the acknowledgement.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::wire::NetworkEvent;
 use crate::world::SimCore;
 use crate::{SimPid, SimWorld};
 
-/// A completion, and what happens once it has room.
+/// A completion, and the actions once it has room in the queue.
 #[derive(Clone)]
 pub(crate) struct QueuedCompletion {
     pub(crate) completion: Completion,
     pub(crate) link: usize,
-    /// Polling it gives a send slot back.
+    /// Whether polling it frees a send slot.
     pub(crate) frees_slot: bool,
     /// The peer's operation to acknowledge when it enters the queue.
     pub(crate) ack: Option<u64>,
@@ -35,11 +35,11 @@ pub(crate) struct RailEntry {
     pub(crate) nic: usize,
     pub(crate) config: RailConfig,
     pub(crate) open: bool,
-    /// Until then the NIC takes no work.
+    /// Until then the NIC accepts no work.
     pub(crate) busy_until: u64,
     pub(crate) links: Vec<Option<usize>>,
     pub(crate) queue: VecDeque<QueuedCompletion>,
-    /// When it was asked last what has finished.
+    /// When its completions were last polled.
     pub(crate) polled: u64,
     pub(crate) waiting: VecDeque<QueuedCompletion>,
 }
@@ -92,7 +92,7 @@ impl Rail for SimRail {
         let Some(index) = state.find_link(self.rail, link) else { return 0 };
         let entry = &state.links[index];
         match entry.phase {
-            // A link in error takes work and gives it back failed; that is how its owner learns of the error.
+            // A link in error accepts work and completes it with an error, so that its owner detects the error.
             LinkPhase::Error => return state.queue_depth(self.rail),
             LinkPhase::Ready if !state.is_busy(self.rail) => {}
             _ => return 0,
@@ -107,7 +107,7 @@ impl Rail for SimRail {
             return Err(PostError::Busy);
         }
         match state.links[index].phase {
-            // A flush is a read of our own memory, and needs no peer.
+            // A flush is a read of the process's own memory, and needs no peer.
             LinkPhase::Ready
                 if matches!(op, Op::Flush) && !matches!(state.links[index].dial, DialPhase::Up(_)) =>
             {
@@ -144,7 +144,7 @@ impl Rail for SimRail {
     fn unsent_ops(&self, link: LinkId) -> u32 {
         let state = self.world.lock();
         let entry = state.find_link(self.rail, link).map(|index| &state.links[index]);
-        // At most the depth, which has 32 bits.
+        // At most the depth, which fits in 32 bits.
         entry.filter(|entry| entry.phase == LinkPhase::Ready).map_or(0, |entry| entry.unsent_count() as u32)
     }
 
@@ -192,12 +192,12 @@ impl SimCore {
         *self.rails.get(rail)?.links.get(link.0 as usize)?
     }
 
-    /// Whether the NIC takes no work for a while although it has room.
+    /// Whether the NIC accepts no work for a while although it has room.
     fn is_busy(&self, rail: usize) -> bool {
         self.rails[rail].busy_until > self.now
     }
 
-    /// Starts such a while now and then; only in a poll, so that credit, once seen, holds.
+    /// Starts such a period at random; only in a poll, so that credit does not vanish between a query and a post.
     fn maybe_busy(&mut self, rail: usize) {
         if !self.is_busy(rail) && self.dice.chance(self.weather.busy) {
             let until = self.now + self.dice.between(1_000, 50_000);
@@ -210,7 +210,7 @@ impl SimCore {
         self.rails[rail].config.depth.min(self.weather.caps.depth_max)
     }
 
-    /// Gives what is posted on a rail to the network, or part of it where the network is cramped.
+    /// Passes posted operations of a rail to the network, or part of them if the network is cramped.
     fn submit_all(&mut self, rail: usize) {
         for at in 0..self.rails[rail].links.len() {
             let Some(link) = self.rails[rail].links[at] else { continue };
@@ -228,7 +228,8 @@ impl SimCore {
         }
     }
 
-    /// Of the operations that leave, the latest `leaving`, copies what is not too long: its memory is free from now on.
+    /// Copies the bytes of the latest `leaving` operations, which leave now, if they are not too long: their memory
+    /// is free from now on.
     fn copy_out(&mut self, link: usize, leaving: u64) {
         let to = self.links[link].flushed;
         let max = self.weather.copied_max;
@@ -245,7 +246,7 @@ impl SimCore {
         }
     }
 
-    /// Moves completions into the queue while there is room, and acknowledges what they stand for.
+    /// Moves completions into the queue while there is room, and acknowledges their operations.
     pub(crate) fn fill_queue(&mut self, rail: usize) {
         let room = self.weather.caps.completions_max as usize;
         while self.rails[rail].queue.len() < room {
@@ -323,7 +324,7 @@ impl SimCore {
         Ok(())
     }
 
-    /// The completion of an immediate was polled: the receive that it took, if it took one, is posted again.
+    /// Reposts the receive that an immediate consumed, after the completion of the immediate was polled.
     fn give_back(&mut self, link: usize) {
         let Some(receive) = self.links[link].lent.pop_front() else { return };
         match self.links[link].phase {
@@ -363,13 +364,13 @@ impl SimCore {
         Ok(())
     }
 
-    /// What of a key this NIC looks at.
+    /// Returns the bits of a key that this NIC compares.
     fn compared_bits(&self, key: MatchKey) -> u64 {
         let above = 64 - self.weather.caps.match_bits.min(64);
         key.0.checked_shl(above).map_or(0, |low| low >> above)
     }
 
-    /// Copies an operation, or refuses what this network can never do.
+    /// Copies an operation, or refuses one that this network does not support.
     fn copy_op(&self, op: Op<'_>) -> Result<PostedWork, PostError> {
         let caps = self.weather.caps;
         let bytes = |source: OpSource<'_>| match source {
@@ -397,7 +398,7 @@ impl SimCore {
                 PostedWork::MatchedSend { from: bytes(from), key: self.compared_bits(key) }
             }
             Op::Flush => PostedWork::Flush,
-            // No memory of devices is registered here.
+            // The simulator registers no device memory.
             Op::FlushAt { .. } => return Err(PostError::Refused(OpStatus::Other(2))),
             Op::Nop | Op::Wait { .. } | Op::Recv { .. } | Op::MatchedRecv { .. } => PostedWork::Nop,
         };

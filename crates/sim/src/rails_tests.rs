@@ -1,5 +1,5 @@
-//! A comm over several rails: its links join by themselves, a rail that dies is left and what it had not carried goes
-//! again, nothing lands after that, and the rail is taken back.
+//! A comm over several rails: its links join by themselves, a dead rail is left and its lost operations are sent
+//! again, nothing lands after that, and the rail is used again.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ use crate::{NetworkModel, SimPid};
 const LEN: u64 = 4096;
 
 pub(crate) fn weather() -> NetworkModel {
-    // Slow enough that a cut finds something under way.
+    // Slow enough that a cut hits an operation in flight.
     NetworkModel {
         nics: 2,
         latency: 50_000,
@@ -57,13 +57,13 @@ impl Pair {
         Self::open(duo, send.unwrap(), recv.unwrap())
     }
 
-    /// With both ends of that comm.
+    /// Calls the function with both ends of that comm.
     pub(crate) fn open(duo: &Rc<Duo>, send: CommId, recv: CommId) -> Self {
         let (from, into) = (buffer(&duo.a, send, LEN), buffer(&duo.b, recv, LEN));
         Self { duo: Rc::clone(duo), send, recv, from, into }
     }
 
-    /// Begins a message; its sending and its receiving end.
+    /// Starts a message; returns the requests of its sending and receiving end.
     fn begin(&self, fill: u8) -> (RequestId, RequestId) {
         self.from.0.write(0, &[fill; LEN as usize]).unwrap();
         let RecvBuf { mr, offset, len, tag } = self.from.1;
@@ -75,7 +75,7 @@ impl Pair {
         (sent.unwrap(), received.unwrap())
     }
 
-    /// Tests both ends until both have ended.
+    /// Tests both requests until both have ended.
     fn end(&self, (sent, received): (RequestId, RequestId)) -> [Result<(), EngineError>; 2] {
         let (mut ended, mut sizes) = ([None, None], [0; 8]);
         for _ in 0..1_000_000 {
@@ -111,12 +111,12 @@ impl Pair {
         [self.duo.a.carrying_links(self.send).unwrap(), self.duo.b.carrying_links(self.recv).unwrap()]
     }
 
-    /// Sends messages until both ends have so many links that carry; false if that takes too long.
+    /// Sends messages until both ends have that many links that carry; returns `false` if that takes too long.
     fn until(&self, links: usize, time: u64) -> bool {
         Self::all_until(&[self], links, time)
     }
 
-    /// The same for some of them, in turn.
+    /// As above for several comms, in turn.
     pub(crate) fn all_until(pairs: &[&Self], links: usize, time: u64) -> bool {
         let Some(first) = pairs.first() else { return true };
         let until = first.duo.world.now() + time;
@@ -149,7 +149,7 @@ fn a_rail_that_recovers_is_taken_back() {
     }
 }
 
-/// Four comms on one group, one of which nobody drives after the cut.
+/// Four comms on one group, one of which makes no calls after the cut.
 #[test]
 fn a_rail_of_a_group_is_taken_back_by_each_of_its_members() {
     for (seed, sleeps) in (0..4).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -173,8 +173,8 @@ fn a_rail_of_a_group_is_taken_back_by_each_of_its_members() {
     }
 }
 
-/// The rail dies with pieces of a message on it; the message arrives, its buffer is used for something else, and then
-/// everything lands that still can.
+/// The rail dies with pieces of a message on it. The message arrives, its buffer is reused, and then all delayed
+/// writes land.
 #[test]
 fn nothing_lands_late_in_a_buffer_that_was_handed_back() {
     for seed in 0..40 {
@@ -191,7 +191,8 @@ fn nothing_lands_late_in_a_buffer_that_was_handed_back() {
     }
 }
 
-/// The rail dies when pieces of a message have arrived over it, which nobody will ever confirm, and others are still to come.
+/// The rail dies after pieces of a message have arrived over it, which are never acknowledged, and others are still
+/// to come.
 #[test]
 fn what_has_arrived_over_a_lost_link_is_not_sent_again() {
     for seed in 0..60 {
@@ -204,7 +205,7 @@ fn what_has_arrived_over_a_lost_link_is_not_sent_again() {
         let (mut open, until) = ([Some(message.0), Some(message.1)], duo.world.now() + 10 * SECOND);
         while open != [None; 2] {
             for (engine, request) in [&duo.a, &duo.b].into_iter().zip(&mut open) {
-                // Who has all still has to say so.
+                // The end that has everything still has to report it.
                 engine.drive_unpolled();
                 *request = request.filter(|&request| !engine.test(request, &mut [0; 8]).unwrap());
             }

@@ -1,4 +1,4 @@
-//! The receiving end: posts grouped receives, flushes, looks at every byte, and uses the memory for something else.
+//! The receiving end: posts grouped receives, flushes, checks every byte, and reuses the memory.
 
 use trunkline_engine::{MrId, RecvBuf};
 
@@ -12,7 +12,7 @@ use crate::scenario::CommPlan;
 pub(crate) struct ReceiveSchedule {
     /// Groups posted so far.
     next: usize,
-    /// The buffers of the next group, made but not posted.
+    /// The buffers of the next group, allocated but not posted.
     prepared: Vec<PostedBuffer>,
     posted: Vec<Vec<PostedBuffer>>,
 }
@@ -23,7 +23,7 @@ struct PostedBuffer {
     place: ItemBuffer,
     room: GuardedBuffer,
     tag: u32,
-    /// Which receive of its tag it is.
+    /// The number of the receive among those of its tag.
     number: usize,
 }
 
@@ -41,25 +41,25 @@ impl ReceiveSchedule {
         self.posted[item].iter().all(|buffer| order.is_sent(buffer.tag, buffer.number))
     }
 
-    /// Whether every message of the receive that is to be posted next was sent.
+    /// Whether every message of the next receive to be posted was sent.
     fn next_is_sent(&self, order: &OrderChecker) -> bool {
         let ahead = |i: usize| self.prepared[..i].iter().filter(|b| b.tag == self.prepared[i].tag).count();
         let number = |i: usize| order.next(self.prepared[i].tag) + ahead(i);
         (0..self.prepared.len()).all(|i| order.is_sent(self.prepared[i].tag, number(i)))
     }
 
-    /// The buffers of a posted receive.
+    /// Returns the buffers of a posted receive.
     pub(crate) fn buffers_of(&self, item: usize) -> Vec<(ItemBuffer, u64)> {
         let buffers = self.posted[item].iter();
         buffers.map(|buffer| (buffer.place.clone(), buffer.room.len + GUARD)).collect()
     }
 
-    /// A receive has no buffers any more but those in these regions.
+    /// Drops the buffers of a receive, except those in these regions.
     pub(crate) fn drop_buffers(&mut self, item: usize, regions: &[MrId]) {
         self.posted[item].retain(|buffer| regions.contains(&buffer.place.mr));
     }
 
-    /// No message that failed wrote past its room.
+    /// Checks that no failed message wrote past its room.
     pub(crate) fn check_guards(&self, name: &str) -> PropertyResult {
         let rooms = self.posted.iter().enumerate().flat_map(|(i, list)| list.iter().map(move |b| (i, b)));
         for (item, buffer) in rooms {
@@ -68,7 +68,7 @@ impl ReceiveSchedule {
         Ok(())
     }
 
-    /// Buffers in use, with their lengths.
+    /// Returns the buffers in use, with their lengths.
     pub(crate) fn used_buffers(&self) -> Vec<(ItemBuffer, u64)> {
         let used = self.posted.iter().flatten().chain(&self.prepared);
         used.map(|buffer| (buffer.place.clone(), buffer.room.len + GUARD)).collect()
@@ -83,7 +83,7 @@ impl SimCommEnd {
         }
     }
 
-    /// Makes the buffers of the next group; false if memory cannot be registered right now.
+    /// Allocates the buffers of the next group; returns `false` if memory cannot be registered at the moment.
     fn prepare_group(&mut self, around: &mut StepContext<'_>) -> StepResult {
         loop {
             let Some(receiving) = self.receive_schedule() else { return Ok(false) };
@@ -112,7 +112,7 @@ impl SimCommEnd {
         match around.engine.irecv(id, &buffers) {
             Ok(None) => self.not_yet(around, around.world.now()),
             Err(error) => {
-                // What had arrived can still be received, unless another receive could not be.
+                // Messages that have arrived can still be received, unless another receive failed.
                 let next = receiving.next_is_sent(around.order);
                 let all = next && self.flights.iter().all(|flight| self.is_sent(around, flight));
                 self.check_deserved_failure(around, item, all, &error)?;
@@ -138,7 +138,7 @@ impl SimCommEnd {
         }
     }
 
-    /// A receive or its flush is done.
+    /// Completes a receive or its flush.
     pub(crate) fn finish_receive(
         &mut self,
         around: &mut StepContext<'_>,
@@ -158,7 +158,7 @@ impl SimCommEnd {
             return self.check_group(around, flight.item, &sizes);
         }
         if self.phase == EndPhase::Failing {
-            // A failed comm flushes nothing, so nothing can be said about the bytes.
+            // A failed comm flushes nothing, so the bytes may be stale.
             return Ok(());
         }
         match around.engine.iflush(id, &buffers) {
@@ -172,7 +172,7 @@ impl SimCommEnd {
         }
     }
 
-    /// The bytes may be read: every one of them is right.
+    /// Checks every byte, once the bytes may be read.
     fn check_group(
         &mut self,
         around: &mut StepContext<'_>,

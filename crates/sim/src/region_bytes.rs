@@ -1,5 +1,5 @@
-//! Bytes in registered memory: rights, words that arrive one by one, and writes that stay invisible until a flush.
-//! Called by the wire when something arrives; never decides when that is.
+//! The bytes of registered memory: rights, words that arrive one by one, and writes that stay invisible until a
+//! flush. Called by the wire when something arrives; never decides when that is.
 
 use trunkline_fabric::{AccessRights, Op, RegionExtent, RegionPurpose, RemoteLocation, WriteVisibility};
 use trunkline_mem::MemoryRange;
@@ -14,23 +14,23 @@ pub(crate) struct RegionEntry {
     pub(crate) purpose: RegionPurpose,
     pub(crate) remote: u64,
     pub(crate) base: u64,
-    /// Deregistered, but a copy is under way.
+    /// Deregistered, but a copy is in progress.
     pub(crate) closed: bool,
-    /// When the copy that is under way ends.
+    /// When the copy in progress ends.
     pub(crate) copying: Option<u64>,
 }
 
-/// Bytes that were written but cannot be seen yet.
+/// Bytes that were written, but are not visible yet.
 pub(crate) struct ShadowWrite {
-    /// The region they go to.
+    /// The target region.
     pub(crate) region: u64,
-    /// Where in it.
+    /// The offset in the region.
     pub(crate) offset: u64,
-    /// What.
+    /// The bytes.
     pub(crate) bytes: Vec<u8>,
     /// The operation of the peer that wrote them.
     pub(crate) seq: u64,
-    /// That operation is complete at this side.
+    /// Whether that operation is complete at this side.
     pub(crate) complete: bool,
     /// The first flush that must make it visible.
     pub(crate) flush: Option<u64>,
@@ -44,7 +44,7 @@ pub(crate) enum RequiredRight {
     Atomic,
 }
 
-/// Part of a write that lands at one moment.
+/// A part of a write that lands at one time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WritePiece {
     /// Bytes from..from+len of the write.
@@ -54,7 +54,7 @@ pub(crate) enum WritePiece {
 }
 
 impl SimCore {
-    /// The region and offset a remote operation means, if it may.
+    /// Returns the region and offset of a remote operation, if it has the right.
     pub(crate) fn remote_range(
         &self,
         link: usize,
@@ -75,13 +75,13 @@ impl SimCore {
         (granted && region.memory.checked_address(offset, len).is_ok()).then_some((local, offset))
     }
 
-    /// Whether what is written there is taken and goes nowhere.
+    /// Whether a write there is accepted and discarded, because the region is retired.
     pub(crate) fn goes_nowhere(&self, link: usize, at: RemoteLocation) -> bool {
         let rail = self.links.get(link).map(|link| link.rail);
         rail.is_some() && self.retired.get(&at.key.0).copied() == rail
     }
 
-    /// The memory of a local extent, if it is registered on the link's rail and holds it.
+    /// Returns the memory of a local extent, if it is registered on the link's rail and inside its region.
     pub(crate) fn local_memory(&self, link: usize, extent: RegionExtent) -> Option<MemoryRange> {
         let rail = self.links.get(link)?.rail;
         let region = self.regions.get(&extent.key.0)?;
@@ -89,8 +89,8 @@ impl SimCore {
         (region.rail == rail && !region.closed && fits).then(|| region.memory.clone())
     }
 
-    /// Whether an operation may use its memory here. Registrations are bound to the endpoint of their purpose, as on the
-    /// strictest networks.
+    /// Whether an operation may use its memory here. Registrations are bound to the endpoint of their purpose, as on
+    /// the strictest networks.
     pub(crate) fn is_usable(&self, link: usize, extent: RegionExtent, op: &Op<'_>) -> bool {
         let purpose = if let Op::Write { to, .. } = op { to.purpose } else { RegionPurpose::Data };
         let bound =
@@ -107,18 +107,18 @@ impl SimCore {
                 .is_some_and(|region| region.purpose.write_visibility() == WriteVisibility::Relaxed)
     }
 
-    /// Writes bytes that came over `link` as part of the peer's operation `seq`.
+    /// Writes bytes that arrived over `link` as part of the peer's operation `seq`.
     pub(crate) fn place_bytes(&mut self, link: usize, region: u64, offset: u64, bytes: Vec<u8>, seq: u64) {
         if self.is_delayed(region) {
             let shadow = ShadowWrite { region, offset, bytes, seq, complete: false, flush: None };
             self.links[link].shadow.push(shadow);
         } else if let Some(region) = self.regions.get(&region) {
-            // The range was checked; a region never changes its size.
+            // The range was checked, and a region never changes its size.
             let _ = region.memory.write(offset, &bytes);
         }
     }
 
-    /// Writes aligned words one by one; false if the target is not aligned.
+    /// Writes aligned words one by one; returns `false` if the target is not aligned.
     pub(crate) fn place_words(&mut self, region: u64, offset: u64, bytes: &[u8], mask: u64) -> bool {
         let Some(region) = self.regions.get(&region) else { return true };
         for (i, word) in bytes.chunks_exact(8).enumerate() {
@@ -133,21 +133,21 @@ impl SimCore {
         true
     }
 
-    /// All bytes of the peer's operation `seq` are here.
+    /// Marks the bytes of the peer's operation `seq` as complete.
     pub(crate) fn complete_shadow(&mut self, link: usize, seq: u64) {
         for shadow in self.links[link].shadow.iter_mut().filter(|shadow| shadow.seq == seq) {
             shadow.complete = true;
         }
     }
 
-    /// A flush was posted: what is complete now must be visible when it completes.
+    /// Marks the bytes that a posted flush must make visible: those that are complete now.
     pub(crate) fn mark_shadow(&mut self, link: usize, flush: u64) {
         for shadow in self.links[link].shadow.iter_mut().filter(|shadow| shadow.complete) {
             shadow.flush.get_or_insert(flush);
         }
     }
 
-    /// A flush completes: makes visible what it promised.
+    /// Makes the bytes visible that a completed flush covers.
     pub(crate) fn reveal_shadow(&mut self, link: usize, flush: u64) {
         let shadows = std::mem::take(&mut self.links[link].shadow);
         for shadow in shadows {
@@ -159,7 +159,7 @@ impl SimCore {
         }
     }
 
-    /// A remote read or atomic pushes earlier writes to its region out.
+    /// Makes earlier writes to a region visible: a remote read or atomic pushes them out.
     pub(crate) fn reveal_region(&mut self, link: usize, region: u64) {
         let shadows = std::mem::take(&mut self.links[link].shadow);
         for shadow in shadows {

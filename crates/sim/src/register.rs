@@ -1,4 +1,4 @@
-//! Registered memory of a simulated NIC: limits, keys that nobody can guess, addresses based or from zero.
+//! Registered memory of a simulated NIC: limits, unpredictable keys, addresses based or from zero.
 
 use std::cell::RefCell;
 
@@ -84,17 +84,17 @@ impl MemoryRegistrar for SimRegistrar {
 }
 
 impl SimCore {
-    /// Why a region is still in use.
+    /// Returns the error for a region that is still in use.
     fn in_use_error(&self) -> DeregisterError {
         if self.weather.drains { DeregisterError::Draining } else { DeregisterError::InUse { peer: 0 } }
     }
 
-    /// The process and number of the NIC that a rail is of.
+    /// Returns the process and the NIC number of a rail.
     fn nic_of(&self, rail: usize) -> (SimPid, usize) {
         (self.rails[rail].process, self.rails[rail].nic)
     }
 
-    /// Ends regions of a rail's NIC whose owners are gone, where the copies that were stuck in them have ended.
+    /// Ends regions of a rail's NIC whose owners are gone, once the copies stuck in them have ended.
     pub(crate) fn end_abandoned(&mut self, rail: usize) {
         let of = self.nic_of(rail);
         let Some(abandoned) = self.abandoned.remove(&of) else { return };
@@ -133,7 +133,7 @@ impl SimRegistrar {
         let now = state.now;
         let known = state.regions.get(&key.0).filter(|region| region.rail == self.rail);
         let copying = known.map(|region| region.copying).ok_or(DeregisterError::Unknown)?;
-        // What is with the network is known to have ended by who asks that.
+        // The end of a network's copy becomes known only by a poll.
         let seen = if state.weather.drains { state.rails[self.rail].polled } else { now };
         match copying {
             Some(until) if seen < until => return Err(state.in_use_error()),

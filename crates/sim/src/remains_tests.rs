@@ -1,4 +1,4 @@
-//! Memory that the network still has when its owner takes it away: waited for, and for how long.
+//! Memory that the network still uses when its owner deregisters it: the wait, and its limit.
 
 use trunkline_engine::{CommId, EngineError, MrId};
 use trunkline_fabric::DeregisterError;
@@ -9,12 +9,13 @@ use crate::rules_tests::{Duo, SECOND, buffer, isend, params};
 
 const LEN: usize = 1 << 20;
 
-/// The limit that engines have in these tests.
+/// The peer time limit of the engines in these tests.
 fn peer_time() -> u64 {
     params().peer_time.0
 }
 
-/// A receiver whose buffer a write is on its way to, which takes up to so long to end when the memory is taken away.
+/// A receiver whose buffer is the target of a write in flight, which may take up to `stuck` to end when the memory is
+/// deregistered.
 fn receiver(stuck_time: u64) -> (Duo, CommId, MrId, MemoryRange) {
     let weather =
         NetworkModel { stuck: 1000, stuck_time, drains: true, kib_time: 2_000, ..NetworkModel::fault_free() };
@@ -44,7 +45,7 @@ fn memory_is_waited_for_that_the_network_has() {
         assert!(duo.world.now() < began + 3 * SECOND);
     }
     assert!(waits > 0, "something was under way");
-    // Nothing comes any more.
+    // No further bytes arrive.
     memory.write(0, &[9; LEN]).unwrap();
     duo.run(5 * SECOND);
     let mut found = vec![0; LEN];
@@ -65,7 +66,7 @@ fn memory_that_never_comes_back_is_an_error_after_the_peer_time_limit() {
     };
     assert!(matches!(error, EngineError::Deregister(DeregisterError::Draining)), "{error}");
     assert!(duo.world.now() >= began + peer_time());
-    // The call may be repeated, and says so at once.
+    // The call may be repeated, and returns at once.
     let again = duo.b.deregister(recv, mr).unwrap_err();
     assert!(matches!(again, EngineError::Deregister(DeregisterError::Draining)), "{again}");
     duo.world.advance_by(100_000 * SECOND);

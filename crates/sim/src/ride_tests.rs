@@ -1,5 +1,5 @@
-//! Rules of shared queue pairs that a random run meets too seldom, or cannot see so exactly: whose error is whose, and how
-//! soon a member is rid of what it had.
+//! Rules of shared queue pairs that random runs meet too seldom, or cannot check exactly: which comms receive an
+//! error, and how soon a member is freed of its state.
 
 use trunkline_engine::{
     CommFault, CommId, EngineError, EngineParams, RecvBuf, RequestId, SharingParams, TrafficHint,
@@ -12,7 +12,7 @@ use trunkline_proto::time::Duration;
 use crate::rules_tests::{Duo, SECOND, buffer, connect, end, isend, params};
 use crate::{NetworkModel, SimPid};
 
-/// Two processes whose comms share so many groups.
+/// Two processes whose comms share that many groups.
 fn duo(weather: NetworkModel, groups: u8) -> Duo {
     let sharing = SharingParams { sharing: SharingMode::On, groups, ..SharingParams::default() };
     Duo::new(1, weather, EngineParams { sharing, ..params() })
@@ -101,7 +101,7 @@ fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
     }
     let hit: Vec<u32> = groups.iter().zip(failed).filter(|(_, n)| *n > 0).map(|(g, _)| *g).collect();
     assert!(!hit.is_empty() && hit.iter().all(|&group| group == hit[0]), "{failed:?} of {groups:?}");
-    // A line for each, and one for the group.
+    // One line per comm, and one for the group.
     assert_eq!(duo.world.warning_count(SimPid(1)), hit.len() + 1);
     assert_eq!(duo.b.counters().requests_failed, hit.len() as u64);
     for (at, &comm) in comms.iter().enumerate() {
@@ -113,7 +113,7 @@ fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
             both_end(&duo, sent, posted[at]);
         }
     }
-    // Whoever comes now does not ride on what has ended.
+    // New comms do not join a group that has ended.
     let (mut sender, mut receiver) = (duo.a.sharing_usage().groups, duo.b.sharing_usage().groups);
     let late: Vec<_> = (0..2).map(|_| duo.connect()).collect();
     late.iter().for_each(|&comm| exchange(&duo, comm, 64));
@@ -124,7 +124,7 @@ fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
     );
 }
 
-/// The link of a group works, and takes nothing that is posted for a while.
+/// The link of a group works, but refuses all posts for a while.
 #[test]
 fn what_a_link_refuses_is_told_to_each_who_posted_once_and_to_nobody_else() {
     let duo = duo(NetworkModel::fault_free(), 2);
@@ -162,7 +162,7 @@ fn what_a_link_refuses_is_told_to_each_who_posted_once_and_to_nobody_else() {
         [hit.len(), 0],
         "each is spoken of once"
     );
-    // The link is as good as before for the others of the group.
+    // The link still works for the other members of the group.
     for (&comm, &received) in comms.iter().zip(&posted).filter(|(comm, _)| !hit.contains(comm)) {
         if comms[..2].contains(&comm) {
             let sent = isend(&duo.a, comm.0, buffer(&duo.a, comm.0, 64).1);
@@ -178,7 +178,7 @@ fn what_a_link_refuses_is_told_to_each_who_posted_once_and_to_nobody_else() {
     }
 }
 
-/// What completes for a member that has left names those that come after it in its place, but for the generation.
+/// A completion for a member that has left names the slot of its successors; only the generation differs.
 #[test]
 fn what_comes_late_for_an_earlier_member_is_nobodys_and_is_counted() {
     const TURNS: usize = 3 * (MEMBER_QUARANTINE + 2);
@@ -199,7 +199,7 @@ fn what_comes_late_for_an_earlier_member_is_nobodys_and_is_counted() {
         for (pid, late) in late.iter_mut().enumerate() {
             *late += duo.world.come_late(SimPid(pid)) as u64;
         }
-        // Polled by another one, and by itself.
+        // Polled through another member, and by the member itself.
         if turn % 2 == 0 {
             exchange(&duo, stays, 8);
         }
@@ -233,7 +233,7 @@ fn memory_is_taken_from_one_receiver_and_its_neighbour_notices_nothing() {
         let until = duo.world.now() + SECOND;
         while let Err(error) = duo.b.deregister(one.1, into.mr) {
             assert!(matches!(error, EngineError::Draining), "{error}");
-            // Its owner may be busy with something else.
+            // Its owner may be busy with other work.
             duo.a.progress_all();
             assert!(duo.world.now() < until, "the peer was asked to stop");
         }
@@ -248,7 +248,7 @@ fn memory_is_taken_from_one_receiver_and_its_neighbour_notices_nothing() {
     }
 }
 
-/// A sender is asked to stop while its process makes calls for a neighbour alone, which has nothing under way.
+/// A sender receives STOP while its process makes calls only for another member, which has no work in flight.
 #[test]
 fn who_makes_calls_for_one_member_answers_for_the_others() {
     let mut weather = NetworkModel::fault_free();
@@ -282,7 +282,7 @@ fn messages_that_nobody_asked_for_cost_the_others_no_buffers() {
         let (_, into) = buffer(&duo.b, recv, 8);
         let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
         assert_eq!(end(&duo.b, received).unwrap(), 8);
-        // Its peer is gone, and three messages are left: some are received, of others nobody wants to know.
+        // The peer is gone, and three messages are left: some are received, others are never asked for.
         duo.run(SECOND / 10);
         (0..500).for_each(|_| {
             duo.b.drive_unpolled();
@@ -324,7 +324,7 @@ fn messages_that_come_for_a_closed_member_cost_the_others_no_buffers() {
         let sent: Vec<_> = (0..4).map(|_| isend(&duo.a, send, from)).collect();
         assert_eq!(sent.len(), 4);
         duo.b.close(recv).unwrap();
-        // They arrive while nobody is driven but the closed member.
+        // They arrive while only the closed member makes progress.
         duo.run(SECOND / 10);
         duo.a.close(send).unwrap();
         duo.run(SECOND / 10);
@@ -337,7 +337,7 @@ fn a_link_that_ends_without_a_word_holds_nobody() {
     let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
     let duo = Duo::new(1, NetworkModel::fault_free(), EngineParams { sharing, eager_max: 0, ..params() });
     let comms = [duo.connect(), duo.connect()];
-    // Nothing is posted that could be flushed.
+    // There is no posted operation that could be flushed.
     duo.run(SECOND / 10);
     duo.world.flap_link().unwrap();
     duo.run(SECOND / 10);
@@ -363,7 +363,7 @@ fn memory_that_a_copy_is_stuck_in_is_let_go_when_that_ends() {
         assert!(!duo.b.test(received, &mut [0; 8]).unwrap());
         duo.a.progress_all();
     }
-    // In a hurry: its group ends with it.
+    // Closed without waiting, so its group ends with it.
     duo.b.close(one.1).unwrap();
     duo.a.close(one.0).unwrap();
     duo.run(15 * SECOND);
@@ -386,9 +386,9 @@ fn an_attempt_that_nobody_asks_about_is_forgotten_while_its_group_is_in_use() {
     for _ in 0..10 {
         assert_eq!(duo.a.connect(0, &mut handle).unwrap(), None, "nobody accepts");
     }
-    // Each open comm has one too.
+    // Each open comm has an attempt, too.
     assert_eq!(duo.a.sharing_usage().attempts, 2);
-    // From here on it is only tested, under the lane that the attempt has a mailbox in.
+    // From here on the message is only tested, under the lane in which the attempt has a mailbox.
     let until = duo.world.now() + 60 * SECOND;
     let mut ended = [false; 2];
     while ended != [true; 2] {
@@ -418,7 +418,7 @@ fn a_shutdown_ends_groups_that_only_attempts_have_seats_in() {
         let (riding, counts) = (engine.sharing_usage(), duo.world.held_resources(SimPid(pid)));
         assert_eq!((riding.lanes, riding.attempts, counts.links, counts.regions), (0, 0, 0, 0), "{pid}");
     }
-    // As if new.
+    // The next connection works as before.
     exchange(&duo, duo.connect(), 100);
 }
 
@@ -445,7 +445,7 @@ fn memory_that_is_still_to_be_copied_out_is_kept_until_it_has_been() {
     }
 }
 
-/// A message is done when it has left; its comm may have failed by then.
+/// A send is done when its message has left; its comm may have failed by then.
 #[test]
 fn what_leaves_after_its_comm_has_failed_keeps_no_memory() {
     let mut weather = NetworkModel::fault_free();
@@ -517,7 +517,7 @@ fn a_receiver_whose_peer_is_gone_closes_at_once_and_its_group_lives_on() {
         duo.a.progress_all();
         assert!(duo.world.now() < until, "the peer has closed");
     }
-    // Its memory is named in a record that nobody reads any more.
+    // Its memory is named in a record that no process reads any more.
     duo.b.close(one.1).unwrap();
     exchange(&duo, other, 1000);
     assert_eq!([0, 1].map(|pid| duo.world.held_resources(SimPid(pid)).links), [1, 1]);
@@ -540,7 +540,7 @@ fn closed_members_leave_while_their_process_only_connects_and_accepts() {
         connected = connected.or_else(|| duo.a.connect(0, &mut handle).unwrap());
         accepted = accepted.or_else(|| duo.b.accept(listen).unwrap());
         if connected.is_some() {
-            // Nobody is there.
+            // No process accepts on this listener.
             let (_, mut nowhere) = duo.b.listen(0).unwrap();
             let _ = duo.a.connect(0, &mut nowhere);
         }
@@ -559,7 +559,7 @@ fn a_process_that_slept_takes_what_came_meanwhile_before_it_gives_up() {
     let (_, into) = buffer(&duo.b, one.1, 1000);
     duo.b.irecv(one.1, &[into]).unwrap().unwrap();
     assert!(duo.b.deregister(one.1, into.mr).is_err(), "the peer must say that it is gone first");
-    // Both sleep.
+    // Neither process makes calls.
     duo.world.advance_by(1000 * SECOND);
     let until = duo.world.now() + SECOND;
     while duo.b.deregister(one.1, into.mr).is_err() {
@@ -570,7 +570,7 @@ fn a_process_that_slept_takes_what_came_meanwhile_before_it_gives_up() {
     assert_eq!([0, 1].map(|pid| duo.world.held_resources(SimPid(pid)).links), [1, 1]);
 }
 
-/// Connects `a` to `b` for such traffic.
+/// Connects `a` to `b` with these traffic hints.
 fn connect_in(duo: &Duo, traffic: TrafficHint) -> (CommId, CommId) {
     let (listen, mut handle) = duo.b.listen(0).unwrap();
     let (mut send, mut recv) = (None, None);
@@ -594,7 +594,7 @@ fn a_comm_goes_where_there_is_less_to_do() {
         exchange(&duo, comms[1 - busy], 100);
         let third = duo.connect();
         assert_eq!(duo.a.group_of(third.0), duo.a.group_of(comms[1 - busy].0));
-        // What was done before the last look counts no more.
+        // Work before the last sample of the load does not count any more.
         let fourth = duo.connect();
         assert_eq!(duo.a.group_of(fourth.0), duo.a.group_of(comms[busy].0));
     }
@@ -608,7 +608,7 @@ fn a_comm_that_carries_much_is_left_alone() {
         (0..8).map(|_| connect_in(&duo, TrafficHint { peers: 7, flows: 2, class: None })).collect();
     let alone = duo.a.group_of(heavy.0);
     assert!(light.iter().all(|comm| duo.a.group_of(comm.0) != alone));
-    // They count for as much as the heavy one now.
+    // Their load now equals that of the heavy comm.
     let more = [duo.connect(), duo.connect()].map(|comm| duo.a.group_of(comm.0));
     assert!(more.contains(&alone));
 }

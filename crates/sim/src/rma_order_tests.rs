@@ -1,4 +1,4 @@
-//! What is ordered with what, where links are as different as can be, and what it costs.
+//! The ordering of one-sided operations over links with very different latencies, and its cost.
 
 use trunkline_engine::rma::{HeapRange, PutSource};
 use trunkline_engine::{EngineParams, ExecuteBy};
@@ -19,7 +19,7 @@ fn add() -> SignalUpdate {
     SignalUpdate::new(UpdateOp::Add, SymmetricWord::new(0, SIGNAL, WordWidth::Eight).unwrap(), 1).unwrap()
 }
 
-/// NICs of which the last takes 100 times as long as the first, and no link keeps an order.
+/// NICs of which the last is 100 times slower than the first, and in a third of the seeds no link keeps an order.
 fn uneven(seed: u64) -> NetworkModel {
     let calm = NetworkModel::fault_free();
     let caps = Caps { link_order: !seed.is_multiple_of(3), ..calm.caps };
@@ -36,11 +36,12 @@ impl Trial {
     }
 }
 
-/// Member 0 puts to 1 over any link, waits for its quiet, and signals 2 over others; what 2 then gets from 1 has been put.
+/// Member 0 puts to 1 over any link, waits for its quiet, and signals 2 over other links; a get of 2 from 1 must then
+/// return the put bytes.
 #[test]
 fn who_is_signalled_after_a_quiet_gets_what_was_put_elsewhere() {
     for seed in 0..40 {
-        // The times of single operations are as far apart, too.
+        // The latencies of single operations differ as much.
         let weather = NetworkModel { jitter: 99 * 2_000, ..uneven(seed) };
         let mut trial = Trial::with(seed, weather, [&NICS; 3], &params());
         for round in 1..=10_u64 {
@@ -67,7 +68,7 @@ fn who_is_signalled_after_a_quiet_gets_what_was_put_elsewhere() {
     }
 }
 
-/// Two that do nothing but put and signal to each other, as fast as they can, with room for two operations on a link.
+/// Two members that only put and signal to each other, as fast as possible, with room for two operations on a link.
 #[test]
 fn a_storm_of_signals_over_uneven_rails_comes_in_order_and_ends() {
     const SIGNALS: u64 = 400;
@@ -144,7 +145,7 @@ fn one_look_takes_so_much_from_a_rail_and_no_more() {
     }
     let member = &trial.members[0];
     member.job.progress(member.context).unwrap();
-    // All of them lie there.
+    // All of them have arrived.
     trial.world.advance_by(1_000_000_000);
     let (mut sum, mut looks) = (1, 0);
     while sum < 21 {

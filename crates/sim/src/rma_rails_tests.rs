@@ -1,5 +1,5 @@
-//! One-sided jobs whose NICs fail at any moment: what was begun is complete all the same, once, as long as some path is left; nothing lands
-//! late; and with the last path the member is lost, by name.
+//! One-sided jobs whose NICs fail at any time. Each operation still completes exactly once as long as a path is left,
+//! and nothing lands late. With the last path the member is lost, and the error names it.
 
 use trunkline_engine::EngineParams;
 use trunkline_engine::rma::{HeapRange, LossCause, PutSource, RmaError};
@@ -11,14 +11,14 @@ use crate::rules_tests::params;
 use crate::{NetworkModel, SimRng};
 
 const NICS: [usize; 4] = [0, 1, 2, 3];
-/// For good.
+/// Never restored.
 const EVER: u64 = 1 << 60;
 
 fn quick() -> EngineParams {
     EngineParams { rail_time: Duration::from_millis(50), ..params() }
 }
 
-/// Losses at any moment, for some time or for good, after which each two members still have a path that was never lost.
+/// Losses at any time, temporary or permanent; each pair of members keeps a path that is never lost.
 fn losses(dice: &mut SimRng, counts: [usize; 3], until: u64) -> Vec<Loss> {
     let least = counts.into_iter().min().unwrap_or(1);
     let spared = dice.below(least as u64) as usize;
@@ -35,7 +35,7 @@ fn losses(dice: &mut SimRng, counts: [usize; 3], until: u64) -> Vec<Loss> {
     losses
 }
 
-/// Weather of that seed in which rails die, and nothing else breaks.
+/// Returns the network of that seed, in which rails die and nothing else fails.
 fn rough(seed: u64) -> NetworkModel {
     let mut weather = fair(seed);
     let mut dice = SimRng::new(seed, 79);
@@ -48,7 +48,7 @@ fn rough(seed: u64) -> NetworkModel {
     weather
 }
 
-/// Every time another number of NICs, at each member.
+/// Returns the number of NICs of each member: the same for all, or drawn for each.
 fn counts(dice: &mut SimRng) -> [usize; 3] {
     match dice.coin() {
         true => [dice.pick([2, 3, 4]); 3],
@@ -58,7 +58,7 @@ fn counts(dice: &mut SimRng) -> [usize; 3] {
 
 #[test]
 fn what_was_begun_is_complete_whatever_nics_are_lost() {
-    // Two that once found something stay.
+    // Two seeds that once found a defect are always run.
     let asked = |name| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
     let full = std::env::var_os("TRUNKLINE_FULL").is_some();
     let seeds = asked("TRUNKLINE_SEEDS").unwrap_or(if full { 4000 } else { 100 });
@@ -74,7 +74,7 @@ fn what_was_begun_is_complete_whatever_nics_are_lost() {
     }
 }
 
-/// Members reach each other however many rails each has.
+/// Members with any numbers of rails reach each other.
 #[test]
 fn any_numbers_of_rails_go_together() {
     for counts in [[1, 2, 4], [4, 1, 2], [2, 4, 3], [4, 4, 1]] {
@@ -84,7 +84,7 @@ fn any_numbers_of_rails_go_together() {
     }
 }
 
-/// A transfer is cut between lines of 128 bytes, also where an operation carries no whole number of them.
+/// A transfer is cut between lines of 128 bytes, even if an operation cannot carry a whole number of them.
 #[test]
 fn no_piece_of_a_put_or_get_cuts_a_line() {
     const LEN: u64 = 30_000;
@@ -111,7 +111,7 @@ fn no_piece_of_a_put_or_get_cuts_a_line() {
     }
 }
 
-/// The value of a put that was written again is not there twice: not after a newer one.
+/// The value of a put that was written again does not land a second time, over a newer one.
 #[test]
 fn nothing_of_a_lost_rail_lands_over_newer_data() {
     for seed in 0..60 {
@@ -142,7 +142,8 @@ fn nothing_of_a_lost_rail_lands_over_newer_data() {
             }
             trial.quiet(0);
             let heap = trial.members[1].heap.clone();
-            // What is still under way from the lost rail brings what is there: it is to come over something newer.
+            // At first, delayed writes of the lost rail would only repeat the present value. Later they are made to
+            // land, which must not overwrite the newer value.
             if value > 4 {
                 trial.world.force_delayed_writes(&heap, 0, 128);
             }
@@ -153,7 +154,7 @@ fn nothing_of_a_lost_rail_lands_over_newer_data() {
     }
 }
 
-/// Nobody is in a quiet, and the signal comes all the same.
+/// The signal arrives although no member calls quiet.
 #[test]
 fn a_signal_whose_writes_were_lost_comes_by_itself() {
     for seed in 0..60 {
@@ -199,7 +200,7 @@ fn with_the_last_rail_the_member_is_lost_and_named() {
                 Ok(_) => {}
                 Err(error) => break error,
             }
-            // What is told by a quiet names member and rail, too.
+            // The error of a quiet also names member and rail.
             match job.quiet(context) {
                 Ok(_) => {}
                 Err(RmaError::Failed { member: 1, rail, .. }) => {
@@ -219,7 +220,7 @@ fn with_the_last_rail_the_member_is_lost_and_named() {
             let (job, context) = (&trial.members[0].job, trial.members[0].context);
             assert!(matches!(job.quiet(context), Err(RmaError::Failed { member: 1, .. }) | Ok(true)));
         }
-        // Others are as they were.
+        // Other members are not affected.
         trial.put_all(0, 2, 0, PutSource::Bytes(&[9; 8]));
         trial.quiet(0);
     }

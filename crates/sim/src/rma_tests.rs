@@ -1,5 +1,5 @@
-//! Jobs of three members in any weather: what is put is there after a quiet, sums are exact, and signals are seen in order and
-//! after what was put before them.
+//! Jobs of three members in random networks: puts have arrived after a quiet, sums are exact, and signals are seen in
+//! order and after the puts before them.
 
 use trunkline_engine::rma::{ContextId, FetchHandle, HeapRange, LossCause, PutSource, RmaError, RmaJob};
 use trunkline_engine::{CommNics, EngineParams};
@@ -17,17 +17,18 @@ const MEMBERS: u64 = 3;
 /// Bytes of a heap: an area of [`AREA`] for each initiator, then [`STAGE`] and words.
 const HEAP: usize = 1 << 17;
 const AREA: u64 = 16 << 10;
-/// Where what is put comes from, and what is got goes.
+/// The source of puts and the target of gets.
 const STAGE: u64 = AREA * MEMBERS;
-/// The word that all add to.
+/// The word to which all members add.
 const SUM: u64 = STAGE + 2 * AREA;
-/// The words that signals add to, by initiator.
+/// The words to which signals add, by initiator.
 const SIGNALS: u64 = SUM + 8;
-/// The words that are put before each signal, one for each, by initiator: puts of one word would be ordered by nobody.
+/// The words that are put before each signal, a different one for each, by initiator: puts to the same word would be
+/// unordered.
 const BEFORE: u64 = SIGNALS + 8 * MEMBERS;
 const BEFORE_EACH: u64 = 1000;
 
-/// Where the word of a signal is.
+/// Returns the offset of the word of a signal.
 fn before(from: usize, signal: u64) -> u64 {
     BEFORE + 8 * (from as u64 * BEFORE_EACH + signal % BEFORE_EACH)
 }
@@ -36,15 +37,15 @@ pub(crate) struct Member {
     pub(crate) job: RmaJob<SimFabric, SimHost>,
     pub(crate) heap: MemoryRange,
     pub(crate) context: ContextId,
-    /// What it has put into each other's heap, as its own area there is after a quiet.
+    /// The bytes that it has put into each member's heap: the expected content of its area there after a quiet.
     areas: Vec<Vec<u8>>,
-    /// Signals that it has sent to each.
+    /// The number of signals that it has sent to each member.
     signals: Vec<u64>,
-    /// What it has added to each one's sum.
+    /// The amount that it has added to each member's sum.
     added: Vec<u64>,
 }
 
-/// A NIC that is cut off, when so many steps are done, for so long.
+/// A NIC that is cut off after that many steps, for that time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loss {
     pub(crate) step: u64,
@@ -57,7 +58,7 @@ pub(crate) struct Trial {
     pub(crate) world: SimWorld,
     pub(crate) dice: SimRng,
     pub(crate) members: Vec<Member>,
-    /// What is still to be lost, the first one last.
+    /// The losses to come, the first one last.
     pub(crate) losses: Vec<Loss>,
     pub(crate) steps: u64,
     /// Signals seen so far, by target and initiator.
@@ -69,7 +70,7 @@ impl Trial {
         Self::with(seed, weather, [nics; MEMBERS as usize], &params())
     }
 
-    /// Each member has NICs of its own.
+    /// Creates a trial in which each member has its own set of NICs.
     pub(crate) fn with(
         seed: u64,
         weather: NetworkModel,
@@ -98,7 +99,7 @@ impl Trial {
         Self { world, dice: SimRng::new(seed, 77), members, losses: Vec::new(), steps: 0, seen }
     }
 
-    /// All go on, and everybody looks.
+    /// Makes progress on all members, and checks the signals.
     pub(crate) fn step(&mut self) {
         self.steps += 1;
         while let Some(loss) = self.losses.last().copied().filter(|loss| loss.step <= self.steps) {
@@ -149,28 +150,28 @@ impl Trial {
         if len <= inline && self.dice.coin() {
             self.put_all(of, to, area, PutSource::Bytes(&bytes));
         } else {
-            // What was put from there before is there no more.
+            // The source of earlier puts is overwritten, so they must have completed.
             self.quiet(of);
             self.members[of].heap.write(STAGE, &bytes).unwrap();
             self.put_all(of, to, area, PutSource::Heap(HeapRange { heap: 0, offset: STAGE, len }));
         }
-        // Puts of one area that overlap are ordered by nobody.
+        // Overlapping puts to one area are unordered without a quiet.
         self.quiet(of);
         let at = offset as usize;
         self.members[of].areas[to][at..at + len as usize].copy_from_slice(&bytes);
-        // Nobody writes there any more: what might still land there does so now.
+        // No put to this area is in flight any more: delayed writes land now.
         self.world.force_delayed_writes(&self.members[to].heap, of as u64 * AREA, AREA);
         self.check_area(of, to);
     }
 
-    /// What one has put into another's heap is there.
+    /// Checks that the puts of one member into another's heap have arrived.
     fn check_area(&self, of: usize, to: usize) {
         let mut there = vec![0; AREA as usize];
         self.members[to].heap.read(of as u64 * AREA, &mut there).unwrap();
         assert!(there == self.members[of].areas[to], "{to} has something else from {of}");
     }
 
-    /// One put with signal of some length, of which the last word tells which one it is.
+    /// Puts with a signal, of random length; the last word identifies the put.
     pub(crate) fn put_signal(&mut self, of: usize, to: usize) {
         self.quiet(of);
         let next = self.members[of].signals[to] + 1;
@@ -189,7 +190,7 @@ impl Trial {
         });
         self.members[of].signals[to] = next;
         self.members[of].areas[to][..len as usize].copy_from_slice(&bytes);
-        // Whoever sees the signal sees all of it.
+        // A member that sees the signal must see all of the put.
         self.until(|trial| {
             let now = trial.members[to].heap.load(SIGNALS + 8 * of as u64).unwrap();
             Ok((now == next).then_some(()))
@@ -248,7 +249,7 @@ impl Trial {
             let old =
                 self.until(|trial| trial.members[of].job.collect_fetch(trial.members[of].context, fetch));
             let sum: u64 = self.members.iter().map(|member| member.added[to]).sum();
-            // Those that nobody waited for may come later.
+            // Adds without a quiet may arrive later.
             assert!(old + n <= sum);
         }
     }
@@ -299,10 +300,10 @@ impl Drop for Trial {
     }
 }
 
-/// Weather of that seed in which nothing breaks.
+/// Returns the network of that seed, without faults.
 pub(crate) fn fair(seed: u64) -> NetworkModel {
     let mut weather = NetworkModel::from_rng(&mut SimRng::new(seed, 78));
-    // Who serves has receives posted for all members at once.
+    // The serving member has receives posted for all members at once.
     weather.caps.completions_max = weather.caps.completions_max.max(256);
     (weather.stuck, weather.no_route, weather.receiver_time, weather.nics) = (0, 0, None, 2);
     weather
@@ -346,7 +347,7 @@ fn puts_of_one_word_come_in_order_where_a_fence_is_between_them() {
     }
 }
 
-/// Their owner is slow to execute them, and its NIC is quick to take what comes behind.
+/// The owner is slow to execute them, and its NIC quickly accepts later operations.
 #[test]
 fn what_comes_after_a_fence_comes_after_atomics_and_signals() {
     let mut trial = Trial::new(1, NetworkModel::fault_free(), &[0]);
@@ -382,8 +383,8 @@ fn what_comes_after_a_fence_comes_after_atomics_and_signals() {
     trial.quiet(0);
 }
 
-/// Everybody adds to everybody's word, and each to its own as its job says it may. With one NIC each, NICs execute what is asked for;
-/// with two, or where somebody has two, the owners do.
+/// Every member adds to every member's word, and to its own as its job permits. With one NIC each, NICs execute the
+/// atomics; with two, or if a member has two, the owners do.
 #[test]
 fn sums_are_exact_where_nics_and_processors_do_not_see_each_other() {
     let (one, two) = (&[0][..], &[0, 1][..]);
@@ -393,7 +394,7 @@ fn sums_are_exact_where_nics_and_processors_do_not_see_each_other() {
         let mut trial = Trial::with(seed as u64, weather, nics, &params());
         for _ in 0..200 {
             let (of, to) = (trial.dice.below(MEMBERS) as usize, trial.dice.below(MEMBERS) as usize);
-            // What is on its way over one path sends others over the next.
+            // Operations in flight on one path direct later ones to the next path.
             let (member, from) = (&trial.members[of], HeapRange { heap: 0, offset: STAGE, len: 512 });
             let _ =
                 member.job.put(member.context, to as u32, 0, STAGE + AREA, PutSource::Heap(from)).unwrap();
@@ -403,13 +404,13 @@ fn sums_are_exact_where_nics_and_processors_do_not_see_each_other() {
     }
 }
 
-/// Every atomic by NICs that only add, and compare and swap; several at once of each context.
+/// All atomics by NICs that can only add, and compare and swap; several of each context at the same time.
 #[test]
 fn nics_execute_every_atomic() {
     for seed in 0..20 {
         let weather =
             if seed % 2 == 0 { NetworkModel::fault_free() } else { fair(seed) }.with_incoherent_atomics();
-        // Steps of several atomics do not fit at once, sometimes.
+        // With a small depth, the steps of several atomics do not fit at once.
         let params = EngineParams { depth: if seed % 4 < 2 { 2 } else { 512 }, ..params() };
         let mut trial = Trial::with(seed, weather, [&[0]; 3], &params);
         assert!(
@@ -417,7 +418,7 @@ fn nics_execute_every_atomic() {
                 && trial.members[0].job.can_execute_locally(WordWidth::Four)
         );
         let word = SymmetricWord::new(0, SUM, WordWidth::Eight).unwrap();
-        // Each member has a byte, which it sets, and turns again; and all count above.
+        // Each member has a byte that it sets and then inverts; all members count above these bytes.
         let own = |of: usize| 0xff_u64 << (8 * of);
         for round in 0..30_u64 {
             for of in 0..MEMBERS as usize {
@@ -438,7 +439,7 @@ fn nics_execute_every_atomic() {
                 }
             }
             for of in 0..MEMBERS as usize {
-                // What its owner executes goes its own way.
+                // Atomics that the owner executes use another path.
                 let half = SymmetricWord::new(0, STAGE, WordWidth::Four).unwrap();
                 let add = TypedAtomic::new(AtomicType::U32, AtomicAction::Add(1), false).unwrap();
                 let _: FetchHandle = trial.until(|trial| {
@@ -475,7 +476,7 @@ fn nics_execute_every_atomic() {
     }
 }
 
-/// An endpoint takes receives for two links, of which each may bring some messages at once.
+/// An endpoint has receives for two links, each of which may carry some messages at once.
 #[test]
 fn who_comes_when_receives_are_given_away_is_refused() {
     let calm = NetworkModel::fault_free();
@@ -493,14 +494,14 @@ fn who_comes_when_receives_are_given_away_is_refused() {
     let why = LossCause::Refused(DialRefusal::NoResources);
     let expected = RmaError::Lost { member: 1, lost: why };
     assert_eq!(refused.unwrap().to_string(), expected.to_string());
-    // The others are served as before.
+    // The other members are served as before.
     for of in [0, 1] {
         trial.add(of, 1);
         trial.quiet(of);
     }
 }
 
-/// Where completions do not tell of arrival, what is under way is asked for before more of it goes out.
+/// If completions do not prove arrival, the operations in flight are proved before more of them are sent.
 #[test]
 fn more_than_may_be_under_way_goes_out_without_a_quiet() {
     for weather in [

@@ -1,5 +1,5 @@
 //! Random numbers of a run, all from its seed. Used by every part of the simulator; never by the engine, which draws
-//! through its host. Ranges are computed here, so that a seed means the same run with every version of `rand`.
+//! them through its host. Ranges are computed here, so that a seed means the same run with every version of `rand`.
 
 use rand_core::RngCore;
 use rand_pcg::Pcg64Mcg;
@@ -9,7 +9,7 @@ use rand_pcg::Pcg64Mcg;
 pub struct SimRng(Pcg64Mcg);
 
 impl SimRng {
-    /// Dice number `stream` of a seed: different streams do not disturb each other.
+    /// Creates random stream number `stream` of a seed: different streams do not affect each other.
     #[must_use]
     pub fn new(seed: u64, stream: u64) -> Self {
         let state = (u128::from(mix_bits(seed)) << 64)
@@ -19,37 +19,37 @@ impl SimRng {
         dice
     }
 
-    /// Any 64 bits.
+    /// Returns any 64 bits.
     pub fn draw_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A number below `n`; 0 if `n` is 0.
+    /// Returns a number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.draw_u64()) * u128::from(n)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
-    /// True `per_mille` times in a thousand.
+    /// Returns `true` `per_mille` times in a thousand.
     pub fn chance(&mut self, per_mille: u32) -> bool {
         per_mille > 0 && self.below(1000) < u64::from(per_mille)
     }
 
-    /// True half of the time.
+    /// Returns `true` half of the time.
     pub fn coin(&mut self) -> bool {
         self.draw_u64() >> 63 == 1
     }
 
-    /// One of the choices.
+    /// Returns one of the choices.
     pub fn pick<T: Copy, const N: usize>(&mut self, choices: [T; N]) -> T {
         choices[self.below(N as u64) as usize]
     }
 
-    /// Puts a slice in any order.
+    /// Shuffles a slice.
     pub fn shuffle<T>(&mut self, slice: &mut [T]) {
         for i in (1..slice.len()).rev() {
             slice.swap(i, self.below(i as u64 + 1) as usize);

@@ -1,6 +1,6 @@
-//! Somebody who found a control address and is not one of us: sends garbage, half a hello, another version, a hello
-//! in the name of one of us, or its own and then asks with a wrong nonce or speaks about connections of others, whose
-//! ids are small numbers. Whatever it does, the job must not notice.
+//! An unauthenticated peer that knows a control address. It sends garbage, half a hello, another version, or a hello
+//! in the name of a process of the job. Or it sends its own hello, and then a wrong nonce or frames about connections
+//! of other processes, whose ids are small numbers. The job must not be affected.
 
 use trunkline_fabric::{OobAddress, OobFrame, OobStream, OobTransport};
 use trunkline_proto::id::ProcessId;
@@ -9,14 +9,14 @@ use trunkline_proto::wire::share::{self, ShareMode, ShareOffer, ShareOutcome, Sh
 
 use crate::{SimOob, SimPid, SimRng, SimStream, SimWorld};
 
-/// A stranger with its open stream.
+/// A rogue peer with its open stream.
 pub(crate) struct RoguePeer {
     _stream: SimStream,
 }
 
 impl RoguePeer {
-    /// Connects to some listener and says something; `None` if nobody listens. It knows the names of `others`, because
-    /// each of them tells its name to whoever calls.
+    /// Connects to a listener and sends frames; `None` if there is no listener. It knows the names of `others`,
+    /// because each process sends its name to every peer that connects.
     pub(crate) fn connect_and_send(
         world: &SimWorld,
         process: SimPid,
@@ -40,7 +40,7 @@ fn random_frames(dice: &mut SimRng, others: &[ProcessId]) -> Vec<Vec<u8>> {
     let process = ProcessId(name);
     let offer = ShareOffer { groups: 4 };
     let hello = |min, max| frame::ControlFrame::Hello { min, max, offer, process }.to_bytes();
-    // The first places of the tables of comms and attempts, in their first use.
+    // The first slots of the tables of comms and attempts, in their first generation.
     let comm = 1 << 16 | dice.below(4);
     let conn = 1 << 32 | dice.below(4);
     let nowhere = RemoteRegion { key: dice.draw_u64(), addr: dice.draw_u64() };
@@ -88,7 +88,7 @@ fn random_frames(dice: &mut SimRng, others: &[ProcessId]) -> Vec<Vec<u8>> {
     }
 }
 
-/// An answer to an attempt that somebody else made.
+/// Returns a reply to an attempt of another process.
 fn forged_result(conn: u64, answer: OpenAnswer) -> frame::ControlFrame {
     let link = if answer == OpenAnswer::Accepted { vec![7; 20] } else { vec![] };
     frame::ControlFrame::Result(ResultFrame {

@@ -1,5 +1,5 @@
-//! Rules of the engine that a random run meets too seldom, one by one: what a name means after its comm is closed, who
-//! may speak on a control stream, and who is given up when.
+//! Rules of the engine that random runs meet too seldom, one by one: names of closed comms, authorized senders on
+//! control streams, and the limits after which a peer is given up.
 
 use trunkline_engine::{CommFault, CommId, EngineError, EngineParams, ListenId, MatchBy, RecvBuf, RequestId};
 use trunkline_fabric::{OobAddress, OobFrame, OobListener, OobStream, OobTransport};
@@ -48,7 +48,7 @@ impl Duo {
         connect(&self.a, &self.b)
     }
 
-    /// A stream of a stranger to the process of that handle, and what it says first.
+    /// Connects a rogue peer's stream to the process of that handle, and sends its first frames.
     pub(crate) fn stranger(&self, handle: &[u8; 128], frames: &[frame::ControlFrame]) -> SimStream {
         let address = OobAddress(ConnectionHandle::from_bytes(handle).unwrap().address);
         let outside = self.world.add_process();
@@ -117,14 +117,14 @@ pub(crate) fn hello(min: u16, max: u16, process: u8) -> frame::ControlFrame {
     frame::ControlFrame::Hello { min, max, offer: ShareOffer::NONE, process: ProcessId([process; 16]) }
 }
 
-/// The handle of a listener at that address that a test plays by hand: process 7, with one NIC.
+/// Returns the handle of a listener at that address that the test plays: process 7, with one NIC.
 pub(crate) fn handle_at(address: Vec<u8>) -> [u8; handle::BYTES] {
     let (process, nics, fabric) = (ProcessId([7; 16]), NicList::new(&[0]).unwrap(), ChosenFabric::default());
     let (nonce, listen, attempt, p2p, near) = ([1; 16], 1, 0, false, false);
     ConnectionHandle { process, nonce, nics, listen, address, attempt, p2p, near, fabric }.to_bytes()
 }
 
-/// Whether the stream was hung up on; takes what was said before.
+/// Whether the stream was closed; reads and drops its frames.
 fn is_over(stream: &mut SimStream) -> bool {
     loop {
         match stream.recv() {
@@ -167,7 +167,8 @@ fn names_of_a_closed_comm_mean_nothing_when_its_place_is_used_again() {
     assert_eq!(end(&duo.b, requests.0).unwrap(), 8);
 }
 
-/// A NIC may have one registration for several who ask for the same memory: it must hear that peers still name it.
+/// A NIC may share one registration between several owners of the same memory: it must be notified that peers still
+/// name it.
 #[test]
 fn memory_that_a_failed_comm_still_names_is_retired() {
     let duo = Duo::new(1, NetworkModel { stuck: 0, ..NetworkModel::fault_free() }, params());
@@ -183,7 +184,7 @@ fn memory_that_a_failed_comm_still_names_is_retired() {
 
 #[test]
 fn a_lane_that_waits_drives_the_others_of_its_thread() {
-    // A long message goes out in more pieces than the link holds at once, so that somebody must go on posting.
+    // A long message has more pieces than the link can hold at once, so that posting must continue.
     let mut weather = NetworkModel::fault_free();
     (weather.caps.message_max, weather.caps.depth_max) = (512, 32);
     let duo = Duo::new(1, weather, params());
@@ -196,7 +197,7 @@ fn a_lane_that_waits_drives_the_others_of_its_thread() {
     let waits = duo.a.irecv(here, &[answer]).unwrap().unwrap();
     let mut sizes = [0; 8];
     for _ in 0..10_000 {
-        // Only the answer is asked for, and it comes only after the message.
+        // Only the reply is tested, and it is sent only after the message has arrived.
         assert!(!duo.a.test(waits, &mut sizes).unwrap());
         if duo.b.test(arrives, &mut sizes).unwrap() {
             let (_, from) = buffer(&duo.b, back, 8);
@@ -243,7 +244,7 @@ fn what_had_arrived_when_a_death_is_noticed_is_received() {
     assert!((1..60).contains(&received), "{received} of 60: some arrive before the death is noticed");
 }
 
-/// What a stranger says that took the name of `process`.
+/// Returns the HELLO of a rogue peer in the name of `process`.
 fn in_the_name_of(process: ProcessId) -> frame::ControlFrame {
     let version = frame::VERSION;
     frame::ControlFrame::Hello { min: version, max: version, offer: ShareOffer::NONE, process }
@@ -359,7 +360,7 @@ fn strangers_that_show_no_nonce_are_hung_up_on() {
     duo.run(2 * SECOND);
     assert!(is_over(&mut silent) && is_over(&mut polite), "a hello shows nothing");
     assert_eq!((duo.b.in_use().2, duo.b.counters().streams_refused), (0, 2));
-    // A peer that has opened a connection stays, however long it is silent.
+    // A peer that has opened a connection stays, however long it sends nothing.
     let (send, recv) = duo.connect();
     duo.run(30 * SECOND);
     let (_, into) = buffer(&duo.b, recv, 8);
@@ -375,7 +376,7 @@ fn a_process_that_slept_listens_before_it_hangs_up() {
     let (_, handle) = duo.b.listen(0).unwrap();
     let mut stream = duo.stranger(&handle, &[hello(frame::VERSION, frame::VERSION, 7)]);
     duo.run(SECOND / 10);
-    // It makes no calls while the peer shows its nonce, and then for longer than the peer has.
+    // It makes no calls while the peer sends its nonce, and then for longer than the peer's time limit.
     let known = ConnectionHandle::from_bytes(&handle).unwrap();
     let open = frame::ControlFrame::Open(frame::OpenFrame {
         conn: 1,
@@ -525,7 +526,7 @@ fn an_attempt_that_nobody_asks_about_is_given_up() {
     assert_eq!((now.rails, now.links, now.regions), (before.rails, before.links, before.regions));
     assert_eq!(duo.a.counters().attempts_abandoned, 1);
     assert_eq!(duo.world.warning_count(SimPid(0)), warnings + 1, "it is said once");
-    // Who comes back all the same is told, and may begin again.
+    // A later call with the same handle gets an error once, and may then begin again.
     assert!(matches!(duo.a.connect(0, &mut handle), Err(EngineError::Unknown("connection attempt"))));
     assert!(duo.a.connect(0, &mut handle).unwrap().is_none());
     assert_eq!(duo.world.held_resources(SimPid(0)).links, 1);
@@ -571,7 +572,7 @@ fn who_answers_an_attempt_that_was_given_up_is_told() {
 #[test]
 fn a_receiver_that_slept_through_the_end_of_its_peer_gets_what_was_sent() {
     for seed in 0..6000 {
-        // The news is faster than the message, and a poll may find nothing although there is something.
+        // The control frame is faster than the message, and a poll may return nothing although there is a completion.
         let weather = NetworkModel {
             latency: 5_000_000,
             stream_time: 0,
@@ -596,7 +597,7 @@ fn a_receiver_that_slept_through_the_end_of_its_peer_gets_what_was_sent() {
 
 #[test]
 fn what_completed_without_having_arrived_waits_for_a_receiver_that_sleeps() {
-    // Immediates wait for receives, which a process that makes no call does not post again.
+    // Immediates wait for receives, which a process that makes no calls does not repost.
     let mut weather = NetworkModel::fault_free().without_arrival();
     (weather.caps.immediate_takes_receive, weather.caps.message_max) = (true, 512);
     let duo = Duo::new(1, weather, EngineParams { eager_max: 0, match_by: MatchBy::Mailbox, ..params() });
@@ -624,7 +625,7 @@ fn what_completed_without_having_arrived_waits_for_a_receiver_that_sleeps() {
     }
 }
 
-/// The end of a receive of `b`, while `a` goes on with what it has closed.
+/// Waits for the end of a receive of `b`, while `a` makes progress on its closed comms.
 fn end_beside(duo: &Duo, request: RequestId) -> Result<u64, EngineError> {
     let mut sizes = [0; 8];
     while !duo.b.test(request, &mut sizes)? {

@@ -1,28 +1,29 @@
-//! What the processes of a run do and what happens to them, drawn from the seed before the run starts.
+//! The plan of a run: the actions of its processes and the injected faults, drawn from the seed before the run
+//! starts. Read by the cluster; never changes during a run.
 
 use trunkline_engine::{CommNics, SharingParams};
 
 use crate::{NetworkModel, SimRng};
 
-/// A whole run.
+/// The plan of a whole run.
 #[derive(Clone, Debug)]
 pub(crate) struct RunScenario {
     pub(crate) weather: NetworkModel,
     pub(crate) processes: usize,
     pub(crate) engine: EngineChoice,
-    /// How each process shares queue pairs.
+    /// The sharing parameters of each process.
     pub(crate) sharing: Vec<SharingParams>,
     pub(crate) comms: Vec<CommPlan>,
     pub(crate) faults: Vec<FaultPlan>,
-    /// Most virtual time between two calls of the processes.
+    /// Virtual time between two calls of the processes, at most.
     pub(crate) pace: u64,
-    /// Chance of a second look at a request that has ended.
+    /// Chance that a request is tested again after it has ended.
     pub(crate) look_again: u32,
-    /// Chance that a process goes on with what its callers do not poll, as a helper thread would.
+    /// Chance that a process makes progress on comms that its callers do not poll, as a helper thread would.
     pub(crate) tend: u32,
 }
 
-/// The engines' parameters that matter to a run.
+/// The engine parameters that vary between runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EngineChoice {
     pub(crate) by_nic: bool,
@@ -35,7 +36,7 @@ pub(crate) struct EngineChoice {
     pub(crate) rail_time: u64,
 }
 
-/// One directed connection and what goes over it.
+/// One directed connection and its messages.
 #[derive(Clone, Debug)]
 pub(crate) struct CommPlan {
     pub(crate) from: usize,
@@ -46,19 +47,19 @@ pub(crate) struct CommPlan {
     pub(crate) groups: Vec<Vec<PlannedMessage>>,
     pub(crate) sender: SidePlan,
     pub(crate) receiver: SidePlan,
-    /// Messages ahead of the oldest unsent one that may be sent before it.
+    /// Number of messages after the oldest unsent one that may be sent before it.
     pub(crate) window: usize,
-    /// The listener is closed right after the accept, not at the end.
+    /// Whether the listener is closed right after the accept, and not at the end.
     pub(crate) close_listen_early: bool,
-    /// A receive is flushed although the NIC does not ask for it.
+    /// Whether receives are flushed although the NIC does not need it.
     pub(crate) flush_anyway: bool,
-    /// Its ends close only when others that share their queue pairs are not harmed.
+    /// Whether its ends close only when that does not harm comms that share their queue pairs.
     pub(crate) settles: bool,
-    /// An end that cannot take memory away, as a copy is stuck in it, closes all the same, and leaves that memory alone.
+    /// Whether an end closes although a copy is stuck in its memory. It then leaves that memory allocated.
     pub(crate) gives_up: bool,
 }
 
-/// What one end does.
+/// The plan of one end.
 #[derive(Clone, Debug)]
 pub(crate) struct SidePlan {
     /// When it starts to connect or accept.
@@ -66,32 +67,32 @@ pub(crate) struct SidePlan {
     /// How long after that it posts the first message.
     pub(crate) pause: u64,
     pub(crate) in_flight: usize,
-    /// Each message has its own registration, which ends with it.
+    /// Whether each message has its own registration, which ends with the message.
     pub(crate) own_regions: bool,
-    /// How it leaves the connection.
+    /// How the end closes the connection.
     pub(crate) ending: PlannedEnd,
-    /// How long it waits after its last completion before it closes.
+    /// How long it waits between its last completion and its close.
     pub(crate) linger: u64,
-    /// A sender makes no more calls once all is sent, until its receiver has closed.
+    /// Whether a sender makes no more calls after all sends are done, until its receiver has closed.
     pub(crate) rests: bool,
 }
 
-/// How an end leaves its connection.
+/// How an end closes its connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PlannedEnd {
-    /// It is closed when everything is done.
+    /// It closes when all messages are done.
     Done,
-    /// After so many completions it is closed, with work in flight.
+    /// It closes after that many completions, with work in flight.
     Abort(usize),
-    /// After so many completions it posts nothing more, and is closed once nothing is in flight.
+    /// After that many completions it posts nothing more, and closes once nothing is in flight.
     Quit(usize),
-    /// After so many completions memory of work in flight is deregistered.
+    /// After that many completions it deregisters memory of work in flight.
     Revoke(usize),
-    /// After so many calls of connect that were told to call again, nobody calls it again.
+    /// It stops calling connect after that many calls that returned "call again".
     Abandon(usize),
 }
 
-/// One message: what is sent and how much room it meets. With too little room both ends fail.
+/// A message: the sent bytes, and the room of its receive. With too little room both ends fail.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlannedMessage {
     pub(crate) tag: u32,
@@ -99,39 +100,39 @@ pub(crate) struct PlannedMessage {
     pub(crate) room: u64,
 }
 
-/// Something that goes wrong at a virtual time.
+/// A fault at a virtual time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FaultPlan {
     pub(crate) at: u64,
     pub(crate) fault: InjectedFault,
 }
 
-/// What goes wrong.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum InjectedFault {
     /// A process dies.
     Kill(usize),
-    /// A process makes no call for so long. No error.
+    /// A process makes no call for that time. This is no error.
     Silence(usize, u64),
-    /// Somebody who is not one of us connects to a listener. No error.
+    /// A rogue peer connects to a listener. This is no error.
     Stranger(u64),
     /// A link fails.
     Flap,
-    /// A NIC of a process is cut off for so long.
+    /// A NIC of a process is cut off for that time.
     Cut(usize, usize, u64),
 }
 
-/// The stream of numbers that decides whether receives are longer than their messages. It leaves the seeds of
+/// The random stream that decides whether receives are longer than their messages. Its number keeps the seeds of
 /// `memory_that_is_given_up_ends_with_its_comm` as they were.
 const STEPS: u64 = 17;
 
-/// Such receives are at most so much longer: each of their bytes is checked.
+/// How much longer such receives are, at most: each of their bytes is checked.
 const SPARE_BYTES: u64 = 600;
 
 const EDGES: [u64; 12] = [0, 1, 7, 8, 63, 64, 127, 128, 255, 256, 4095, 4096];
 
 impl RunScenario {
-    /// The scenario of a seed.
+    /// Draws the scenario of a seed.
     pub(crate) fn from_seed(seed: u64) -> Self {
         let dice = &mut SimRng::new(seed, 2);
         let mut weather = NetworkModel::from_rng(dice);
@@ -180,7 +181,7 @@ impl RunScenario {
         scenario
     }
 
-    /// Some runs have comms over several rails, which die and come back.
+    /// In some runs, comms use several rails, which die and come back.
     fn draw_rails(&mut self, dice: &mut SimRng) {
         if !dice.chance(400) {
             return;
@@ -214,7 +215,7 @@ impl RunScenario {
     }
 }
 
-/// One, two or four NICs out of so many.
+/// Draws one, two or four of `nics` NICs.
 fn draw_nics(dice: &mut SimRng, nics: usize) -> Vec<usize> {
     let mut all: Vec<usize> = (0..nics).collect();
     for at in (1..all.len()).rev() {
@@ -224,7 +225,7 @@ fn draw_nics(dice: &mut SimRng, nics: usize) -> Vec<usize> {
     all
 }
 
-/// The NICs of a plan, which differ and are at most four.
+/// Returns the NICs of a plan, which are distinct and at most four.
 pub(crate) fn nic_set(list: &[usize]) -> CommNics {
     CommNics::new(list).unwrap_or(CommNics::from(0))
 }
@@ -244,7 +245,7 @@ impl CommPlan {
             budget = 1 << 20;
         }
         let mut groups = Vec::new();
-        // A few go several times around the mailbox and the table of requests.
+        // A few comms wrap around the mailbox and the table of requests several times.
         let count = if dice.chance(15) { dice.between(130, 400) } else { dice.pick([1, 3, 8, 20, 40]) };
         for _ in 0..count {
             let count = if grouped { dice.between(1, 8) } else { 1 };
@@ -284,7 +285,8 @@ impl CommPlan {
         }
     }
 
-    /// All receives get the length that the longest message needs, and a word, as NCCL's receives have one length.
+    /// Extends all receives to the length of the longest message and one word, because NCCL's receives have one
+    /// length.
     fn receive_steps(&mut self) {
         let longest = self.groups.iter().flatten().map(|message| message.size).max();
         let step = longest.unwrap_or(0) + 8;
@@ -293,7 +295,7 @@ impl CommPlan {
         }
     }
 
-    /// One message gets too little room.
+    /// Gives one message too little room.
     fn draw_too_long(&mut self, dice: &mut SimRng) {
         let group = dice.below(self.groups.len() as u64) as usize;
         let message = dice.below(self.groups[group].len() as u64) as usize;

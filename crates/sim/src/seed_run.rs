@@ -1,5 +1,5 @@
-//! One seed, one run: draws weather and scenario, runs the cluster, and tells how it went. Called by the sweep, by
-//! `trunkline sim` and by whoever replays a failure.
+//! Runs one seed: draws network model and scenario, runs the cluster, and returns the outcome. Called by the sweep,
+//! by `trunkline sim` and to replay a failure.
 
 use std::fmt;
 
@@ -8,29 +8,29 @@ use crate::checkers::PropertyViolation;
 use crate::cluster::SimCluster;
 use crate::scenario::{CommPlan, RunScenario};
 
-/// How to run a seed.
+/// Options of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SeedOptions {
-    /// Keep a trace.
+    /// Whether to keep a trace.
     pub trace: bool,
-    /// A sweep ends with the first seed that fails.
+    /// Whether a sweep ends with the first seed that fails.
     pub stop_at_failure: bool,
 }
 
-/// How a run went.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct SeedOutcome {
-    /// Its seed.
+    /// The seed.
     pub seed: u64,
-    /// The property that did not hold, if one did not.
+    /// The violated property, if there is one.
     pub violation: Option<PropertyViolation>,
     /// Calls of the simulated applications.
     pub steps: u64,
-    /// Virtual nanoseconds it took.
+    /// Virtual duration in nanoseconds.
     pub time: u64,
     /// Requests that ended.
     pub requests: u64,
-    /// What happened, if a trace was asked for.
+    /// The trace, if it was requested.
     pub trace: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The sending end: fills a buffer, sends it, and uses the buffer for something else as soon as it may.
+//! The sending end: fills a buffer, sends it, and reuses the buffer as soon as that is allowed.
 
 use trunkline_engine::MrId;
 
@@ -13,15 +13,15 @@ use crate::scenario::{CommPlan, PlannedMessage};
 /// The messages of a comm, in the order of their receives.
 pub(crate) struct SendSchedule {
     items: Vec<ScheduledMessage>,
-    /// Everything before it was sent.
+    /// All messages before this one were sent.
     first: usize,
-    /// Messages of later receives may overtake.
+    /// Whether messages of later receives may be sent first.
     wide: bool,
 }
 
 struct ScheduledMessage {
     message: PlannedMessage,
-    /// The receive it is for.
+    /// The receive of the message.
     group: usize,
     pattern: u64,
     sent: bool,
@@ -39,7 +39,7 @@ impl SendSchedule {
             sent: false,
             place: None,
         });
-        // Sends that run ahead of a receive the other end has no room to post would wait for ever.
+        // Sends ahead of a receive that the other end has no room to post would never end.
         let wide = plan.receiver.in_flight > plan.window;
         Self { items: items.collect(), first: 0, wide }
     }
@@ -48,29 +48,29 @@ impl SendSchedule {
         self.first == self.items.len()
     }
 
-    /// Buffers in use, with their lengths.
+    /// Returns the buffers in use, with their lengths.
     pub(crate) fn used_buffers(&self) -> Vec<(ItemBuffer, u64)> {
         let used = self.items.iter().filter_map(|item| Some((item.place.clone()?, item.message.size)));
         used.collect()
     }
 
-    /// The buffer of a message.
+    /// Returns the buffer of a message.
     pub(crate) fn buffers_of(&self, at: usize) -> Vec<(ItemBuffer, u64)> {
         let item = &self.items[at];
         item.place.iter().map(|place| (place.clone(), item.message.size)).collect()
     }
 
-    /// Bytes of a message.
+    /// Returns the length of a message in bytes.
     pub(crate) fn size_of(&self, at: usize) -> u64 {
         self.items[at].message.size
     }
 
-    /// A message has no buffer any more, unless it lies in one of these regions.
+    /// Drops the buffer of a message, unless it is in one of these regions.
     pub(crate) fn drop_buffer(&mut self, at: usize, regions: &[MrId]) {
         self.items[at].place.take_if(|place| !regions.contains(&place.mr));
     }
 
-    /// A message that may go next: near the oldest unsent one, and the first unsent of its tag.
+    /// Returns a message that may be sent next: near the oldest unsent one, and the first unsent of its tag.
     fn choose_message(&self, window: usize, pick: impl FnOnce(u64) -> u64) -> Option<usize> {
         let mut tags = Vec::new();
         let mut choices = Vec::new();
@@ -148,7 +148,7 @@ impl SimCommEnd {
         }
     }
 
-    /// A send is done: its buffer is free.
+    /// Completes a send: its buffer is free.
     pub(crate) fn finish_send(
         &mut self,
         around: &mut StepContext<'_>,

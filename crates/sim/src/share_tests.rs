@@ -1,5 +1,5 @@
-//! What an engine says of sharing, and what it makes of what others say, while it shares nothing: the other end is
-//! played by hand.
+//! The sharing messages of an engine that shares nothing, and its reaction to those of a peer: the test plays the
+//! other end.
 
 use trunkline_engine::{CommFault, CommNics, EngineError};
 use trunkline_fabric::{
@@ -37,7 +37,7 @@ fn member() -> MemberId {
     MemberId::from_slot(SlotId { slot: 1, generation: 1 })
 }
 
-/// What was said on a stream meanwhile.
+/// The frames that arrived on a stream meanwhile.
 fn heard(stream: &mut SimStream) -> Vec<frame::ControlFrame> {
     let frames = std::iter::from_fn(|| stream.recv().unwrap());
     frames.map(|frame| frame::ControlFrame::from_bytes(&frame.bytes).unwrap()).collect()
@@ -47,7 +47,7 @@ fn say(stream: &mut SimStream, frame: &frame::ControlFrame) {
     stream.send(OobFrame { bytes: frame.to_bytes(), fd: None }).unwrap();
 }
 
-/// A link of nobody's engine, and where it takes records.
+/// A link of no engine, and the target of its records.
 struct Raw {
     rail: SimRail,
     link: LinkId,
@@ -64,7 +64,7 @@ impl Raw {
         Self { rail, link, mailbox: RemoteRegion { key: keys.remote.0, addr: keys.remote_base } }
     }
 
-    /// An OPEN for the listener of that handle.
+    /// Returns an OPEN for the listener of that handle.
     fn open(&self, handle: &[u8; 128], request: ShareRequest) -> frame::ControlFrame {
         let ConnectionHandle { nonce, listen, .. } = ConnectionHandle::from_bytes(handle).unwrap();
         let joins = matches!(request.mode, ShareMode::Join(..));
@@ -84,7 +84,7 @@ impl Raw {
     }
 }
 
-/// What `b` answers to that request, without its HELLO; it accepts nothing meanwhile.
+/// Returns the replies of `b` to that request, without its HELLO; `b` accepts nothing meanwhile.
 fn answered(duo: &Duo, raw: &Raw, request: ShareRequest) -> (SimStream, ResultFrame) {
     let (listen, handle) = duo.b.listen(0).unwrap();
     let mut stream = duo.stranger(&handle, &[hello(VERSION, VERSION, 7), raw.open(&handle, request)]);
@@ -140,7 +140,7 @@ fn a_refusal_names_the_turn_too() {
     assert_eq!((reply.answer, reply.share), (OpenAnswer::Refused, share));
 }
 
-/// It makes no sense, as nothing is shared, and it harms nobody: the stream lives, and so does the comm.
+/// The frame is meaningless, because nothing is shared, and must be harmless: the stream and the comm survive.
 #[test]
 fn the_end_of_sharing_means_nothing_to_a_comm_that_shares_nothing() {
     let duo = Duo::calm();
@@ -179,7 +179,7 @@ fn the_end_of_sharing_means_nothing_to_a_comm_that_shares_nothing() {
     assert!(matches!(ended, Some(EngineError::Comm(CommFault::PeerClosed(_)))), "{ended:?}");
 }
 
-/// A listener played by hand, which `a` has asked; with what it said.
+/// A listener that the test plays, to which `a` has sent a request; with the frames of `a`.
 struct Listening {
     _listener: SimListener,
     stream: SimStream,

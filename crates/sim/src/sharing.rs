@@ -1,5 +1,5 @@
-//! Runs in which processes share queue pairs: who shares how, and comms enough that groups have several members. Drawn
-//! from dice of their own, so that what else happens in a run does not depend on it.
+//! Runs in which processes share queue pairs: their sharing parameters, and enough comms for groups with several
+//! members. Drawn from a random stream of its own, so that the rest of a run does not depend on it.
 
 use trunkline_engine::SharingParams;
 use trunkline_proto::pool::config::SharingMode;
@@ -11,14 +11,14 @@ use crate::scenario::{CommPlan, PlannedMessage, RunScenario};
 const REGIONS_MIN: u32 = 4096;
 
 impl RunScenario {
-    /// In some runs processes share, each in its own way.
+    /// Makes processes share in some runs, each with its own parameters.
     pub(crate) fn draw_sharing(&mut self, dice: &mut SimRng) {
         self.sharing = vec![SharingParams::default(); self.processes];
-        // Words of groups are said once; streams that lose them are none.
+        // Frames about groups are sent once, so streams that lose frames are excluded.
         if !dice.chance(450) || self.weather.stream_lost > 0 {
             return;
         }
-        // Members need room for what their NIC pairs.
+        // Members need room for the messages that their NIC matches.
         if self.engine.by_nic && dice.chance(700) {
             let caps = &mut self.weather.caps;
             (caps.depth_max, caps.completions_max) = (dice.pick([1152, 2048]), 4096);
@@ -38,7 +38,7 @@ impl RunScenario {
         }
     }
 
-    /// One more comm between the same two processes, mostly over the same NICs.
+    /// Draws a further comm between the same two processes, mostly over the same NICs.
     fn draw_rider(&self, dice: &mut SimRng, endings: u32) -> CommPlan {
         let mut comm = CommPlan::from_rng(dice, self.processes, self.weather.nics);
         let model = &self.comms[dice.below(self.comms.len().min(2) as u64) as usize];
@@ -57,20 +57,21 @@ impl RunScenario {
             let tag = comm.groups[0][0].tag;
             comm.groups.push(vec![PlannedMessage { tag, size, room: size + dice.pick([0, 0, 100]) }]);
         }
-        // Comms come and go while others stay.
+        // Comms open and close while others stay.
         for side in [&mut comm.sender, &mut comm.receiver] {
             side.start = dice.pick([0, 0, 50_000, 500_000, 2_000_000, 20_000_000]);
         }
         if dice.chance(endings) {
             comm.draw_ending(dice);
         }
-        // A close that does not wait cannot wait for a copy that is stuck.
+        // A close that does not wait for other members cannot wait for a stuck copy.
         comm.settles = dice.chance(900) || self.weather.stuck > 0;
         comm
     }
 
-    /// How processes share: not at all where the NIC pairs messages and its queues have no room for a grouped receive, and
-    /// one operation more, of each of 128 members, or where it completes what has met no receive.
+    /// Returns the sharing parameters. No process shares if the NIC matches messages and completes them before they
+    /// meet a receive. Nor does any if its queues have no room for a grouped receive and one more operation of each
+    /// of 128 members.
     pub(crate) fn sharing_that_fits(&self) -> Vec<SharingParams> {
         let caps = &self.weather.caps;
         let paired = self.engine.by_nic && caps.matched && caps.link_order && caps.message_max >= 1 << 30;

@@ -1,27 +1,27 @@
-//! Many seeds, on several threads, each run by itself. Called by the tests and by `trunkline sim`.
+//! Runs many seeds on several threads, each run by itself. Called by the tests and by `trunkline sim`.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::seed_run::{SeedOptions, SeedOutcome, run_seed};
 
-/// Failures kept of a sweep.
+/// Failures of a sweep that are kept.
 const KEPT: usize = 10;
 
-/// How a sweep went.
+/// The summary of a sweep.
 #[derive(Clone, Debug, Default)]
 pub struct SweepSummary {
-    /// Seeds that were run.
+    /// Number of seeds that were run.
     pub runs: u64,
-    /// Requests that ended in them.
+    /// Number of requests that have ended in them.
     pub requests: u64,
-    /// Seeds that failed.
+    /// Number of seeds that failed.
     pub failed: u64,
-    /// The failures with the lowest seeds, a few of them.
+    /// The first failures, by seed.
     pub failures: Vec<SeedOutcome>,
 }
 
-/// Runs every seed of the range on so many threads.
+/// Runs every seed of the range on that many threads.
 #[must_use]
 pub fn run_sweep(seeds: Range<u64>, threads: usize, options: &SeedOptions) -> SweepSummary {
     let next = AtomicU64::new(seeds.start);

@@ -1,5 +1,6 @@
-//! The sweep: many seeds. `TRUNKLINE_SEEDS` sets how many, `TRUNKLINE_SEED` is the first one; a single seed prints its trace.
-//! With `TRUNKLINE_STOP_AT_FAILURE` the sweep ends with the first seed that fails; `TRUNKLINE_CHECKER` names a checker. With `TRUNKLINE_FULL` ten million messages begin
+//! The sweep over many seeds. `TRUNKLINE_SEEDS` sets their number, `TRUNKLINE_SEED` the first one; a single seed
+//! prints its trace. With `TRUNKLINE_STOP_AT_FAILURE` the sweep ends with the first seed that fails;
+//! `TRUNKLINE_CHECKER` names a checker. With `TRUNKLINE_FULL` at least ten million messages begin and end.
 //! and end in it.
 
 use std::env;
@@ -10,7 +11,7 @@ fn number(name: &str) -> Option<u64> {
     env::var(name).ok().map(|value| value.parse().unwrap())
 }
 
-/// The options that the environment asks for.
+/// Reads the options of the environment.
 fn options() -> SeedOptions {
     let stop_at_failure = env::var_os("TRUNKLINE_STOP_AT_FAILURE").is_some();
     SeedOptions { stop_at_failure, ..SeedOptions::default() }
@@ -38,7 +39,7 @@ fn every_seed_holds() {
     assert!(!full || seeds < 150_000 || result.requests > 20_000_000, "a message is two requests");
 }
 
-/// Each checker sees what it is for: a bug of the network must be seen by the checker that its suite names.
+/// Checks that each checker works: a bug of the network must be found by the checker that its suite names.
 #[test]
 fn one_checker_sees_no_violation() {
     let checker = env::var("TRUNKLINE_CHECKER").unwrap_or_else(|_| "bytes".to_owned());
@@ -48,7 +49,7 @@ fn one_checker_sees_no_violation() {
     assert_eq!(seen, None);
 }
 
-/// Memory that a copy was stuck in was given up, and its comm settled: that had ended its registration. 2 of 150,000 seeds.
+/// A comm gave up memory with a stuck copy and settled, which had ended the registration. 2 of 150,000 seeds.
 #[test]
 fn memory_that_is_given_up_ends_with_its_comm() {
     for seed in [107_325, 121_010] {
@@ -56,7 +57,7 @@ fn memory_that_is_given_up_ends_with_its_comm() {
     }
 }
 
-/// A flush was not posted over a link whose NIC had no room, and ended once the others had flushed. 1 of 4,000 seeds.
+/// A flush was not posted over a link whose NIC had no room, and ended after the other flushes. 1 of 4,000 seeds.
 #[test]
 fn a_flush_waits_for_links_without_room() {
     assert_eq!(run_seed(14_214, &options()).violation, None);

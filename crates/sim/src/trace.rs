@@ -1,10 +1,10 @@
-//! What happened in a run, for people. Written by every part when it is on; formats nothing when it is off, because
-//! a failing seed is simply run again with it on.
+//! The log of a run, for people. Written by every part if it is on; formats nothing if it is off, because a failing
+//! seed can be run again with it on.
 
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Lines kept; older ones are forgotten.
+/// Lines that are kept; older ones are dropped.
 const LINES: usize = 20_000;
 
 /// The last lines of a run.
@@ -16,7 +16,7 @@ pub struct RunTrace {
 }
 
 impl RunTrace {
-    /// A trace that keeps lines, or one that keeps nothing.
+    /// Creates a trace that keeps lines, or one that drops them.
     #[must_use]
     pub fn new(on: bool) -> Self {
         Self { on, ..Self::default() }
@@ -40,7 +40,7 @@ impl RunTrace {
         self.on
     }
 
-    /// Takes the lines out.
+    /// Takes all lines.
     #[must_use]
     pub fn take_lines(&mut self) -> Vec<String> {
         let mut lines = Vec::with_capacity(self.lines.len() + 1);

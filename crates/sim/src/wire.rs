@@ -1,4 +1,4 @@
-//! How operations travel: departure, pieces that land, arrival, acknowledgement, time-outs. Driven by the world's
+//! The transfer of operations: departure, pieces that land, arrival, acknowledgement, timeouts. Driven by the world's
 //! events and by the rail. Order is kept only where the capabilities promise it.
 
 use trunkline_fabric::{CompletionKind, OpStatus, RecvOrder, RegionExtent, RemoteLocation, WriteVisibility};
@@ -8,37 +8,37 @@ use crate::link::{LinkPhase, PostedWork, QueuedReceive, SendQueueEntry, SourceBy
 use crate::region_bytes::{RequiredRight, WritePiece};
 use crate::world::SimCore;
 
-/// Something that is due at a moment.
+/// An event that is due at a time.
 pub(crate) enum NetworkEvent {
-    /// Nothing but a reason to look around.
+    /// No effect except that the clock stops at it.
     Wake,
     /// Part of a write lands.
     Land { link: usize, seq: u64, piece: WritePiece },
-    /// All of an operation is at the target.
+    /// An operation has arrived completely.
     Arrive { link: usize, seq: u64 },
-    /// Data of a read or atomic is back.
+    /// The data of a read or atomic has returned.
     Reply { link: usize, seq: u64, bytes: Vec<u8> },
-    /// The target's answer is back.
+    /// The target's acknowledgement has returned.
     Ack { link: usize, seq: u64, status: OpStatus },
-    /// The network has the bytes of an operation.
+    /// The network has copied the bytes of an operation.
     Taken { link: usize, seq: u64 },
-    /// The time to reach the peer is over.
+    /// The time limit for reaching the peer has expired.
     Check { link: usize },
-    /// The time to find a receive is over.
+    /// The time limit for finding a receive has expired.
     Starved { link: usize, seq: u64 },
-    /// Bytes land after their completion: those of a copy that was stuck.
+    /// The bytes of a stuck copy land, after their completion.
     Late { memory: MemoryRange, offset: u64, bytes: Vec<u8> },
-    /// A NIC writes a word that it kept to itself.
+    /// A NIC writes a word back that it had cached.
     WriteBack { region: u64, offset: u64 },
-    /// A NIC that was cut off carries again.
+    /// A NIC that was cut off works again.
     Mended,
-    /// A write that left on a rail before that died.
+    /// A delayed write of a dead rail lands.
     Ghost(u64),
 }
 
-/// The number of a NIC for a link that has come to its end.
+/// The vendor status of a NIC for a link that has ended.
 const LINK_ENDED: u32 = 3;
-/// Writes up to this long into strict regions arrive word by word.
+/// Writes up to this length into strict regions arrive word by word.
 const RECORD_MAX: u64 = 512;
 
 impl SimCore {
@@ -61,7 +61,7 @@ impl SimCore {
         }
     }
 
-    /// Sends off everything that was given to the network and has not left.
+    /// Sends all operations that were passed to the network and have not left.
     pub(crate) fn depart_sends(&mut self, link: usize) {
         if self.links[link].phase != LinkPhase::Ready {
             return;
@@ -109,7 +109,8 @@ impl SimCore {
             entry.last_arrival = arrival;
         }
         if flush {
-            // A flush is a read of our own memory: it never leaves the node, but takes its turn.
+            // A flush is a read of the process's own memory: it never leaves the host, but keeps its place in the
+            // order.
             self.schedule_at(arrival, NetworkEvent::Ack { link, seq, status: OpStatus::Ok });
             return;
         }
@@ -125,7 +126,7 @@ impl SimCore {
         self.schedule_at(arrival, NetworkEvent::Arrive { link, seq });
     }
 
-    /// Cuts a write: records into single words in any order, payload anywhere.
+    /// Cuts a write into pieces: records into single words in any order, payload anywhere.
     fn split_write(&mut self, peer: usize, to: RemoteLocation, len: u64) -> Vec<WritePiece> {
         let strict = self
             .remote_range(peer, to, len, RequiredRight::Write)
@@ -141,7 +142,7 @@ impl SimCore {
             cuts.push(if strict { (cut + to.addr) / 8 * 8 } else { cut });
         }
         if strict {
-            // Cuts fall on words of the target's address space.
+            // Cuts are at words of the target's address space.
             for cut in &mut cuts[2..] {
                 *cut = cut.saturating_sub(to.addr).min(len);
             }
@@ -161,7 +162,7 @@ impl SimCore {
         masks.into_iter().map(WritePiece::Words).collect()
     }
 
-    /// The peer's end, if what left `link` may still reach it.
+    /// Returns the peer's end, if operations that left `link` may still reach it.
     fn target_of(&self, link: usize) -> Option<usize> {
         match self.links[link].phase {
             LinkPhase::Ready | LinkPhase::Dead { ghost: true } => self.reachable_peer(link),
@@ -208,8 +209,8 @@ impl SimCore {
         Ok(())
     }
 
-    /// A write that is under way gets stuck in the middle of a region whose registration is to end, and ends later.
-    /// False if the weather or the network has none.
+    /// Makes a write in flight stick in the middle of a region that is being deregistered; it ends later. Returns
+    /// `false` if no write is in flight, or by chance.
     pub(crate) fn begin_stuck_copy(&mut self, key: u64) -> bool {
         let stuck = self.weather.stuck;
         let Some((remote, rail)) = self.regions.get(&key).map(|region| (region.remote, region.rail)) else {
@@ -240,7 +241,7 @@ impl SimCore {
         true
     }
 
-    /// Nothing new may use a region.
+    /// Closes a region for new operations.
     pub(crate) fn close_region(&mut self, key: u64) {
         let Some(region) = self.regions.get_mut(&key) else { return };
         region.closed = true;
@@ -293,7 +294,7 @@ impl SimCore {
         }
     }
 
-    /// Carries out what has arrived at a link, as far as it can.
+    /// Carries out the operations that have arrived at a link, as far as possible.
     pub(crate) fn execute_arrived(&mut self, link: usize) {
         let Some(from) = self.links[link].remote else { return };
         let mut at = 0;
@@ -301,7 +302,7 @@ impl SimCore {
             if self.execute_op(link, from, seq) {
                 self.links[link].arrived.remove(at);
                 self.carried_out(from, seq);
-                // One before it may have waited for it.
+                // An earlier operation may have waited for this one.
                 at = 0;
             } else if self.weather.caps.link_order {
                 return;
@@ -311,11 +312,11 @@ impl SimCore {
         }
     }
 
-    /// Carries out operation `seq` of `from` at `link`; false if it has to wait.
+    /// Carries out operation `seq` of `from` at `link`; returns `false` if it has to wait.
     fn execute_op(&mut self, link: usize, from: usize, seq: u64) -> bool {
         let waits = self.weather.caps.immediate_takes_receive && self.links[link].recvs.is_empty();
         let Some(wqe) = self.links[from].send_entry(seq) else { return true };
-        // Its bytes are here all the same.
+        // The bytes of a write have arrived even if its immediate has to wait.
         wqe.executed |= matches!(wqe.work, PostedWork::Write { .. });
         if waits && matches!(wqe.work, PostedWork::Write { imm: Some(_), .. }) {
             return false;
@@ -387,7 +388,7 @@ impl SimCore {
         }
     }
 
-    /// An immediate takes a receive, where it does; any of them.
+    /// Consumes any receive for an immediate, on networks that need one.
     fn consume_receive(&mut self, link: usize) {
         let count = self.links[link].recvs.len() as u64;
         if self.weather.caps.immediate_takes_receive && count > 0 {
@@ -397,7 +398,7 @@ impl SimCore {
         }
     }
 
-    /// Pairs a matched send with its receive.
+    /// Matches a matched send with its receive.
     pub(crate) fn receive_matched(&mut self, link: usize, seq: u64, wr_id: u64, into: RegionExtent) {
         let Some(from) = self.links[link].remote else { return };
         let Some(wqe) = self.links[from].send_entry(seq) else { return };
@@ -419,7 +420,7 @@ impl SimCore {
         match self.source_bytes(from, &source, 0, source.len()) {
             Some(bytes) => self.deliver_send(link, from, seq, QueuedReceive { wr_id, into }, bytes, None),
             None => {
-                // The sender broke its promise; the receive stays for nobody, as the link ends.
+                // The sender's memory is not registered any more; the link ends, so the receive stays unused.
                 self.links[link].recvs.push_back(QueuedReceive { wr_id, into });
                 self.on_ack(from, seq, OpStatus::LocalProtection);
             }
@@ -479,13 +480,13 @@ impl SimCore {
         self.schedule_at(at, NetworkEvent::Reply { link: from, seq, bytes });
     }
 
-    /// The target refuses an operation: both ends go into error.
+    /// Refuses an operation at the target: both ends enter the error state.
     pub(crate) fn refuse_op(&mut self, link: usize, from: usize, seq: u64, status: OpStatus) {
         self.send_ack(from, seq, status);
         self.break_link(link, None);
     }
 
-    /// How long it takes from the NIC of a link, or back to it, at least.
+    /// Returns the least latency between the NIC of a link and its peer, in either direction.
     fn latency_of(&self, link: usize) -> u64 {
         let slower = &self.weather.slower;
         let nic = self.rails[self.links[link].rail].nic.min(slower.len() - 1);
@@ -501,14 +502,14 @@ impl SimCore {
         at
     }
 
-    /// Sends the outcome of operation `seq` back to its link.
+    /// Sends the status of operation `seq` back to its link.
     pub(crate) fn send_ack(&mut self, link: usize, seq: u64, status: OpStatus) {
         let at = self.answer_time(link);
         self.schedule_at(at, NetworkEvent::Ack { link, seq, status });
     }
 
     fn on_ack(&mut self, link: usize, seq: u64, status: OpStatus) {
-        // What went out on a rail that died meanwhile is acknowledged no more.
+        // An operation of a rail that died meanwhile is not acknowledged any more.
         if self.links[link].phase != LinkPhase::Ready || self.links[link].stranded {
             return;
         }
@@ -545,7 +546,7 @@ impl SimCore {
         self.check_waiting(link);
     }
 
-    /// Breaks a link that has waited for its peer for too long.
+    /// Breaks a link that has waited too long for its peer.
     fn check_waiting(&mut self, link: usize) {
         if self.links[link].phase != LinkPhase::Ready || self.reachable_peer(link).is_some() {
             return;
@@ -559,7 +560,7 @@ impl SimCore {
         let Some(seq) = self.links[link].sends.iter().find(|wqe| waiting(wqe)).map(|wqe| wqe.seq) else {
             return;
         };
-        // An end that is not connected yet answers nothing either.
+        // An end that is not connected yet does not respond either.
         self.break_link(link, Some((seq, OpStatus::PeerDead)));
     }
 

@@ -1,5 +1,5 @@
-//! Everything the simulated processes share: virtual clock, network, control streams, trace. The fabric and the host
-//! are views of it; the run drives its clock. It never calls into a process.
+//! The state that the simulated processes share: virtual clock, network, control streams, trace. The fabric and the
+//! host are views of it; the run drives its clock. It never calls into a process.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -38,7 +38,7 @@ pub struct ProcessNic {
     pub nic: usize,
 }
 
-/// What a process holds at a moment; all zero once it has closed everything.
+/// The resources of a process at a moment; all zero once it has closed everything.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct HeldResources {
     /// Open rails.
@@ -47,7 +47,7 @@ pub struct HeldResources {
     pub links: usize,
     /// Registered regions.
     pub regions: usize,
-    /// Their bytes, on each rail that they are registered on.
+    /// The bytes of those regions, counted per rail on which they are registered.
     pub registered: usize,
     /// Ends of control streams.
     pub streams: usize,
@@ -72,25 +72,26 @@ pub(crate) struct SimCore {
     pub(crate) regions: BTreeMap<u64, RegionEntry>,
     /// Local keys by remote key.
     pub(crate) remote_keys: BTreeMap<u64, u64>,
-    /// Words that NICs keep to themselves, by region and place.
+    /// Words that NICs have cached, by region and offset.
     pub(crate) words: BTreeMap<(u64, u64), CachedWord>,
-    /// Remote keys of retired regions, and their rails.
+    /// Remote keys of retired regions, with their rails.
     pub(crate) retired: BTreeMap<u64, usize>,
     pub(crate) streams: StreamTable,
-    /// Processes of which one cannot reach the other, until the run has heard of it.
+    /// Pairs of processes between which a link never comes up, until the run has taken them.
     pub(crate) unreachable: Vec<(SimPid, SimPid)>,
     /// NICs that are cut off.
     pub(crate) cuts: Vec<NicCut>,
-    /// Writes that left on rails that died, and how many there were so far.
+    /// Delayed writes of rails that died, and how many there were so far.
     pub(crate) ghosts: BTreeMap<u64, DelayedWrite>,
     pub(crate) haunted: u64,
-    /// A link that works and takes nothing that is posted.
+    /// A working link that accepts no posted operation.
     pub(crate) refusing: Option<usize>,
-    /// Regions whose owners are gone, and that a copy is stuck in.
+    /// Regions whose owners are gone, but with a copy stuck in them.
     pub(crate) abandoned: BTreeMap<(SimPid, usize), AbandonedKeys>,
-    /// What a process is refused.
+    /// The resource that a process is refused.
     pub(crate) denied: Option<(SimPid, DeniedResource)>,
-    /// Completions that were polled while they were kept, with their rails and links, and whether they are kept now.
+    /// Completions that were polled while they were kept, with their rails and links; and whether they are being kept
+    /// now.
     pub(crate) kept: (Vec<(usize, usize, Completion)>, bool),
 }
 
@@ -127,7 +128,7 @@ impl Ord for ScheduledEvent {
 }
 
 impl SimWorld {
-    /// A world without processes. `traced` keeps what happens for [`SimWorld::take_trace`].
+    /// Creates a world without processes. `traced` keeps events for [`SimWorld::take_trace`].
     #[must_use]
     pub fn new(seed: u64, weather: NetworkModel, traced: bool) -> Self {
         Self(Arc::new(Mutex::new(SimCore {
@@ -160,7 +161,7 @@ impl SimWorld {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a living process.
+    /// Adds a live process.
     #[must_use]
     pub fn add_process(&self) -> SimPid {
         let mut state = self.lock();
@@ -169,20 +170,20 @@ impl SimWorld {
         SimPid(state.processes.len() - 1)
     }
 
-    /// Virtual nanoseconds since the start.
+    /// Returns the virtual nanoseconds since the start.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.lock().now
     }
 
-    /// Lets this much time pass; what is due happens.
+    /// Advances the clock by that time, and runs the events that are due.
     pub fn advance_by(&self, nanos: u64) {
         let mut state = self.lock();
         let until = state.now.saturating_add(nanos);
         state.run_until(until);
     }
 
-    /// Lets time pass until just after the next thing that is due, at most `nanos`; whether there was one.
+    /// Advances the clock until just after the next event, by at most `nanos`; returns whether there was an event.
     pub fn advance_to_event(&self, nanos: u64) -> bool {
         let mut state = self.lock();
         let until = state.now.saturating_add(nanos);
@@ -191,12 +192,13 @@ impl SimWorld {
         next.is_some_and(|at| at <= until)
     }
 
-    /// From now on every look at the clock or a NIC lets this much time pass: for engines that wait while they end.
+    /// From now on every read of the clock or poll of a NIC advances the clock by that time: for engines that wait
+    /// while they are dropped.
     pub fn free_run(&self, nanos: u64) {
         self.lock().weather.poll_time = nanos;
     }
 
-    /// Ends a process between two of its instructions: its links stop, its streams close after a while.
+    /// Kills a process between two of its instructions: its links stop, and its streams close after a while.
     pub fn kill_process(&self, process: SimPid) {
         let mut state = self.lock();
         let Some(entry) = state.processes.get_mut(process.0) else { return };
@@ -214,8 +216,8 @@ impl SimWorld {
         self.lock().is_alive(process)
     }
 
-    /// From now on the first working link of a process refuses all that is posted, as a provider does that is out of memory;
-    /// with `None` nothing does.
+    /// From now on the first working link of a process refuses all posted operations, as a provider without memory
+    /// does; `None` ends that.
     pub fn refuse_posts(&self, process: Option<SimPid>) {
         let mut state = self.lock();
         let of = |link: &LinkEntry| {
@@ -224,12 +226,12 @@ impl SimWorld {
         state.refusing = state.links.iter().position(of);
     }
 
-    /// From now on a process is refused that by its NICs; with `None` nobody is refused anything.
+    /// From now on the NICs of a process refuse that resource; `None` ends that.
     pub fn deny_resource(&self, denied: Option<(SimPid, DeniedResource)>) {
         self.lock().denied = denied;
     }
 
-    /// Each NIC of a process registers something and ends that.
+    /// Each NIC of a process registers and deregisters a region.
     pub fn call_registrars(&self, process: SimPid) {
         let mut state = self.lock();
         for rail in 0..state.rails.len() {
@@ -239,12 +241,12 @@ impl SimWorld {
         }
     }
 
-    /// Keeps every completion that is polled from now on, or no more of them.
+    /// Starts or stops keeping every completion that is polled.
     pub fn keep_completions(&self, keeps: bool) {
         self.lock().kept.1 = keeps;
     }
 
-    /// How many messages were polled by a process while completions were kept.
+    /// Returns how many messages a process polled while completions were kept.
     #[must_use]
     pub fn kept_messages(&self, process: SimPid) -> usize {
         let state = self.lock();
@@ -255,7 +257,7 @@ impl SimWorld {
         state.kept.0.iter().filter(of).count()
     }
 
-    /// What was kept of a process, but for receives, is polled once more: as what comes very late.
+    /// Polls the kept completions of a process again, except those of receives, as if they arrived very late.
     pub fn come_late(&self, process: SimPid) -> usize {
         let mut state = self.lock();
         let kept = state.kept.0.clone();
@@ -274,19 +276,20 @@ impl SimWorld {
         late.len()
     }
 
-    /// Puts one working link between two processes into error, as a flapping port does; returns the two.
+    /// Puts one working link between two processes into error, as a flapping port does; returns the two processes.
     pub fn flap_link(&self) -> Option<(SimPid, SimPid)> {
         self.lock().flap_one()
     }
 
-    /// Cuts a NIC of a process off for so long. What it had under way is lost for its owner; some of it lands late.
+    /// Cuts a NIC of a process off for that time. Its operations in flight are lost for their owner; some of them
+    /// land late.
     pub fn cut_nic(&self, process: SimPid, nic: usize, nanos: u64) {
         let mut state = self.lock();
         let until = state.now.saturating_add(nanos);
         state.cut_nic(process, nic, until);
     }
 
-    /// The application uses memory for something else from now on: what may still land there lands now.
+    /// Makes delayed writes to this memory land now, because the application reuses it from now on.
     pub fn force_delayed_writes(&self, memory: &MemoryRange, offset: u64, len: u64) {
         self.lock().force_delayed_writes(memory, offset, len);
     }
@@ -297,19 +300,19 @@ impl SimWorld {
         self.lock().is_nic_cut(process, nic)
     }
 
-    /// Whether a link between those two NICs, of two processes, died with a rail and has not noticed.
+    /// Whether a link between those two NICs, of two processes, died with a rail and has not detected that.
     #[must_use]
     pub fn is_stranded(&self, one: ProcessNic, other: ProcessNic) -> bool {
         self.lock().has_stranded(one, other)
     }
 
-    /// Pairs of processes between which a link never comes up, each once.
+    /// Returns the pairs of processes between which a link never comes up, each once.
     #[must_use]
     pub fn take_unreachable(&self) -> Vec<(SimPid, SimPid)> {
         std::mem::take(&mut self.lock().unreachable)
     }
 
-    /// Connected links of a process that are not up.
+    /// Returns the number of connected links of a process that are not up.
     #[must_use]
     pub fn waiting_links(&self, process: SimPid) -> usize {
         let state = self.lock();
@@ -318,13 +321,13 @@ impl SimWorld {
         state.links.iter().filter(|link| state.rails[link.rail].process == process && waits(link)).count()
     }
 
-    /// Addresses of all listeners for control streams.
+    /// Returns the addresses of all listeners for control streams.
     #[must_use]
     pub fn listener_addresses(&self) -> Vec<OobAddress> {
         self.lock().streams.listener_addresses()
     }
 
-    /// What a process holds now.
+    /// Returns the resources that a process holds now.
     #[must_use]
     pub fn held_resources(&self, process: SimPid) -> HeldResources {
         let state = self.lock();
@@ -344,7 +347,7 @@ impl SimWorld {
         }
     }
 
-    /// Regions of a process that were retired, on NICs that do.
+    /// Returns the number of retired regions of a process, on NICs with that capability.
     #[must_use]
     pub fn retired_regions(&self, process: SimPid) -> usize {
         let state = self.lock();
@@ -352,7 +355,7 @@ impl SimWorld {
         state.retired.values().filter(|rail| of(**rail)).count()
     }
 
-    /// Messages that have arrived at the NICs of a process, as far as they have told, and that nobody has polled.
+    /// Returns the number of messages that the NICs of a process have reported and that were not polled.
     #[must_use]
     pub fn unpolled_messages(&self, process: SimPid) -> usize {
         let state = self.lock();
@@ -361,7 +364,7 @@ impl SimWorld {
         completions.filter(|c| c.status == OpStatus::Ok && c.done != CompletionKind::Posted).count()
     }
 
-    /// Warnings the process logged so far.
+    /// Returns the number of warnings that the process has logged.
     #[must_use]
     pub fn warning_count(&self, process: SimPid) -> usize {
         self.lock().processes.get(process.0).map_or(0, |entry| entry.warnings)
@@ -394,7 +397,7 @@ impl SimCore {
         self.trace.push_line(self.now, text);
     }
 
-    /// Makes an event happen `after` nanoseconds from now.
+    /// Schedules an event `after` nanoseconds from now.
     pub(crate) fn schedule_after(&mut self, after: u64, event: NetworkEvent) {
         self.schedule_at(self.now.saturating_add(after), event);
     }
@@ -417,7 +420,7 @@ impl SimCore {
         self.now = self.now.max(until);
     }
 
-    /// Lets a poll pay for itself where nobody drives the clock.
+    /// Advances the clock at a poll if no driver advances it.
     pub(crate) fn poll_tick(&mut self) {
         if self.weather.poll_time > 0 {
             self.run_until(self.now + self.weather.poll_time);

@@ -1,34 +1,35 @@
-//! Every received byte is the sent one; nothing outside the message is touched, and nothing after its end.
+//! Checks that every received byte is correct, and that no byte outside the message changes, or after the message has
+//! ended.
 
 use trunkline_mem::MemoryRange;
 
 use crate::checkers::{PropertyResult, PropertyViolation};
 use crate::pattern;
 
-/// Bytes after the room of a receive that nobody may touch.
+/// Bytes behind the room of a receive that no message may change.
 pub(crate) const GUARD: u64 = 16;
 
 fn bytes_violation(text: String) -> PropertyViolation {
     PropertyViolation { checker: "bytes", text }
 }
 
-/// A receive buffer: what it was filled with before it was posted.
+/// A receive buffer, with the pattern that filled it before it was posted.
 #[derive(Clone, Debug)]
 pub(crate) struct GuardedBuffer {
     pub(crate) memory: MemoryRange,
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// The pattern that lies in it and in its guard.
+    /// The pattern in the buffer and its guard.
     pub(crate) background: u64,
 }
 
 impl GuardedBuffer {
-    /// Puts the background into a new buffer.
+    /// Fills a new buffer with the background.
     pub(crate) fn fill_background(&self) {
         pattern::fill(&self.memory, self.offset, self.len + GUARD, self.background);
     }
 
-    /// `size` bytes of a message are here, and behind them the background.
+    /// Checks that `size` bytes of a message have arrived, with the background behind them.
     pub(crate) fn check_message(&self, what: &str, message: u64, size: u64) -> PropertyResult {
         if let Some((at, found, wanted)) = pattern::first_mismatch(&self.memory, self.offset, size, message) {
             return Err(bytes_violation(format!(
@@ -47,7 +48,7 @@ impl GuardedBuffer {
         Ok(())
     }
 
-    /// Nothing was written behind the room, whatever became of the message.
+    /// Checks that nothing was written behind the room, whatever the result of the message.
     pub(crate) fn check_guard(&self, what: &str) -> PropertyResult {
         let all = self.len + GUARD;
         let background = self.background;
@@ -62,13 +63,13 @@ impl GuardedBuffer {
         }
     }
 
-    /// Whether `size` bytes of that message lie here.
+    /// Whether the buffer contains `size` bytes of that message.
     pub(crate) fn holds_message(&self, message: u64, size: u64) -> bool {
         pattern::first_mismatch(&self.memory, self.offset, size, message).is_none()
     }
 }
 
-/// Memory that its owner uses for something else by now: no message may touch it.
+/// Memory that its owner has reused: no message may change it.
 #[derive(Clone, Debug)]
 pub(crate) struct ReclaimedMemory {
     memory: MemoryRange,
@@ -91,7 +92,7 @@ impl ReclaimedMemory {
         Self { memory: memory.clone(), offset, len, seed, what }
     }
 
-    /// Nobody wrote into it since.
+    /// Checks that the range was not written since.
     pub(crate) fn check_untouched(&self) -> PropertyResult {
         match pattern::first_mismatch(&self.memory, self.offset, self.len, self.seed) {
             None => Ok(()),

@@ -1,4 +1,5 @@
-//! Shared queue pairs: no more of them than both ends want, all books balance, and what was given comes back.
+//! Checks shared queue pairs: their number is within the limits of both ends, all accounts balance, and all of them
+//! are freed.
 
 use trunkline_engine::{SharingParams, SharingUsage};
 use trunkline_proto::limits::GROUPS_OF_KEY_MAX;
@@ -8,14 +9,14 @@ use crate::SimPid;
 use crate::checkers::{PropertyResult, PropertyViolation};
 use crate::scenario::CommPlan;
 
-/// Steps between two looks into an engine's books.
+/// Steps between two checks of an engine's accounts.
 const STEPS: u64 = 16;
 
-/// What was seen of groups so far.
+/// The state of the checker.
 #[derive(Debug, Default)]
 pub(crate) struct GroupChecker {
     steps: u64,
-    /// Something has ended or failed: groups may be left and made again, and what comes late is nobody's.
+    /// Whether a comm has ended or failed: groups may be left and made again, and late completions have no owner.
     pub(crate) disturbed: bool,
 }
 
@@ -24,13 +25,13 @@ fn groups_violation(text: String) -> PropertyViolation {
 }
 
 impl GroupChecker {
-    /// Whether it is time to look.
+    /// Whether a check is due.
     pub(crate) fn is_due(&mut self) -> bool {
         self.steps += 1;
         self.steps.is_multiple_of(STEPS)
     }
 
-    /// An engine's books balance.
+    /// Checks that an engine's accounts balance.
     pub(crate) fn check_engine(&self, riding: &SharingUsage, process: SimPid) -> PropertyResult {
         if let Some(wrong) = &riding.wrong {
             return Err(groups_violation(format!("{process}: {wrong}")));
@@ -41,7 +42,8 @@ impl GroupChecker {
         Ok(())
     }
 
-    /// A process has no more links than its comms need, as long as nothing has ended; `all` of them are open.
+    /// Checks that a process has no more links than its comms need, as long as no comm has ended; `all`: all of them
+    /// are open.
     pub(crate) fn check_links(
         &self,
         process: SimPid,
@@ -62,7 +64,7 @@ impl GroupChecker {
     }
 }
 
-/// Links that a process needs, and whether it needs all of them.
+/// Returns the links that a process needs, and whether it needs all of them.
 fn links_of(process: SimPid, comms: &[CommPlan], sharing: &[SharingParams]) -> (usize, bool) {
     let mut most = 0;
     let mut exact = true;
@@ -80,7 +82,7 @@ fn links_of(process: SimPid, comms: &[CommPlan], sharing: &[SharingParams]) -> (
     (most, exact)
 }
 
-/// Groups of a key that an end makes at most.
+/// Returns the number of groups of a key that an end makes at most.
 fn groups_of(end: &SharingParams) -> usize {
     match end.sharing {
         SharingMode::Off => 0,
@@ -89,7 +91,7 @@ fn groups_of(end: &SharingParams) -> usize {
     }
 }
 
-/// Everything is closed: nothing of any group is left.
+/// Checks that no group is left after everything was closed.
 pub(crate) fn check_empty(riding: &SharingUsage, process: SimPid) -> PropertyResult {
     let pool = &riding.pool;
     let counts = [

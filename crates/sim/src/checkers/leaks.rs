@@ -1,9 +1,9 @@
-//! What was opened is closed: links, regions, streams and listeners are back where they were.
+//! Checks that everything that was opened is closed: links, regions, streams and listeners are as before.
 
 use crate::checkers::{PropertyResult, PropertyViolation};
 use crate::{HeldResources, SimPid, SimWorld};
 
-/// Compares what a process holds with what it held before it did anything.
+/// Compares the resources of a process with those before its first call.
 pub(crate) fn check_process(
     world: &SimWorld,
     process: SimPid,

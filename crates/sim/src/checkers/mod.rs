@@ -1,5 +1,5 @@
-//! What must be true of every run, one file a property. Fed by the cluster with what the engines did; they look at
-//! memory and counts themselves, and never at how the engine works.
+//! The properties of every run, with one file per property. The cluster reports the engines' results; the checkers
+//! read memory and counts themselves, and never the engine's internal state.
 
 pub(crate) mod bounded;
 pub(crate) mod bytes;
@@ -13,9 +13,9 @@ use std::fmt;
 /// A property that did not hold.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PropertyViolation {
-    /// The checker that saw it.
+    /// The checker that found it.
     pub checker: &'static str,
-    /// What it saw.
+    /// The description.
     pub text: String,
 }
 

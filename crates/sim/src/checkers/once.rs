@@ -1,4 +1,4 @@
-//! Every request ends exactly once, and only requests that were made end.
+//! Checks that every request ends exactly once, and that only existing requests end.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ pub(crate) struct OnceChecker {
 }
 
 impl OnceChecker {
-    /// The engine made a request; its name must be free.
+    /// Records a new request; its name must be unused.
     pub(crate) fn record_created(&mut self, what: &str, request: u64) -> PropertyResult {
         if self.open.insert(request) {
             return Ok(());
@@ -22,7 +22,7 @@ impl OnceChecker {
         Err(PropertyViolation { checker: "once", text })
     }
 
-    /// The engine said that a request is done, or failed.
+    /// Records that the engine reported a request as done, or failed.
     pub(crate) fn record_ended(&mut self, what: &str, request: u64) -> PropertyResult {
         self.ended += 1;
         if self.open.remove(&request) {
@@ -32,7 +32,7 @@ impl OnceChecker {
         Err(PropertyViolation { checker: "once", text })
     }
 
-    /// A comm was closed: its requests will never end.
+    /// Drops a request of a closed comm, which never ends.
     pub(crate) fn record_dropped(&mut self, request: u64) {
         self.open.remove(&request);
     }

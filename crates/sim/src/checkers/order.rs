@@ -1,23 +1,23 @@
-//! The k-th send of a tag lands in the k-th receive of that tag.
+//! Checks that the k-th send of a tag arrives in the k-th receive of that tag.
 
 use std::collections::BTreeMap;
 
 use crate::checkers::bytes::GuardedBuffer;
 use crate::checkers::{PropertyResult, PropertyViolation};
 
-/// What was sent and received on one comm, by tag.
+/// The sends and receives of one comm, by tag.
 #[derive(Debug, Default)]
 pub(crate) struct OrderChecker {
     sent: BTreeMap<u32, Vec<SentMessage>>,
     posted: BTreeMap<u32, usize>,
 }
 
-/// A message that the engine took.
+/// A send that the engine accepted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentMessage {
-    /// Its pattern.
+    /// The number of its pattern.
     pub(crate) pattern: u64,
-    /// Its bytes.
+    /// Its length in bytes.
     pub(crate) size: u64,
 }
 
@@ -26,12 +26,12 @@ fn order_violation(text: String) -> PropertyViolation {
 }
 
 impl OrderChecker {
-    /// The engine took a send.
+    /// Records a send that the engine accepted.
     pub(crate) fn record_send(&mut self, tag: u32, message: SentMessage) {
         self.sent.entry(tag).or_default().push(message);
     }
 
-    /// The engine took a receive; returns which of its tag it is.
+    /// Records a receive that the engine accepted; returns its number among those of its tag.
     pub(crate) fn record_receive(&mut self, tag: u32) -> usize {
         let count = self.posted.entry(tag).or_default();
         *count += 1;
@@ -43,12 +43,12 @@ impl OrderChecker {
         self.sent.get(&tag).is_some_and(|list| list.len() > number)
     }
 
-    /// Which of its tag the next receive will be.
+    /// Returns the number of the next receive of a tag.
     pub(crate) fn next(&self, tag: u32) -> usize {
         self.posted.get(&tag).copied().unwrap_or(0)
     }
 
-    /// What receive `number` of a tag must hold.
+    /// Returns the message that receive `number` of a tag must contain.
     pub(crate) fn expected_message(
         &self,
         what: &str,
@@ -63,7 +63,7 @@ impl OrderChecker {
         })
     }
 
-    /// The receive holds its own message, not another one of the comm.
+    /// Checks that the receive contains its own message, not another one of the comm.
     pub(crate) fn check_received(
         &self,
         what: &str,
