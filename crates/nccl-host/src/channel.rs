@@ -1,4 +1,4 @@
-//! A stream of frames between the parent and a rank: a socket pair where the parent started the rank, TCP where another
+//! A stream of frames between the parent and a rank: a socket pair if the parent started the rank, TCP if another
 //! launcher did. Used by `launch` and `rank`; it knows no message.
 
 use std::io::{self, Read, Write};
@@ -6,28 +6,28 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A peer that takes nothing for so long is lost.
+/// How long a write may be blocked before the peer counts as lost.
 const WRITE_TIME: Duration = Duration::from_secs(30);
 
-/// Both directions of a stream, which two threads may use.
+/// Both directions of a stream, for use by two threads.
 pub struct RankChannel {
     pub(crate) reader: Box<dyn Read + Send>,
     pub(crate) writer: Box<dyn Write + Send>,
 }
 
 impl RankChannel {
-    /// Over one end of a socket pair.
+    /// Makes a channel of one end of a socket pair.
     ///
     /// # Errors
-    /// When the system cannot copy the descriptor.
+    /// If the system cannot duplicate the descriptor.
     pub fn from_unix(stream: UnixStream) -> io::Result<Self> {
         Ok(Self { reader: Box::new(stream.try_clone()?), writer: Box::new(stream) })
     }
 
-    /// Over TCP, to a process that is known to belong to the job. The stream must block.
+    /// Makes a channel of a TCP stream to a process that is known to belong to the job. The stream must be blocking.
     ///
     /// # Errors
-    /// When the system cannot copy the descriptor or set its limits.
+    /// If the system cannot duplicate the descriptor or set its limits.
     pub fn from_tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_write_timeout(Some(WRITE_TIME))?;
         stream.set_nodelay(true)?;

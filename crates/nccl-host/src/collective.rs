@@ -1,4 +1,4 @@
-//! The collectives: names, counts, bandwidth factors and where in-place buffers lie.
+//! The collectives: names, counts, bandwidth factors, and the positions of in-place buffers.
 //!
 //! Pure; used by the schedules, the verification and the reports. Counts and factors follow nccl-tests.
 
@@ -22,13 +22,13 @@ named! {
         Broadcast = "broadcast",
         /// Every rank sends one block to every rank.
         AllToAll = "alltoall",
-        /// The same with blocks of different sizes, some of them empty.
+        /// As `AllToAll`, with blocks of different sizes, some of them empty.
         AllToAllV = "alltoallv",
         /// The root gets a block of every rank.
         Gather = "gather",
         /// Every rank gets a block of the root.
         Scatter = "scatter",
-        /// Every rank sends to the next and receives from the one before.
+        /// Every rank sends to the next, and receives from the previous one.
         SendRecv = "sendrecv",
     }
 }
@@ -45,24 +45,24 @@ pub struct ElementCounts {
 }
 
 impl Collective {
-    /// Whether it computes, and so has an operator.
+    /// Whether it reduces, and so needs an operator.
     pub fn is_reduction(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
     }
 
-    /// Whether one rank is special.
+    /// Whether it has a root rank.
     pub fn has_root(self) -> bool {
         matches!(self, Self::Reduce | Self::Broadcast | Self::Gather | Self::Scatter)
     }
 
-    /// How many other ranks `rank` has connections to, and how many from; each has as many of a direction as there are
-    /// channels in all communicators together.
+    /// Returns to how many other ranks `rank` has connections, and from how many. Each of these peers has one
+    /// connection per direction and channel, in every communicator.
     pub fn peer_counts(self, rank: usize, ranks: usize, root: usize) -> (usize, usize) {
         let graph = ConnectionGraph::for_collective(self, root);
         (graph.peers_out(rank, ranks).len(), graph.peers_in(rank, ranks).len())
     }
 
-    /// Counts for a total of about `count` elements.
+    /// Returns the counts for a total of about `count` elements.
     pub fn element_counts(self, count: usize, ranks: usize) -> ElementCounts {
         let part = (count / ranks.max(1)).max(1);
         match self {
@@ -79,7 +79,7 @@ impl Collective {
         }
     }
 
-    /// Bytes that count for the algorithm bandwidth, given the bytes of one block.
+    /// Returns the bytes for the algorithm bandwidth, from the bytes of one block.
     pub fn algorithm_bytes(self, block_bytes: usize, ranks: usize) -> usize {
         match self {
             Self::AllReduce | Self::Reduce | Self::Broadcast | Self::SendRecv => block_bytes,
@@ -87,7 +87,7 @@ impl Collective {
         }
     }
 
-    /// Bus bandwidth over algorithm bandwidth.
+    /// Returns the ratio of bus bandwidth to algorithm bandwidth.
     pub fn bus_factor(self, ranks: usize) -> f64 {
         let n = ranks as f64;
         match self {
@@ -97,7 +97,7 @@ impl Collective {
         }
     }
 
-    /// Element offsets (send, receive) inside the one buffer of an in-place run.
+    /// Returns the element offsets (send, receive) inside the one buffer of an in-place run.
     pub fn in_place_offsets(self, block: usize, rank: usize, root: usize) -> (usize, usize) {
         match self {
             Self::AllGather => (rank * block, 0),
@@ -108,7 +108,8 @@ impl Collective {
         }
     }
 
-    /// Where the block between `rank` and `peer` lies in a buffer of blocks, (offset, length) in elements.
+    /// Returns the position of the block between `rank` and `peer` in a buffer of blocks, as (offset, length) in
+    /// elements.
     ///
     /// All blocks are equal, but in `AllToAllV` the one of ranks `i` and `j` has `(i + j) mod n` units.
     pub fn block_between(self, block: usize, ranks: usize, rank: usize, peer: usize) -> (usize, usize) {

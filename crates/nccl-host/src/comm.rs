@@ -2,7 +2,7 @@
 //! communicators, registrations and requests.
 //!
 //! Used by the service thread (`connect`, `accept`, registration, close), the progress thread (`isend`, `irecv`,
-//! `test`, `iflush`) and tests. It retries nothing: "call again" is returned as `None`, as the plugin said it.
+//! `test`, `iflush`) and tests. It never retries: the plugin's "call again" is returned as `None`.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -15,23 +15,23 @@ use trunkline_sys::nccl_net::{
 use crate::abi::{PluginCallError, RecvArgs};
 use crate::plugin::NetPlugin;
 
-/// What stands in `*request` before an `isend`, as NCCL leaves old values there.
+/// The value in `*request` before an `isend`: NCCL leaves old values there.
 const STALE_REQUEST: usize = 0x57a1_e0de_ad10_c0de;
 
-/// A plugin's pointer that may go to another thread.
+/// A pointer of the plugin that other threads may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PluginPointer(*mut c_void);
 
-// SAFETY: the plugin contract lets every object be used from any thread: NCCL makes them on the service thread
-// and posts on the progress thread.
+// SAFETY: the plugin contract allows the use of every object on any thread: NCCL makes them on the service thread and
+// posts on the progress thread.
 unsafe impl Send for PluginPointer {}
-// SAFETY: the same contract: registration on one thread while another posts and tests.
+// SAFETY: the same contract allows concurrent use: one thread registers while another posts and tests.
 unsafe impl Sync for PluginPointer {}
 
-/// The bytes by which a sender finds a listener.
+/// The bytes that identify a listener to a sender.
 pub type NetHandle = [u8; HANDLE_BYTES];
 
-/// One initialization of the plugin, as NCCL makes one for each communicator.
+/// One initialization of the plugin; NCCL makes one for each communicator.
 #[derive(Debug)]
 pub struct PluginContext {
     plugin: Arc<NetPlugin>,
@@ -47,27 +47,27 @@ impl PluginContext {
         Ok(Arc::new(Self { plugin: Arc::clone(plugin), ctx: PluginPointer(ctx) }))
     }
 
-    /// The plugin behind it.
+    /// Returns the plugin.
     pub fn plugin(&self) -> &Arc<NetPlugin> {
         &self.plugin
     }
 
-    /// Gives the plugin hints about the traffic; plugins without the call ignore it.
+    /// Passes traffic hints to the plugin; plugins without the call ignore them.
     pub fn set_net_attr(&self, attr: &NetAttr) -> Result<(), PluginCallError> {
-        // SAFETY: the context is the one init returned, not yet finalized.
+        // SAFETY: init returned this context, and it is not finalized yet.
         unsafe { self.plugin.abi_table().set_net_attr(self.ctx.0, attr) }
     }
 
-    /// Makes a fused NIC of several devices and returns its number.
+    /// Makes a fused NIC of several devices; returns its number.
     pub fn make_v_device(&self, members: &[c_int]) -> Result<c_int, PluginCallError> {
-        // SAFETY: makeVDevice takes only a place for the number and the members, which the shim provides.
+        // SAFETY: makeVDevice needs only a place for the number and the members, which the shim provides.
         unsafe { self.plugin.abi_table().make_v_device(members) }
     }
 
     /// Listens on a device.
     pub fn listen(self: &Arc<Self>, dev: c_int) -> Result<(ListenComm, NetHandle), PluginCallError> {
         let mut handle: NetHandle = [0; HANDLE_BYTES];
-        // SAFETY: the handle is as long as the contract asks, the context is alive.
+        // SAFETY: the handle has the length of the contract, and the context is alive.
         let raw = unsafe { self.plugin.abi_table().listen(self.ctx.0, dev, handle.as_mut_ptr().cast()) }?;
         if raw.is_null() {
             return Err(PluginCallError::Contract {
@@ -86,7 +86,7 @@ impl PluginContext {
     ) -> Result<Option<SendComm>, PluginCallError> {
         let mut config = CommConfig { traffic_class: TRAFFIC_CLASS_UNDEF };
         let bytes = handle.as_mut_ptr().cast();
-        // SAFETY: the handle is private to this connection and as long as the contract asks.
+        // SAFETY: the handle is private to this connection, and has the length of the contract.
         let raw = unsafe { self.plugin.abi_table().connect(self.ctx.0, dev, &mut config, bytes) }?;
         Ok((!raw.is_null()).then(|| SendComm { net: Arc::clone(self), raw: PluginPointer(raw) }))
     }
@@ -109,12 +109,12 @@ pub struct ListenComm {
 impl ListenComm {
     /// Tries to accept one connection; `None` means call again.
     pub fn accept(&self) -> Result<Option<RecvComm>, PluginCallError> {
-        // SAFETY: the listening object is open: only `close` and `drop` end it, and both consume it.
+        // SAFETY: the listening object is open: only `close` and `drop` close it, and both consume it.
         let raw = unsafe { self.net.plugin.abi_table().accept(self.raw.0) }?;
         Ok((!raw.is_null()).then(|| RecvComm { net: Arc::clone(&self.net), raw: PluginPointer(raw) }))
     }
 
-    /// Closes it and tells what the plugin said.
+    /// Closes it; returns the plugin's result.
     pub fn close(mut self) -> Result<(), PluginCallError> {
         self.close_once()
     }
@@ -124,7 +124,7 @@ impl ListenComm {
         if raw.0.is_null() {
             return Ok(());
         }
-        // SAFETY: the object was open, and the pointer is forgotten here.
+        // SAFETY: the object was open, and the pointer is not used after this call.
         unsafe { self.net.plugin.abi_table().close_listen(raw.0) }
     }
 }
@@ -157,16 +157,16 @@ pub struct RecvComm {
     raw: PluginPointer,
 }
 
-/// One part of a receive.
+/// One buffer of a receive.
 #[derive(Clone, Copy, Debug)]
 pub struct NetRecvPart {
-    /// Where the bytes go.
+    /// The target of the bytes.
     pub data: *mut u8,
-    /// Most bytes to take.
+    /// Length of the buffer in bytes.
     pub bytes: usize,
-    /// Tag that the sender must give.
+    /// The tag of the matching send.
     pub tag: c_int,
-    /// Registration of that memory.
+    /// The registration of that memory.
     pub mr: NetMr,
 }
 
@@ -189,11 +189,11 @@ macro_rules! registration {
             /// # Safety
             /// The registration is of this communicator, not yet ended, and no request uses it.
             pub unsafe fn dereg_mr(&self, mr: NetMr) -> Result<(), PluginCallError> {
-                // SAFETY: as the caller vouches.
+                // SAFETY: by the contract of this function.
                 unsafe { self.net.plugin.abi_table().dereg_mr(self.raw.0, mr.0.0) }
             }
 
-            /// Asks whether a request of this communicator is complete, and how many bytes each part had.
+            /// Tests whether a request of this communicator is complete, and how many bytes each part received.
             ///
             /// # Safety
             /// The request is of this communicator and was not reported complete before.
@@ -205,12 +205,12 @@ macro_rules! registration {
             ) -> Result<bool, PluginCallError> {
                 let mut done: c_int = 0;
                 let sizes = sizes.map_or(ptr::null_mut(), |sizes| sizes.as_mut_ptr());
-                // SAFETY: as the caller vouches; the sizes have room for the largest group.
+                // SAFETY: by the contract of this function; the sizes have room for the largest group.
                 unsafe { self.net.plugin.abi_table().test(request.0.0, &mut done, sizes) }?;
                 Ok(done != 0)
             }
 
-            /// Closes it and tells what the plugin said.
+            /// Closes it; returns the plugin's result.
             pub fn close(mut self) -> Result<(), PluginCallError> {
                 self.close_once()
             }
@@ -220,7 +220,7 @@ macro_rules! registration {
                 if raw.0.is_null() {
                     return Ok(());
                 }
-                // SAFETY: the communicator was open, and the pointer is forgotten here.
+                // SAFETY: the communicator was open, and the pointer is not used after this call.
                 unsafe { self.net.plugin.abi_table().$close(raw.0) }
             }
         }
@@ -240,7 +240,7 @@ impl SendComm {
     /// Starts a send; `None` means call again with the same arguments.
     ///
     /// # Safety
-    /// The memory is registered as `mr` with this communicator and stays untouched until the request is complete.
+    /// The memory is registered as `mr` with this communicator, and is not written until the request is complete.
     #[inline]
     pub unsafe fn isend(
         &self,
@@ -252,7 +252,7 @@ impl SendComm {
         let stale: *mut c_void = ptr::without_provenance_mut(STALE_REQUEST);
         let mut request = stale;
         let data = data.cast_mut().cast();
-        // SAFETY: as the caller vouches; `request` is a place to write.
+        // SAFETY: by the contract of this function; `request` can be written.
         unsafe { self.net.plugin.abi_table().isend(self.raw.0, data, bytes, tag, mr.0.0, &mut request) }?;
         if request == stale {
             return Err(PluginCallError::Contract {
@@ -267,11 +267,11 @@ impl SendComm {
 impl RecvComm {
     /// Starts a receive of one message or a group; `None` means call again with the same arguments.
     ///
-    /// `optional` asks for optional completion, as NCCL does when the data itself tells of its arrival.
+    /// `optional` requests optional completion, as NCCL does if the data itself shows its arrival.
     ///
     /// # Safety
-    /// Each part's memory is registered as its `mr` with this communicator and is left alone until the request
-    /// is complete.
+    /// Each part's memory is registered as its `mr` with this communicator, and is not accessed until the request is
+    /// complete.
     #[inline]
     pub unsafe fn irecv(
         &self,
@@ -279,7 +279,7 @@ impl RecvComm {
         optional: bool,
     ) -> Result<Option<NetRequest>, PluginCallError> {
         if let [part] = parts {
-            // SAFETY: as the caller vouches.
+            // SAFETY: by the contract of this function.
             return unsafe { self.irecv_one(*part, optional) };
         }
         let n = parts.len();
@@ -308,14 +308,14 @@ impl RecvComm {
             mhandles: mhandles.as_mut_ptr(),
             phandles: phandles.as_mut_ptr(),
         };
-        // SAFETY: as the caller vouches; the arrays have `n` entries and live for the call.
+        // SAFETY: by the contract of this function; the arrays have `n` entries and live for the call.
         unsafe { self.irecv_args(args, optional) }
     }
 
-    /// The common case, without arrays for eight parts.
+    /// Starts a receive of one part, the common case, without arrays of eight parts.
     ///
     /// # Safety
-    /// As for `irecv`.
+    /// As for [`RecvComm::irecv`].
     #[inline]
     unsafe fn irecv_one(
         &self,
@@ -335,7 +335,7 @@ impl RecvComm {
             mhandles: &mut mhandle,
             phandles: &mut phandle,
         };
-        // SAFETY: as the caller vouches; each array is one value that lives for the call.
+        // SAFETY: by the contract of this function; each array is one value that lives for the call.
         unsafe { self.irecv_args(args, optional) }
     }
 
@@ -347,7 +347,7 @@ impl RecvComm {
     ) -> Result<Option<NetRequest>, PluginCallError> {
         let flag: *mut c_void = ptr::without_provenance_mut(OPTIONAL_RECV_COMPLETION);
         let mut request = if optional { flag } else { ptr::null_mut() };
-        // SAFETY: as the caller vouches.
+        // SAFETY: the caller passes arguments that fulfil the contract of `irecv`.
         unsafe { self.net.plugin.abi_table().irecv(self.raw.0, args, &mut request) }?;
         if request == flag {
             return Err(PluginCallError::Contract {
@@ -361,7 +361,7 @@ impl RecvComm {
     /// Starts a flush of received data; `None` means that there is nothing to wait for.
     ///
     /// # Safety
-    /// As for `irecv`, of memory whose receive is complete.
+    /// As for [`RecvComm::irecv`], for memory whose receive is complete.
     pub unsafe fn iflush(&self, parts: &[NetRecvPart]) -> Result<Option<NetRequest>, PluginCallError> {
         let n = parts.len().min(NET_RECVS_MAX);
         let mut data: [*mut c_void; NET_RECVS_MAX] = [ptr::null_mut(); NET_RECVS_MAX];
@@ -377,7 +377,7 @@ impl RecvComm {
         let mhandles = mhandles.as_mut_ptr();
         let mut request: *mut c_void = ptr::null_mut();
         let table = self.net.plugin.abi_table();
-        // SAFETY: as the caller vouches; the arrays have `n` entries and live for the call.
+        // SAFETY: by the contract of this function; the arrays have `n` entries and live for the call.
         unsafe { table.iflush(self.raw.0, n as c_int, data, sizes, mhandles, &mut request) }?;
         Ok((!request.is_null()).then_some(NetRequest(PluginPointer(request))))
     }

@@ -1,16 +1,16 @@
-//! Test data: filling buffers and counting wrong elements.
+//! Test data: fills buffers and counts wrong elements.
 //!
-//! Called by a rank before and after a checked run. Two kinds of data: bytes that a collective only moves, where
-//! any bits will do, and values that it reduces, exact in every order (see `element`). A hash of (seed, block,
-//! position) makes them, so that no buffer with the expected result is ever stored.
+//! Called by a rank before and after a checked run. There are two kinds of data: bytes that a collective only moves,
+//! for which any bits are valid, and values that it reduces, which are exact in every order (see `element`). A hash
+//! of (seed, block, position) makes them, so no buffer with the expected result is stored.
 
 use crate::element::{BufferElement, as_elements, elements_mut};
 use crate::types::{DataType, RedOp};
 
-/// Block number of what stands in a result buffer before the run.
+/// Block number of the content of a result buffer before the run.
 pub(crate) const POISON: u64 = u64::MAX;
 
-/// The hash of one 8-byte word, or of one element.
+/// Returns the hash of one 8-byte word, or of one element.
 #[inline(always)]
 pub(crate) fn hash(seed: u64, block: u64, position: u64) -> u64 {
     let mut x = position

@@ -1,7 +1,6 @@
-//! Which device a rank uses: one that the plugin has, or one that it fuses of several.
+//! Selects the device of a rank: one of the plugin, or one that the plugin fuses of several.
 //!
-//! Asked by `rank` after the first init of a process, as NCCL fuses NICs once a process. It fuses nothing that was not
-//! asked for.
+//! Called by `rank` after the first init of a process, as NCCL fuses NICs once per process. It fuses only on request.
 
 use std::ffi::c_int;
 
@@ -15,7 +14,7 @@ use crate::properties::NetProperties;
 /// The oldest version with `makeVDevice`.
 const FUSES_SINCE: u8 = 9;
 
-/// What a run uses.
+/// The device of a run.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum DeviceSelection {
     /// The device of this number.
@@ -26,7 +25,7 @@ pub enum DeviceSelection {
     FusedAll,
 }
 
-/// There is no such device.
+/// The selected device does not exist, or cannot be made.
 #[derive(Debug, Error)]
 pub(crate) enum SelectDeviceError {
     #[error(
@@ -45,14 +44,14 @@ pub(crate) enum SelectDeviceError {
     Call(#[from] PluginCallError),
 }
 
-/// Numbers for a message.
+/// Formats numbers for a message.
 fn format_numbers(numbers: &[i32]) -> String {
     let texts: Vec<String> = numbers.iter().map(i32::to_string).collect();
     texts.join(", ")
 }
 
-/// The number of the device to use and its properties. A fused one is made here; the plugin must then count one device
-/// more than before, or as many if it knew this one, and tell the members that were asked for.
+/// Returns the number of the device to use, and its properties. A fused device is made here. The plugin must then
+/// count one device more than before, or as many if it knew this one, and report the requested members.
 pub(crate) fn choose_device(
     net: &PluginContext,
     device: &DeviceSelection,

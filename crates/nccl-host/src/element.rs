@@ -1,4 +1,4 @@
-//! What each data type can do: combine two values, make a test value, compare exactly.
+//! The operations on each data type: combine two values, make a test value, compare exactly.
 //!
 //! Used by `reduce` (the kernels) and `data` (filling and verifying). Test values are chosen so that every
 //! partial result of every order of up to 16 ranks is exact in the type, so that results compare bit by bit.
@@ -11,17 +11,17 @@ use crate::types::RedOp;
 pub(crate) trait BufferElement: Copy + 'static {
     /// The type in which values are combined: the type itself, or `f32` for the two 16-bit floats.
     type Wide: Copy;
-    /// Into the combining type.
+    /// Converts to the combining type.
     fn widen(self) -> Self::Wide;
-    /// Back into the stored type.
+    /// Converts back to the stored type.
     fn narrow(wide: Self::Wide) -> Self;
-    /// The test value made of a hash.
+    /// Returns the test value of a hash.
     fn value(hash: u64, op: RedOp) -> Self::Wide;
-    /// `a op b`; `Avg` adds, the division comes last.
+    /// Returns `a op b`; `Avg` only adds, because its division is last.
     fn combine(op: RedOp, a: Self::Wide, b: Self::Wide) -> Self::Wide;
-    /// The division of `Avg`.
+    /// Does the division of `Avg`.
     fn divide(sum: Self::Wide, ranks: u32) -> Self::Wide;
-    /// Equality of all bits.
+    /// Compares all bits.
     fn same(self, other: Self) -> bool;
 }
 
@@ -155,18 +155,18 @@ macro_rules! with_element {
 }
 pub(crate) use with_element;
 
-/// Reads the bytes of a buffer as elements; bytes after the last whole element are left out.
+/// Views the bytes of a buffer as elements; bytes behind the last whole element are left out.
 ///
-/// Buffers start on a page and extents on a whole element, so nothing is lost in front.
+/// Buffers start at a page and extents at a whole element, so no bytes are lost at the front.
 pub(crate) fn as_elements<T: BufferElement>(bytes: &[u8]) -> &[T] {
-    // SAFETY: every element type takes any bits, and `align_to` keeps alignment and bounds.
+    // SAFETY: any bits are valid for every element type, and `align_to` keeps alignment and bounds.
     let (_, middle, _) = unsafe { bytes.align_to::<T>() };
     middle
 }
 
-/// As `elements`, for writing.
+/// Views the bytes of a buffer as elements for writing; otherwise as `elements`.
 pub(crate) fn elements_mut<T: BufferElement>(bytes: &mut [u8]) -> &mut [T] {
-    // SAFETY: as in `elements`; any bits may be read back as bytes.
+    // SAFETY: as in `elements`; any bits written are valid as bytes.
     let (_, middle, _) = unsafe { bytes.align_to_mut::<T>() };
     middle
 }

@@ -1,8 +1,8 @@
 //! The progress loop: runs schedules over the connections of one communicator, as NCCL's proxy does.
 //!
-//! Owned by the progress thread. Each direction of each connection has at most eight steps in flight, is posted
-//! in order, tested oldest first, and retried with the same arguments while the plugin says "call again". It
-//! makes no connection and registers nothing.
+//! Owned by the progress thread. Each direction of each connection has at most eight steps in flight. They are posted
+//! in order, tested oldest first, and retried with the same arguments while the plugin returns "call again". It makes
+//! no connection and registers nothing.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -18,7 +18,7 @@ use crate::schedule::{BufferOffset, BufferSpace, NONE, RankSchedule, STEPS_IN_FL
 use crate::types::{DataType, RedOp};
 use crate::wait::SpinWait;
 
-/// Where the three buffers of a schedule lie: index of the memory, byte offset in it.
+/// The positions of a schedule's three buffers: index of the memory, byte offset in it.
 pub(crate) type BufferBases = [(usize, usize); 3];
 
 /// One run of a collective.
@@ -51,7 +51,7 @@ struct StepCursor {
 pub(crate) struct ReceiveOptions {
     /// Fewest bytes of a receive. Bytes behind a shorter message stay as they are.
     pub(crate) least: usize,
-    /// Whether each is flushed.
+    /// Whether each receive is flushed.
     pub(crate) flush: bool,
 }
 
@@ -132,7 +132,7 @@ impl ScheduleExecutor {
         let mut finished = 0;
         while let Some(flight) = self.sends[link].flights.front().copied() {
             let row = &self.links.send[link];
-            // SAFETY: the request is in flight on this connection and leaves the queue when it is complete.
+            // SAFETY: the request is in flight on this connection, and leaves the queue when it is complete.
             if !unsafe { row.comm.test(flight.request, None) }.map_err(error_to(row.peer))? {
                 break;
             }
@@ -165,7 +165,7 @@ impl ScheduleExecutor {
         Ok(posted)
     }
 
-    /// The message of a receiving step.
+    /// Posts the receive of a step.
     fn recv_part(&self, job: &CollectiveRun, link: usize, id: StepId) -> Option<NetRecvPart> {
         let step = job.schedule.steps[id as usize];
         let StepWork::Recv { into, .. } = step.work else { return None };
@@ -184,8 +184,8 @@ impl ScheduleExecutor {
             let Some(mut part) = self.recv_part(job, link, id) else { break };
             part.bytes = part.bytes.max(self.receives.least);
             let row = &self.links.recv[link];
-            // SAFETY: the extent is inside registered memory. The message is as long as the step, and no other step touches
-            // those bytes before this one is done; the plugin leaves the bytes behind them alone.
+            // SAFETY: the extent is inside registered memory. The message has the length of the step, and no other
+            // step accesses those bytes before this one is done; the plugin does not write the bytes behind them.
             let request = unsafe { row.comm.irecv(&[part], false) };
             let Some(request) = request.map_err(error_from(row.peer))? else { break };
             let cursor = &mut self.recvs[link];
@@ -201,7 +201,7 @@ impl ScheduleExecutor {
         while let Some(flight) = self.recvs[link].flights.front().copied() {
             let row = &self.links.recv[link];
             let mut sizes: [c_int; NET_RECVS_MAX] = [-1; NET_RECVS_MAX];
-            // SAFETY: the request is in flight on this connection and is forgotten when it is complete.
+            // SAFETY: the request is in flight on this connection, and is not tested again once it is complete.
             if !unsafe { row.comm.test(flight.request, Some(&mut sizes)) }.map_err(error_from(row.peer))? {
                 break;
             }
@@ -219,7 +219,7 @@ impl ScheduleExecutor {
         Ok(finished)
     }
 
-    /// Starts the flush of the oldest receive; false when there is nothing to wait for.
+    /// Starts the flush of the oldest receive; returns `false` if there is nothing to wait for.
     fn start_flush(&mut self, job: &CollectiveRun, link: usize, id: StepId) -> Result<bool, PeerCallError> {
         let Some(part) = self.recv_part(job, link, id) else { return Ok(false) };
         let row = &self.links.recv[link];
@@ -232,7 +232,7 @@ impl ScheduleExecutor {
         Ok(true)
     }
 
-    /// Runs at most one local step, so that the network is looked at between two of them.
+    /// Runs at most one local step, so that the network is polled between two of them.
     fn run_local(&mut self, job: &CollectiveRun, queue: usize) -> usize {
         let Some(id) = job.schedule.local_queues[queue].get(self.locals[queue].next).copied() else {
             return 0;
@@ -258,11 +258,11 @@ impl ScheduleExecutor {
 
     fn reduce_step(&self, job: &CollectiveRun, places: [BufferOffset; 3], bytes: usize, last: bool) {
         let [into, a, b] = places.map(|place| self.place_address(job, place).1);
-        // Every operator commutes, so the operand that is the result may come first.
+        // Every operator commutes, so the operand that is the result can be the first.
         let (a, b) = if into == b { (b, a) } else { (a, b) };
-        // SAFETY: the extent is inside the memory, and no other step touches it now.
+        // SAFETY: the extent is inside the memory, and no other step accesses it now.
         let into_slice = unsafe { std::slice::from_raw_parts_mut(into, bytes) };
-        // SAFETY: as above; a schedule's operands are either the result itself or apart from it.
+        // SAFETY: as above; an operand of a schedule either is the result itself or does not overlap it.
         let b = unsafe { std::slice::from_raw_parts(b, bytes) };
         if into == a {
             reduce::reduce_in_place(job.dtype, job.op, into_slice, b);
@@ -293,7 +293,7 @@ fn reset_cursors(cursors: &mut Vec<StepCursor>, count: usize) {
     }
 }
 
-/// A receive must report the size that was sent, as far as an `int` can.
+/// Checks that a receive reports the size that was sent, as far as an `int` can express it.
 pub(crate) fn check_size(reported: c_int, bytes: usize) -> Result<(), PluginCallError> {
     if usize::try_from(reported).ok() == Some(bytes) || bytes > c_int::MAX as usize {
         return Ok(());

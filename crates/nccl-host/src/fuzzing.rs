@@ -6,16 +6,17 @@ use serde::de::DeserializeOwned;
 
 use crate::rendezvous::{self, FromRank, ToRank};
 
-/// A target: its name, its check and its seeds. As `trunkline_proto::fuzzing::Target`, which this crate does not know.
+/// A target: its name, its check and its seeds. Mirrors `trunkline_proto::fuzzing::FuzzTarget`, which this crate does
+/// not use.
 pub type NamedTarget = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
 /// The targets of this crate.
 pub const TARGETS: &[NamedTarget] = &[("rendezvous", check_messages, message_seeds)];
 
-/// Runs the target of that name.
+/// Runs the target of that name on an input.
 ///
 /// # Panics
-/// When there is none, or when the code under test is wrong.
+/// If the target is unknown, or when the code under test is wrong.
 pub fn run(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|target| target.0 == name);
     assert!(target.is_some(), "no fuzz target {name}");

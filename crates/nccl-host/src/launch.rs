@@ -1,8 +1,8 @@
-//! The parent: starts rank processes or takes those that another launcher started, routes their handles, keeps their
-//! barriers, and ends them all when one fails.
+//! The parent process: starts ranks or connects to those that another launcher started, routes their handles,
+//! implements their barriers, and ends all of them when one fails.
 //!
-//! Used by the benchmark command and by tests. It loads no plugin itself, so a plugin that crashes takes only a
-//! rank with it. Every wait has a deadline.
+//! Used by the benchmark command and by tests. It loads no plugin itself, so a plugin that crashes takes only a rank
+//! with it. Every wait has a deadline.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -28,51 +28,53 @@ use crate::rendezvous::{
 };
 use crate::schedule::ConnectionGraph;
 
-/// How long the others may take to say what they know after one rank failed.
+/// How long the parent waits for messages of other ranks after one rank has failed.
 const GRACE: Duration = Duration::from_millis(300);
-/// How long a rank may take to end after it said that it closed everything.
+/// How long a rank may take to exit after its CLOSED message.
 const EXIT: Duration = Duration::from_secs(10);
 
-/// What to start.
+/// Configures a run.
 #[derive(Clone, Debug)]
 pub struct RankJob {
     /// The plugin's file.
     pub plugin: PathBuf,
-    /// Version of the interface; the newest when none is asked for.
+    /// Version of the interface; the newest if `None`.
     pub abi: Option<u8>,
-    /// Device.
+    /// The device to use.
     pub device: DeviceSelection,
-    /// Rank processes.
+    /// Number of rank processes.
     pub ranks: usize,
-    /// Communicators in each rank, all at work at once.
+    /// Communicators per rank, all used at the same time.
     pub comms: usize,
-    /// Channels of each communicator.
+    /// Channels per communicator.
     pub channels: usize,
-    /// The collective, or nothing for point-to-point.
+    /// The collective; `None` for point-to-point.
     pub collective: Option<Collective>,
-    /// The special rank.
+    /// The root rank.
     pub root: usize,
-    /// Most bytes of the largest buffer, or of a point-to-point message.
+    /// Length of the largest buffer, or of the largest point-to-point message, in bytes.
     pub bytes_max: usize,
-    /// Most bytes of a message of a collective.
+    /// Bytes of a message of a collective, at most.
     pub chunk: usize,
-    /// Fewest bytes of a receive, however short its message is: NCCL's step size times slice steps. 0: as long as the message.
+    /// Length of a receive in bytes, at least, even for a shorter message: NCCL's step size times slice steps. 0: the
+    /// length of the message.
     pub receive_min: usize,
-    /// Kind of memory.
+    /// The kind of memory.
     pub memory: MemoryKind,
-    /// Whether receives are flushed; what the device advertises when not said.
+    /// Whether receives are flushed; `None`: as the device advertises.
     pub flush: Option<bool>,
-    /// Longest time for all of it.
+    /// Time limit of the whole run.
     pub timeout: Duration,
-    /// Longest time for one row.
+    /// Time limit of one row.
     pub row_timeout: Duration,
-    /// What files of the plugin are wanted.
+    /// The files of the plugin to keep, if any.
     pub keep: Option<KeptFiles>,
-    /// Environment of ranks that the parent starts, beside its own; ranks of another launcher have theirs.
+    /// Further environment variables for the ranks that the parent starts; ranks of another launcher have their own
+    /// environment.
     pub environment: Vec<(String, String)>,
 }
 
-/// A run failed.
+/// Why a run failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RankLaunchError {
@@ -81,34 +83,34 @@ pub enum RankLaunchError {
     Start {
         /// The rank.
         rank: usize,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A rank said that it cannot go on.
+    /// A rank reported an error.
     #[error("rank {rank}: {message}")]
     Failed {
         /// The rank.
         rank: usize,
-        /// What it said.
+        /// The reported text.
         message: String,
     },
-    /// A rank ended without a word.
+    /// A rank ended without a report.
     #[error("rank {rank} died: {status}")]
     Died {
         /// The rank.
         rank: usize,
-        /// How it ended.
+        /// The exit status.
         status: String,
     },
-    /// Nothing happened for too long.
+    /// Some ranks did not reply in time.
     #[error("no answer within {} s from rank {}", .after.as_secs(), format_ranks(.ranks))]
     TimedOut {
         /// The time allowed.
         after: Duration,
-        /// The ranks that are late.
+        /// The ranks without a reply.
         ranks: Vec<usize>,
     },
-    /// A rank broke the order of messages.
+    /// A rank sent an unexpected message.
     #[error("rank {rank} answered out of order")]
     OutOfOrder {
         /// The rank.
@@ -121,39 +123,39 @@ fn format_ranks(ranks: &[usize]) -> String {
     names.join(", ")
 }
 
-/// What one row of a collective gave, over all ranks.
+/// The result of one row of a collective over all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct RowResult {
-    /// Mean over the ranks of the time of one run, in microseconds.
+    /// Mean over the ranks of the time of one iteration, in microseconds.
     pub time_us: f64,
-    /// Wrong elements, all ranks and checks together.
+    /// Wrong elements of all ranks and checks.
     pub wrong: u64,
 }
 
-/// News of a rank.
+/// An event of a rank.
 enum RankEvent {
     Said(FromRank),
     Ended,
 }
 
-/// Where a rank comes from.
+/// How the parent reaches a rank.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RankOrigin {
     /// A process that the parent starts.
     Child,
-    /// A process that is there already and calls `serve` on the other end.
+    /// A process that already runs, and calls `serve_parent` on the other end.
     Far(RankChannel),
 }
 
-/// A rank process as its parent sees it.
+/// A rank process, as its parent sees it.
 struct RankProcess {
-    /// None where another launcher started it.
+    /// `None` if another launcher started it.
     child: Option<Child>,
     writer: Box<dyn Write + Send>,
 }
 
-/// The running ranks. Dropping it ends them.
+/// The running ranks. Dropping this ends them.
 pub struct RankCluster {
     ranks: Vec<RankProcess>,
     news: Receiver<(usize, RankEvent)>,
@@ -175,7 +177,7 @@ impl RankCluster {
         Self::start_among((0..job.ranks).map(|_| RankOrigin::Child).collect(), job)
     }
 
-    /// Connects ranks that come from these seats, by rank; there must be as many as the job has ranks.
+    /// Connects ranks of these origins, by rank; there must be as many as the job has ranks.
     pub fn start_among(seats: Vec<RankOrigin>, job: &RankJob) -> Result<Self, RankLaunchError> {
         let (sender, news) = mpsc::channel();
         let mut cluster = Self {
@@ -220,12 +222,12 @@ impl RankCluster {
         Ok(cluster)
     }
 
-    /// What the ranks loaded.
+    /// Returns the report of the loaded plugin.
     pub fn plugin_report(&self) -> &PluginReport {
         &self.info
     }
 
-    /// Process ids of the ranks.
+    /// Returns the process ids of the ranks.
     pub fn process_ids(&self) -> &[u32] {
         &self.pids
     }
@@ -264,8 +266,8 @@ impl RankCluster {
         Ok(result)
     }
 
-    /// Lets the ranks close everything and end; they learn whether all that was verified was right. The files that their
-    /// plugins left, by rank, if any were asked for.
+    /// Makes the ranks close everything and exit, and sends them whether all verified data was correct. Returns the
+    /// files that their plugins left, by rank, if they were requested.
     pub fn finish(mut self) -> Result<Vec<LeftFiles>, RankLaunchError> {
         self.say_all(&ToRank::Quit { wrong: self.wrong > 0 });
         for (rank, message) in self.gather_answers()?.into_iter().enumerate() {
@@ -285,7 +287,7 @@ impl RankCluster {
         Ok(std::mem::take(&mut self.left))
     }
 
-    /// A rank that is gone is noticed by its reader; the failed write says nothing more.
+    /// Sends a message to a rank. A failed write is ignored: the reader of that rank reports its end.
     fn send_to_rank(&mut self, rank: usize, message: &ToRank) {
         let _ = rendezvous::write_message(&mut self.ranks[rank].writer, message);
     }
@@ -296,7 +298,7 @@ impl RankCluster {
         }
     }
 
-    /// One message of every rank; barriers on the way are served.
+    /// Waits for one message of every rank; implements barriers meanwhile.
     fn gather_answers(&mut self) -> Result<Vec<FromRank>, RankLaunchError> {
         let until = self.deadline.min(Instant::now() + self.row_timeout);
         let mut answers: Vec<Option<FromRank>> = self.ranks.iter().map(|_| None).collect();
@@ -320,7 +322,7 @@ impl RankCluster {
                     }
                 }
                 Ok((rank, RankEvent::Said(answer))) => answers[rank] = Some(answer),
-                // A rank that closed everything ends while its peers are still closing.
+                // A rank that has closed everything may exit while its peers are still closing.
                 Ok((rank, RankEvent::Ended)) if matches!(answers[rank], Some(FromRank::Closed)) => {}
                 Ok((rank, RankEvent::Ended)) => return Err(self.find_culprit(rank, None)),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
@@ -336,7 +338,7 @@ impl RankCluster {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// Finds the rank that failed first of itself: one that died, else one whose failure is not its peer's.
+    /// Finds the rank whose failure is the cause: one that died, otherwise one whose error is not about its peer.
     fn find_culprit(&mut self, rank: usize, message: Option<String>) -> RankLaunchError {
         let mut failures = vec![(rank, message)];
         let until = Instant::now() + GRACE;
@@ -394,7 +396,7 @@ impl Drop for RankCluster {
 fn rank_setup(job: &RankJob, rank: usize) -> RankSetup {
     let least = job.receive_min;
     let (graph, send_bytes, recv_bytes, chunk) = match job.collective {
-        // The last receive ends behind the last byte.
+        // The last receive may extend behind the last byte.
         Some(collective) => (
             ConnectionGraph::for_collective(collective, job.root),
             job.bytes_max,
@@ -426,11 +428,11 @@ fn rank_setup(job: &RankJob, rank: usize) -> RankSetup {
     }
 }
 
-/// Starts this program again as a rank, its end of the socket pair as standard input.
+/// Starts this program again as a rank, with one end of a socket pair as its standard input.
 fn spawn_rank(rank: usize, job: &RankJob, news: &Sender<(usize, RankEvent)>) -> io::Result<RankProcess> {
     let (ours, theirs) = UnixStream::pair()?;
     let given = job.environment.iter().map(|(name, value)| (name, value));
-    // Warnings are printed where nothing is set; a plugin looks at the variable to know that.
+    // The host prints warnings by default. A plugin reads the variable to know that, so it is set explicitly.
     let debug = std::env::var_os("NCCL_DEBUG").unwrap_or_else(|| "WARN".into());
     let child = Command::new(std::env::current_exe()?)
         .env("NCCL_DEBUG", debug)
@@ -443,7 +445,7 @@ fn spawn_rank(rank: usize, job: &RankJob, news: &Sender<(usize, RankEvent)>) -> 
     start_listener(rank, RankChannel::from_unix(ours)?, Some(child), news)
 }
 
-/// Starts the thread that hears a rank.
+/// Starts the thread that reads the messages of a rank.
 fn start_listener(
     rank: usize,
     channel: RankChannel,

@@ -1,6 +1,6 @@
-//! Files that a plugin leaves behind for its user, such as a trace: each rank has a directory that a variable names to the
-//! plugin, and what lies there when everything is closed goes to the parent. Used by `launch` on one end and by `rank` on
-//! the other; it knows nothing of what the files mean.
+//! Files that a plugin writes for its user, such as a trace. A variable names a directory for each rank to the
+//! plugin; after everything is closed, the rank sends the files in it to the parent. Used by `launch` on one end and
+//! by `rank` on the other; it does not interpret the files.
 
 use std::fs;
 use std::io;
@@ -8,33 +8,33 @@ use std::path::{Path, PathBuf};
 
 use crate::rendezvous::FromRank;
 
-/// Most bytes of a message that brings part of a file.
+/// Bytes of a file in one message, at most.
 const PART: usize = 8 << 20;
-/// Most bytes that one rank's files may have.
+/// Bytes of one rank's files, at most.
 const BYTES_MAX: u64 = 2 << 30;
-/// Most files of a rank.
+/// Files of a rank, at most.
 const FILES_MAX: usize = 64;
 
-/// What to keep of a run besides its results.
+/// The files of a run to keep beside its results.
 #[derive(Clone, Debug)]
 pub struct KeptFiles {
-    /// The environment variable that tells the plugin where to leave files.
+    /// The environment variable that names the directory to the plugin.
     pub variable: &'static str,
-    /// A directory of this host; each rank that is started here gets one in it.
+    /// A directory of this host; each rank that is started here gets a subdirectory.
     pub directory: PathBuf,
 }
 
 impl KeptFiles {
-    /// The directory of a rank.
+    /// Returns the directory of a rank.
     pub(crate) fn rank_directory(&self, rank: usize) -> PathBuf {
         self.directory.join(format!("rank{rank}"))
     }
 }
 
-/// The texts of the files that one rank's plugin has left, in the order of their names.
+/// The contents of the files that one rank's plugin has written, in the order of their names.
 pub type LeftFiles = Vec<String>;
 
-/// Gives every file of a directory to `say`, in parts. A directory that is not there holds none.
+/// Passes every file of a directory to `say`, in parts. A missing directory counts as empty.
 pub(crate) fn send_files<E: From<io::Error>>(
     directory: &Path,
     mut say: impl FnMut(&FromRank) -> Result<(), E>,
@@ -77,13 +77,13 @@ pub(crate) fn send_files<E: From<io::Error>>(
     Ok(())
 }
 
-/// Takes a part; false if a rank says more than it may.
+/// Appends a part; returns `false` if a rank exceeds the limits.
 pub(crate) fn take_part(left: &mut LeftFiles, begins: bool, text: &str) -> bool {
     let bytes: usize = left.iter().map(String::len).sum();
     if begins {
         left.push(String::new());
     }
-    // Characters that were none are longer now.
+    // Invalid characters were replaced by longer ones, hence the factor.
     if bytes as u64 > 3 * BYTES_MAX || left.len() > FILES_MAX {
         return false;
     }
@@ -114,7 +114,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("trunkline-left-{}", std::process::id()));
         assert_eq!(told(&directory).unwrap(), (LeftFiles::new(), 0), "nothing is there");
         fs::create_dir_all(directory.join("below")).unwrap();
-        // Two bytes a letter, so that a part would end inside of one.
+        // Two bytes per letter, so that a part would end inside a letter.
         let long = format!("x{}", "\u{e9}".repeat(PART / 2 + 7));
         for (name, text) in [("b", long.as_str()), ("a", "short"), ("c", "")] {
             fs::write(directory.join(name), text).unwrap();

@@ -1,18 +1,18 @@
 //! A host for NCCL network plugins: it loads any of them and drives it as NCCL's proxy does.
 //!
-//! Used by the benchmark command and by tests. Everything goes through `dlopen` and the C tables, so that every
-//! plugin is measured by the same ruler. The layers, from the plugin up:
+//! Used by the benchmark command and by tests. All calls use `dlopen` and the C tables, so that every plugin is measured in the same way. It depends on no
+//! other crate of this project but the C structs, and never falls back to another plugin than the given one. The layers, from the plugin up:
 //!
-//! - `plugin`, `abi`, `comm`: a loaded plugin and its objects, one interface over seven versions;
+//! - `plugin`, `abi`, `comm`, `properties`: a loaded plugin and its objects, one interface over seven versions;
 //! - `schedule`: a collective as a list of steps, pure;
-//! - `executor`, `service`: the progress thread and the service thread of a communicator;
-//! - `data`, `reduce`, `buffer`: memory, test data, arithmetic;
-//! - `device`: which device a rank uses, fused of several if asked for;
+//! - `executor`, `worker`, `wait`: the progress thread and the service thread of a communicator;
+//! - `data`, `reduce`, `buffer`, `element`, `verify`: memory, test data, arithmetic;
+//! - `device`: the device of a rank, fused of several if requested;
 //! - `rank`, `launch`, `rendezvous`, `channel`: rank processes, and the parent that starts and watches them;
-//! - `left`: files that a plugin leaves for whoever asked it to.
+//! - `left_files`: files that a plugin leaves, such as traces, which are sent to the parent.
 //!
-//! It depends on no other crate of this project but the C structs, and it never falls back to anything but the
-//! plugin it was given.
+//! One collective: the parent starts the ranks (`launch`), which open the plugin and connect (`rank`, `links`). The steps are made by `schedule`. The progress
+//! thread posts and tests them (`executor`). A rank checks every byte (`verify`) before it reports its row.
 
 mod abi;
 mod buffer;

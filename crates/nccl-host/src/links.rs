@@ -1,8 +1,8 @@
 //! The connections of one communicator, with the memory registered on them.
 //!
-//! Made and taken apart on the service thread, used on the progress thread. A connection is made as NCCL makes
-//! it: listen, then connect and accept called again and again in any order until each has its object, then
-//! closeListen, then registration of every buffer.
+//! Made and closed on the service thread, used on the progress thread. A connection is made in NCCL's order: listen;
+//! then connect and accept, repeated in any order until each has returned its object; then closeListen; then
+//! registration of every buffer.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::comm::{ListenComm, NetHandle, NetMr, PluginContext, RecvComm, SendCom
 use crate::rendezvous::HandleOffer;
 use crate::wait::SpinWait;
 
-/// The memory of one communicator: what is sent, what is received, and scratch.
+/// The memory of one communicator: send buffer, receive buffer, and scratch.
 #[derive(Debug)]
 pub(crate) struct CommMemory {
     pub(crate) buffers: [HostBuffer; 3],
@@ -23,7 +23,7 @@ pub(crate) struct CommMemory {
 
 /// Index of the memory that out-of-place runs send from.
 pub(crate) const INPUT: usize = 0;
-/// Index of the memory that runs receive into; in place also sent from.
+/// Index of the memory that runs receive into; in-place runs also send from it.
 pub(crate) const OUTPUT: usize = 1;
 /// Index of the scratch slots.
 pub(crate) const SCRATCH: usize = 2;
@@ -55,14 +55,14 @@ pub(crate) struct RecvLink {
     pub(crate) mrs: Vec<NetMr>,
 }
 
-/// All connections of a communicator, in the order the schedules number them.
+/// All connections of a communicator, in the order in which the schedules number them.
 #[derive(Debug, Default)]
 pub(crate) struct RankLinks {
     pub(crate) send: Vec<SendLink>,
     pub(crate) recv: Vec<RecvLink>,
 }
 
-/// A failed call and the peer it was for.
+/// A failed call, and its peer.
 #[derive(Debug, Error)]
 #[error("{direction} rank {peer}: {source}")]
 pub(crate) struct PeerCallError {
@@ -79,7 +79,7 @@ pub(crate) fn error_from(peer: usize) -> impl FnOnce(PluginCallError) -> PeerCal
     move |source| PeerCallError { direction: "from", peer, source }
 }
 
-/// A listening object and the peer that will connect to it.
+/// A listening object, and the peer that will connect to it.
 #[derive(Debug)]
 pub(crate) struct ListeningPeer {
     pub(crate) comm: ListenComm,
@@ -103,7 +103,7 @@ pub(crate) fn listen_for_peers(
     Ok(out)
 }
 
-/// Connects and accepts everything, whichever comes first.
+/// Connects and accepts all links, in the order in which they become ready.
 pub(crate) fn connect_links(
     net: &Arc<PluginContext>,
     device: c_int,
@@ -157,7 +157,7 @@ impl RankLinks {
     pub(crate) fn register_memory(&mut self, memory: &CommMemory) -> Result<(), PeerCallError> {
         for link in &mut self.send {
             for buffer in &memory.buffers {
-                // SAFETY: the memory lives until the links are taken apart.
+                // SAFETY: the memory lives until the links are closed.
                 let mr = unsafe { link.comm.reg_mr(buffer.as_ptr(), buffer.len().max(1)) };
                 link.mrs.push(mr.map_err(error_to(link.peer))?);
             }
@@ -172,11 +172,11 @@ impl RankLinks {
         Ok(())
     }
 
-    /// Ends the registrations and closes the connections.
+    /// Ends the registrations, and closes the connections.
     pub(crate) fn close_links(self) -> Result<(), PeerCallError> {
         for link in self.send {
             for mr in link.mrs {
-                // SAFETY: registered above, ended once, and no request is in flight any more.
+                // SAFETY: registered above, deregistered once, and no request is in flight any more.
                 unsafe { link.comm.dereg_mr(mr) }.map_err(error_to(link.peer))?;
             }
             link.comm.close().map_err(error_to(link.peer))?;

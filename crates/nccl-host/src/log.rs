@@ -1,7 +1,7 @@
-//! The logger and the profiler callback that the host hands to a plugin.
+//! The logger and the profiler callback that the host passes to a plugin.
 //!
-//! Called by plugins. Lines go to standard error when `NCCL_DEBUG` (`VERSION`, `WARN`, `INFO`, `TRACE`; `WARN`
-//! when unset) lets them through. Never fails and never calls back into the plugin.
+//! Called by plugins. A line is written to standard error if `NCCL_DEBUG` (`VERSION`, `WARN`, `INFO`, `TRACE`; `WARN`
+//! if unset) permits its level. Never fails and never calls back into the plugin.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::io::Write as _;
@@ -9,17 +9,17 @@ use std::sync::OnceLock;
 
 use trunkline_sys::nccl_net::{Logger, ProfilerCallback, ResultCode, log_level};
 
-/// Bytes of the longest line; what is longer is cut.
+/// Length of the longest line in bytes; longer ones are cut.
 const LINE_BYTES_MAX: usize = 1024;
 
-/// The logger to give to `init`.
+/// The logger to pass to `init`.
 pub(crate) fn plugin_logger() -> Logger {
     let entry: unsafe extern "C" fn() = log_entry;
     // SAFETY: `log_entry` follows the C calling convention of a variadic function with these fixed arguments.
     unsafe { std::mem::transmute::<unsafe extern "C" fn(), Logger>(entry) }
 }
 
-/// The profiler callback to give to `init`: the host records nothing.
+/// The profiler callback to pass to `init`: the host records nothing.
 pub(crate) fn plugin_profiler() -> ProfilerCallback {
     profile
 }
@@ -34,7 +34,7 @@ unsafe extern "C" fn profile(
     ResultCode::SUCCESS
 }
 
-/// The most talkative level that is printed.
+/// The most verbose level that is printed.
 fn log_threshold() -> c_int {
     static LEVEL: OnceLock<c_int> = OnceLock::new();
     *LEVEL.get_or_init(|| match std::env::var("NCCL_DEBUG").unwrap_or_default().to_uppercase().as_str() {
@@ -47,7 +47,7 @@ fn log_threshold() -> c_int {
     })
 }
 
-/// Writes one line; a closed standard error is no reason to stop.
+/// Writes one line; a failed write is ignored, because standard error may be closed.
 fn print_line(level: c_int, text: &str) {
     let name = match level {
         log_level::VERSION => "VERSION",
@@ -66,8 +66,8 @@ fn print_line(level: c_int, text: &str) {
 
 #[cfg(target_arch = "x86_64")]
 mod entry {
-    //! Stable Rust cannot define a C-variadic function, so this is its prologue by hand: it lays out a `va_list`
-    //! as the System V ABI says (register save area, then the caller's stack) and goes on in Rust.
+    //! Stable Rust cannot define a C-variadic function, so this is its prologue in assembly: it lays out a `va_list`
+    //! by the System V ABI (register save area, then the caller's stack) and continues in Rust.
 
     use super::{CStr, LINE_BYTES_MAX, c_char, c_int, c_ulong, c_void, log_threshold, print_line};
 
@@ -75,7 +75,7 @@ mod entry {
         fn vsnprintf(buffer: *mut c_char, size: usize, format: *const c_char, args: *mut c_void) -> c_int;
     }
 
-    /// The variadic entry: five fixed integer arguments, then anything.
+    /// The variadic entry: five fixed integer arguments, then any others.
     #[unsafe(naked)]
     pub(super) unsafe extern "C" fn log_entry() {
         core::arch::naked_asm!(
@@ -123,8 +123,8 @@ mod entry {
             return;
         }
         let mut line = [0u8; LINE_BYTES_MAX];
-        // SAFETY: the buffer is as long as said, `format` and its arguments are what the plugin passed to a
-        // printf-like function, and `args` is the list built from them by `log_entry`.
+        // SAFETY: the buffer has the stated length, `format` and its arguments are what the plugin passed to a
+        // printf-like function, and `args` is the list that `log_entry` built of them.
         let written = unsafe { vsnprintf(line.as_mut_ptr().cast(), line.len(), format, args) };
         if written < 0 {
             return;
@@ -137,12 +137,12 @@ mod entry {
 
 #[cfg(not(target_arch = "x86_64"))]
 mod entry {
-    //! Without a `va_list` of this processor at hand, only the form `"%s"` with one string is expanded; any
-    //! other format is printed as it stands.
+    //! The layout of this processor's `va_list` is not implemented, so only the format `"%s"` with one string is
+    //! expanded; any other format is printed literally.
 
     use super::{CStr, c_char, c_int, c_ulong, c_void, log_threshold, print_line};
 
-    /// The entry under the type that `logger` expects.
+    /// The entry, with the type that `logger` expects.
     pub(super) unsafe extern "C" fn log_entry_fixed(
         level: c_int,
         _flags: c_ulong,
@@ -154,10 +154,10 @@ mod entry {
         if level > log_threshold() || format.is_null() {
             return;
         }
-        // SAFETY: a printf-like function's format is a NUL-terminated string.
+        // SAFETY: the format of a printf-like function is a NUL-terminated string.
         let format = unsafe { CStr::from_ptr(format) };
         if format.to_bytes() == b"%s" && !first.is_null() {
-            // SAFETY: the format says that the argument is a NUL-terminated string.
+            // SAFETY: by the format, the argument is a NUL-terminated string.
             let text = unsafe { CStr::from_ptr(first.cast()) };
             print_line(level, &text.to_string_lossy());
         } else {

@@ -1,8 +1,8 @@
 //! The point-to-point benchmark: the bare plugin API between two ranks.
 //!
-//! Runs on the progress thread of both ranks: half round trips, then a stream one way, then both ways, each with
-//! at most eight messages in flight, then messages that are verified byte by byte. It uses no schedule, so that
-//! nothing of the host but a loop stands between the clock and the plugin.
+//! Runs on the progress thread of both ranks. It measures half round trips, then a stream in one direction, then in
+//! both, each with at most eight messages in flight. Then it verifies messages byte by byte. It uses no schedule, so
+//! that only a loop of the host is between the clock and the plugin.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -19,14 +19,14 @@ use crate::rendezvous::{P2pCase, P2pMeasured};
 use crate::schedule::STEPS_IN_FLIGHT;
 use crate::wait::SpinWait;
 
-/// Smallest distance between the messages in flight, so that no two share a cache line pair.
+/// Smallest distance between the messages in flight, so that no two share a pair of cache lines.
 const STRIDE_MIN: usize = 128;
-/// Bytes behind a message that are looked at, where its receive is longer.
+/// Bytes behind a message that are checked, if its receive is longer.
 const REST_CHECKED: usize = 4096;
-/// Rounds of the verified exchange, eight messages each way in each.
+/// Rounds of the verified exchange, with eight messages per direction in each.
 const CHECK_ROUNDS: u64 = 4;
 
-/// Bytes of memory that messages of this size need in each direction.
+/// Returns the bytes of memory that messages of this size need per direction.
 pub(crate) fn memory_bytes(bytes: usize) -> usize {
     bytes.max(STRIDE_MIN).next_multiple_of(STRIDE_MIN) * STEPS_IN_FLIGHT
 }
@@ -37,15 +37,15 @@ struct P2pConnections<'a> {
     recv: &'a RecvLink,
     memory: &'a CommMemory,
     waiting: &'a mut SpinWait,
-    /// Bytes from a message that is sent to the next one.
+    /// Bytes from one sent message to the next.
     stride: usize,
-    /// Bytes from a receive to the next one.
+    /// Bytes from one receive to the next.
     recv_stride: usize,
-    /// Fewest bytes of a receive.
+    /// Length of a receive in bytes, at least.
     receive_min: usize,
 }
 
-/// Measures one size; rank 0 has the figures that count.
+/// Measures one size; the results of rank 0 are valid.
 pub(crate) fn measure_size(
     executor: &mut ScheduleExecutor,
     rank: usize,
@@ -90,7 +90,7 @@ fn one_way(first: bool, count: usize) -> (usize, usize) {
 impl P2pConnections<'_> {
     fn isend(&self, slot: usize, bytes: usize) -> Result<Option<NetRequest>, PeerCallError> {
         let data = self.memory.buffers[INPUT].as_ptr().wrapping_add(slot * self.stride);
-        // SAFETY: the slot is inside registered memory, and its last message is complete.
+        // SAFETY: the slot is inside registered memory, and its previous message is complete.
         unsafe { self.send.comm.isend(data, bytes, self.send.tag, self.send.mrs[INPUT]) }
             .map_err(error_to(self.send.peer))
     }
@@ -99,18 +99,18 @@ impl P2pConnections<'_> {
         let data = self.memory.buffers[OUTPUT].as_ptr().wrapping_add(slot * self.recv_stride);
         let bytes = bytes.max(self.receive_min);
         let part = NetRecvPart { data, bytes, tag: self.recv.tag, mr: self.recv.mrs[OUTPUT] };
-        // SAFETY: as for a send.
+        // SAFETY: the slot is inside registered memory, and its previous message is complete.
         unsafe { self.recv.comm.irecv(&[part], false) }.map_err(error_from(self.recv.peer))
     }
 
     fn test_send(&self, request: NetRequest) -> Result<bool, PeerCallError> {
-        // SAFETY: the request is in flight on this connection and forgotten once complete.
+        // SAFETY: the request is in flight on this connection, and is not tested again once it is complete.
         unsafe { self.send.comm.test(request, None) }.map_err(error_to(self.send.peer))
     }
 
     fn test_receive(&self, request: NetRequest, bytes: usize) -> Result<bool, PeerCallError> {
         let mut sizes: [c_int; NET_RECVS_MAX] = [-1; NET_RECVS_MAX];
-        // SAFETY: as for a send.
+        // SAFETY: the slot is inside registered memory, and its previous message is complete.
         let done = unsafe { self.recv.comm.test(request, Some(&mut sizes)) };
         let done = done.map_err(error_from(self.recv.peer))?;
         if done {
@@ -119,7 +119,7 @@ impl P2pConnections<'_> {
         Ok(done)
     }
 
-    /// Calls again until there is a result.
+    /// Repeats a call until it returns a result.
     fn retry_until_done<T>(
         &mut self,
         mut call: impl FnMut(&Self) -> Result<Option<T>, PeerCallError>,
@@ -133,14 +133,15 @@ impl P2pConnections<'_> {
         }
     }
 
-    /// Round trips of one message, the next receive always posted before the message that it answers.
+    /// Measures round trips of one message. The next receive is always posted before the message whose reply it
+    /// receives.
     fn measure_latency(
         &mut self,
         rank: usize,
         case: &P2pCase,
         measured: &mut P2pMeasured,
     ) -> Result<(), PeerCallError> {
-        // Nanoseconds up to a minute, to three figures.
+        // A histogram from nanoseconds up to a minute, to three digits.
         let mut histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).ok();
         let total = case.warmup + case.iterations;
         let mut next = self.retry_until_done(|pair| pair.irecv(0, case.bytes))?;
@@ -152,7 +153,7 @@ impl P2pConnections<'_> {
                 sending = Some(self.retry_until_done(|pair| pair.isend(0, case.bytes))?);
             }
             self.retry_until_done(|pair| {
-                // A plugin may move a message only while its own request is tested.
+                // A plugin may make progress on a message only while its own request is tested.
                 if let Some(request) = sending
                     && pair.test_send(request)?
                 {
@@ -185,7 +186,7 @@ impl P2pConnections<'_> {
         Ok(())
     }
 
-    /// Sends and receives so many messages, eight in flight each way.
+    /// Sends and receives that many messages, with eight in flight per direction.
     fn stream_messages(&mut self, sends: usize, receives: usize, bytes: usize) -> Result<(), PeerCallError> {
         let mut out: VecDeque<NetRequest> = VecDeque::with_capacity(STEPS_IN_FLIGHT);
         let mut inn: VecDeque<NetRequest> = VecDeque::with_capacity(STEPS_IN_FLIGHT);
@@ -231,7 +232,8 @@ impl P2pConnections<'_> {
         Ok(())
     }
 
-    /// An empty message there and back, so that both ranks start together and the first knows the other's end.
+    /// Exchanges an empty message in both directions, so that both ranks start together, and the first one knows when
+    /// the other has finished.
     fn handshake(&mut self, first: bool) -> Result<(), PeerCallError> {
         if first {
             self.stream_messages(1, 0, 0)?;
@@ -242,7 +244,7 @@ impl P2pConnections<'_> {
         }
     }
 
-    /// Seconds of a stream, the other rank's part included.
+    /// Returns the seconds of a stream, including the other rank's part.
     fn time_stream(
         &mut self,
         first: bool,
@@ -257,10 +259,10 @@ impl P2pConnections<'_> {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// Eight messages each way, every byte looked at.
+    /// Exchanges eight messages per direction, and checks every byte.
     fn check_bytes(&mut self, rank: usize, seed: u64, bytes: usize) -> Result<u64, PeerCallError> {
         let block = |rank: usize, slot: usize| (rank * STEPS_IN_FLIGHT + slot) as u64;
-        // The bytes of a receive behind its message stay as they were.
+        // The bytes of a receive behind its message must be unchanged.
         let rest = self.receive_min.saturating_sub(bytes).min(REST_CHECKED);
         for slot in 0..STEPS_IN_FLIGHT {
             // SAFETY: no message is in flight.

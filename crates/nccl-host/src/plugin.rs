@@ -1,7 +1,7 @@
 //! A loaded plugin: the library, and its table of one version.
 //!
-//! Opened by ranks and by tests; everything else reaches the plugin through it. It never initializes the plugin
-//! (that is `PluginContext::init`, once a communicator) and never unloads the library while an object of it lives.
+//! Opened by ranks and by tests; all other code reaches the plugin through it. It never initializes the plugin
+//! (`PluginContext::init` does, once per communicator) and never unloads the library while an object of it exists.
 
 use std::ffi::{CStr, c_int};
 use std::path::{Path, PathBuf};
@@ -17,28 +17,28 @@ use crate::properties::NetProperties;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The dynamic linker refused the file.
+    /// The dynamic linker rejected the file.
     #[error("cannot load the plugin {}: {source}", .path.display())]
     Open {
         /// The file.
         path: PathBuf,
-        /// What the linker said.
+        /// The linker's text.
         source: libloading::Error,
     },
-    /// The library exports no table of a version that this host speaks.
+    /// The library exports no table of a version that this host supports.
     #[error("{} exports no ncclNetPlugin_v{} to _v{}", .path.display(), VERSIONS[VERSIONS.len() - 1], VERSIONS[0])]
     NoTable {
         /// The file.
         path: PathBuf,
     },
-    /// The library exports tables, but not the version asked for.
+    /// The library exports tables, but not the requested version.
     #[error("{} exports no ncclNetPlugin_v{asked}; it has {}", .path.display(), format_versions(.found))]
     NoSuchVersion {
         /// The file.
         path: PathBuf,
-        /// The version asked for.
+        /// The requested version.
         asked: u8,
-        /// The versions it has.
+        /// The exported versions.
         found: Vec<u8>,
     },
 }
@@ -51,9 +51,9 @@ pub struct NetPlugin {
 }
 
 impl NetPlugin {
-    /// Loads a plugin and takes its newest table, or the one of the version asked for.
+    /// Loads a plugin, and uses its newest table or that of the requested version.
     pub fn load(path: &Path, version: Option<u8>) -> Result<Arc<Self>, LoadError> {
-        // SAFETY: loading runs the library's initializers; a user who names a plugin asks for exactly that.
+        // SAFETY: loading runs the library's initializers, which the user who names a plugin accepts.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|source| LoadError::Open { path: path.to_path_buf(), source })?;
         let wanted = VERSIONS.into_iter().filter(|v| version.is_none_or(|asked| asked == *v));
@@ -71,12 +71,12 @@ impl NetPlugin {
         }
     }
 
-    /// The version of the table in use.
+    /// Returns the version of the table in use.
     pub fn version(&self) -> u8 {
         self.table.version()
     }
 
-    /// The name that the plugin gives itself.
+    /// Returns the name that the plugin has in its table.
     pub fn name(&self) -> String {
         let name = self.table.name();
         if name.is_null() {
@@ -87,15 +87,15 @@ impl NetPlugin {
         name.to_string_lossy().into_owned()
     }
 
-    /// The number of devices; call it after an `init`.
+    /// Returns the number of devices; call this after an `init`.
     pub fn devices(&self) -> Result<c_int, PluginCallError> {
-        // SAFETY: devices takes only a place for the count, which the shim provides.
+        // SAFETY: devices needs only a place for the count, which the shim provides.
         unsafe { self.table.devices() }
     }
 
-    /// The properties of a device; call it after an `init`.
+    /// Returns the properties of a device; call this after an `init`.
     pub fn properties(&self, dev: c_int) -> Result<NetProperties, PluginCallError> {
-        // SAFETY: getProperties takes only a place for the properties, which the shim provides.
+        // SAFETY: getProperties needs only a place for the properties, which the shim provides.
         unsafe { self.table.properties(dev) }
     }
 
@@ -110,7 +110,7 @@ impl std::fmt::Debug for NetPlugin {
     }
 }
 
-/// Versions as a list for a message.
+/// Formats a list of versions for a message.
 fn format_versions(versions: &[u8]) -> String {
     let names: Vec<String> = versions.iter().map(|v| format!("v{v}")).collect();
     names.join(", ")

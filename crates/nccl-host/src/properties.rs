@@ -1,6 +1,6 @@
 //! Properties of a device, in the shape of the newest version of the interface.
 //!
-//! Built by `abi` from what a plugin answered; fields that an older version lacks get the values NCCL gives them.
+//! Built by `abi` from the plugin's properties; fields that an older version lacks get the values that NCCL uses.
 
 use std::ffi::{CStr, c_char};
 
@@ -13,18 +13,18 @@ use trunkline_sys::nccl_net::v11::PropertiesV11;
 use trunkline_sys::nccl_net::v12::PropertiesV12;
 use trunkline_sys::nccl_net::{NET_DEVICE_HOST, NET_ID_UNDEF, NET_SIZE_BYTES_V8};
 
-/// Properties of one device.
+/// The properties of one device.
 #[derive(Clone, Debug)]
 pub struct NetProperties {
     /// Name of the device.
     pub name: String,
-    /// Directory in sysfs, when the device has one.
+    /// Directory in sysfs, if the device has one.
     pub pci_path: Option<String>,
     /// Identity of the NIC chip.
     pub guid: u64,
     /// Bits of the memory kinds that can be registered.
     pub ptr_support: i32,
-    /// Whether a registration holds for every communicator.
+    /// Whether a registration is valid for every communicator.
     pub reg_is_global: bool,
     /// Whether every receive needs a flush.
     pub force_flush: bool,
@@ -34,9 +34,9 @@ pub struct NetProperties {
     pub port: i32,
     /// Latency in microseconds, 0 for the default.
     pub latency: f32,
-    /// Most communicators.
+    /// Communicators, at most.
     pub max_comms: i32,
-    /// Most grouped receives.
+    /// Grouped receives, at most.
     pub max_recvs: i32,
     /// Kind of device offload.
     pub net_device_type: i32,
@@ -48,7 +48,7 @@ pub struct NetProperties {
     pub max_p2p_bytes: usize,
     /// Largest message of collective operations.
     pub max_coll_bytes: usize,
-    /// Most requests of one multi-request.
+    /// Requests of one multi-request, at most.
     pub max_multi_request_size: i32,
     /// Rail, -1 for none.
     pub rail_id: i16,
@@ -82,17 +82,17 @@ impl Default for NetProperties {
     }
 }
 
-/// Copies a C string that a plugin returned, NULL becoming nothing.
+/// Copies a C string of the plugin; NULL becomes `None`.
 fn copy_text(pointer: *const c_char) -> Option<String> {
     if pointer.is_null() {
         return None;
     }
-    // SAFETY: the contract of getProperties: strings are NUL-terminated and live as long as the plugin.
+    // SAFETY: by the contract of getProperties, strings are NUL-terminated and live as long as the plugin.
     let text = unsafe { CStr::from_ptr(pointer) };
     Some(text.to_string_lossy().into_owned())
 }
 
-/// The members in use of a fused NIC.
+/// Returns the members of a fused NIC that are in use.
 fn used_members(ndevs: i32, devs: &[i32]) -> Vec<i32> {
     let count = usize::try_from(ndevs).unwrap_or(0).min(devs.len());
     devs.iter().copied().take(count).collect()

@@ -1,9 +1,9 @@
 //! A rank process: set-up, connections, runs, verification, teardown.
 //!
-//! `rank_entry` is called first thing by every program that launches ranks, because the launcher starts the
-//! same program again; `serve` by a process that another launcher made a rank. The main thread here is NCCL's application thread: init, properties, data; the service
-//! thread and the progress thread do the rest. A rank never retries what failed and never waits for a clock:
-//! the parent does both.
+//! Every program that launches ranks calls `rank_entry` first, because the launcher starts the same program again. A
+//! process that another launcher made a rank calls `serve_parent`. The main thread here corresponds to NCCL's
+//! application thread: init, properties, data; the service thread and the progress thread do the rest. A rank never
+//! retries a failed call and never waits for a clock: the parent does both.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -35,25 +35,25 @@ use crate::worker::{WorkerGone, WorkerThread};
 
 /// Set in the environment of a rank process.
 pub(crate) const RANK_VARIABLE: &str = "TRUNKLINE_NETHOST_RANK";
-/// How long closing may go on when the parent has ended meanwhile.
+/// How long closing may take after the parent has ended.
 const CLOSING: Duration = Duration::from_secs(10);
 
-/// The parent does not need this rank any more, whatever it is doing.
+/// Why the parent does not need this rank any more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum ParentLoss {
-    /// The run has failed, and the parent tells why.
+    /// The run has failed, and the parent reports the cause.
     Aborted,
-    /// The parent is gone.
+    /// The parent has ended.
     Gone,
 }
 
-/// What a rank that another launcher started has on its own host, in place of what the parent says of the parent's.
+/// The paths of a rank that another launcher started, on its own host; they replace the parent's paths.
 #[derive(Clone, Debug)]
 pub struct LocalOverrides {
     /// The plugin's file.
     pub plugin: PathBuf,
-    /// Where that leaves files that the parent wants.
+    /// The directory for files of the plugin that the parent requests.
     pub left: Option<PathBuf>,
 }
 
@@ -80,10 +80,10 @@ enum RankError {
     Worker(#[from] WorkerGone),
 }
 
-/// Runs this process as a rank when the launcher started it as one.
+/// Runs this process as a rank if the launcher started it as one.
 pub fn rank_entry() -> Option<ExitCode> {
     std::env::var_os(RANK_VARIABLE)?;
-    // A launcher that dies takes its ranks along, even those inside the plugin.
+    // If the launcher dies, the kernel kills its ranks, even inside the plugin.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let stream = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from);
     let Ok(channel) = stream.and_then(RankChannel::from_unix) else { return Some(ExitCode::FAILURE) };
@@ -91,14 +91,14 @@ pub fn rank_entry() -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// Is a rank of the parent at the other end until that lets it go; whether some bytes of some rank were wrong. What is its
-/// `own` counts instead of what the parent says, whose host may be another.
+/// Serves the parent at the other end of the channel until it ends the rank. Returns whether any rank received wrong
+/// bytes. `own` overrides the parent's paths, because the parent may run on another host.
 ///
-/// `lost` ends the process, on another thread than this one, which may be inside the plugin; a failure here ends so too,
-/// after the parent has been told.
+/// `lost` must end the process. It is called on another thread, because this one may be inside the plugin. A failure
+/// here also waits for that call, after it was reported to the parent.
 ///
 /// # Errors
-/// When no thread can be started.
+/// If no thread can be started.
 pub fn serve_parent(
     channel: RankChannel,
     own: Option<LocalOverrides>,
@@ -129,8 +129,8 @@ pub fn serve_parent(
         Ok(wrong) => Ok(wrong),
         Err(error) => {
             let _ = parent.send_message(&FromRank::Failed { message: error.to_string() });
-            // The progress threads may still be inside the plugin: nothing is closed under them. Peers still use this
-            // rank's memory and sockets; the parent ends it when all have been heard.
+            // The progress threads may still be inside the plugin, so nothing is closed. Peers still use this rank's
+            // memory and sockets; the parent ends the process after it has the reports of all ranks.
             std::mem::forget(comms);
             loop {
                 std::thread::park();
@@ -163,7 +163,7 @@ impl ParentChannel {
     }
 }
 
-/// One communicator of this rank.
+/// A communicator of this rank.
 struct RankComm {
     net: Arc<PluginContext>,
     memory: Arc<CommMemory>,
@@ -207,7 +207,7 @@ fn run_rank(
     Ok(wrong)
 }
 
-/// A communicator that listens.
+/// A communicator with its listeners.
 struct ListeningComm {
     net: Arc<PluginContext>,
     service: WorkerThread<()>,
@@ -258,7 +258,7 @@ fn connect_comms(
     Ok(())
 }
 
-/// What NCCL says about the traffic before it connects.
+/// Returns the traffic hints that NCCL passes before it connects.
 fn traffic_hints(setup: &RankSetup) -> NetAttr {
     let attr = |peers: usize| CommAttr {
         max_concurrent_peers: peers as i32,
@@ -329,12 +329,12 @@ fn establish_comm(
     Ok(RankComm { net, memory, links, service, progress })
 }
 
-/// Bytes of a scratch slot, which holds a whole receive.
+/// Returns the length of a scratch slot, which must hold a whole receive.
 fn slot_bytes(setup: &RankSetup) -> usize {
     setup.chunk.max(setup.receive_min)
 }
 
-/// Ends a communicator in NCCL's order: progress first, then registrations and connections, then the context.
+/// Closes a communicator in NCCL's order: first progress, then registrations and connections, then the context.
 fn close_comm(comm: RankComm) -> Result<(), RankError> {
     let RankComm { net, memory, links, service, progress } = comm;
     progress.join_thread()?;
@@ -347,7 +347,7 @@ fn close_comm(comm: RankComm) -> Result<(), RankError> {
     Ok(())
 }
 
-/// Times and verifies one row on all communicators at once.
+/// Times and verifies one row on all communicators at the same time.
 fn run_row(
     parent: &mut ParentChannel,
     setup: &RankSetup,
@@ -394,7 +394,7 @@ fn run_row(
     Ok(measured)
 }
 
-/// Microseconds of one run, the slowest communicator's.
+/// Returns the microseconds of one iteration on the slowest communicator.
 fn time_run(comms: &[RankComm], job: &CollectiveRun, case: &CollectiveCase) -> Result<f64, RankError> {
     let answers: Vec<_> = comms
         .iter()

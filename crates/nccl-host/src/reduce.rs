@@ -1,7 +1,7 @@
 //! Reduction kernels: `into = a op b` over host memory.
 //!
-//! Called by the progress thread for each received chunk, and by tests. The loops are plain so that the compiler
-//! vectorises them; on x86-64 a second copy of them is compiled for AVX2 and taken where the processor has it.
+//! Called by the progress thread for each received chunk, and by tests. The loops are simple, so that the compiler
+//! vectorises them. On x86-64 a second copy is compiled for AVX2, and used if the processor has it.
 
 use half::slice::HalfFloatSliceExt as _;
 use half::{bf16, f16};
@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use crate::element::{BufferElement, as_elements, elements_mut};
 use crate::types::{DataType, RedOp};
 
-/// Elements of the 16-bit floats that are widened at a time: two such blocks stay in the first cache.
+/// Elements of the 16-bit floats that are converted at a time: two such blocks fit in the first-level cache.
 const WIDE_BLOCK: usize = 1024;
 
 /// Combines `b` into `into`.
@@ -22,7 +22,7 @@ pub(crate) fn reduce_into(dtype: DataType, op: RedOp, into: &mut [u8], a: &[u8],
     dispatch_cpu(dtype, op, into, Some(a), b);
 }
 
-/// The last step of `Avg`: divides every element by the number of ranks.
+/// Does the last step of `Avg`: divides every element by the number of ranks.
 pub(crate) fn divide_elements(dtype: DataType, into: &mut [u8], ranks: u32) {
     fn all<T: BufferElement>(into: &mut [u8], ranks: u32) {
         for x in elements_mut::<T>(into) {
@@ -64,7 +64,7 @@ fn by_type(dtype: DataType, op: RedOp, into: &mut [u8], a: Option<&[u8]>, b: &[u
     }
 }
 
-/// One loop an operator, so that none has a branch inside.
+/// One loop per operator, so that no loop contains a branch.
 #[inline(always)]
 fn by_op<T: BufferElement<Wide = T>>(op: RedOp, into: &mut [u8], a: Option<&[u8]>, b: &[u8]) {
     let into = elements_mut::<T>(into);
@@ -94,7 +94,7 @@ fn zip_into<T: Copy>(into: &mut [T], a: Option<&[T]>, b: &[T], f: impl Fn(T, T) 
     }
 }
 
-/// A 16-bit float whose slices convert with the processor's instructions where it has them.
+/// A 16-bit float whose slices the processor's instructions convert, if it has them.
 trait HalfWidth: BufferElement<Wide = f32> {
     fn widen_all(from: &[Self], to: &mut [f32]);
     fn narrow_all(from: &[f32], to: &mut [Self]);

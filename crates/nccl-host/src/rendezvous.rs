@@ -1,7 +1,7 @@
-//! What the parent and a rank say to each other, over a channel.
+//! The messages between the parent and a rank.
 //!
-//! Frames of a 32-bit length and JSON. Used by `launch` on one end and `rank` on the other; it knows nothing of
-//! plugins and decides nothing.
+//! Frames of a 32-bit length and JSON. Used by `launch` on one end and `rank` on the other; independent of plugins,
+//! and decides nothing.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ use crate::device::DeviceSelection;
 use crate::schedule::ConnectionGraph;
 use crate::types::{DataType, RedOp};
 
-/// Largest frame that is believed.
+/// Length of the largest valid frame, in bytes.
 const FRAME_BYTES_MAX: usize = 64 << 20;
 
-/// How a rank is to set itself up.
+/// The parameters of a rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct RankSetup {
     pub(crate) rank: usize,
@@ -34,17 +34,17 @@ pub(crate) struct RankSetup {
     pub(crate) send_bytes: usize,
     pub(crate) recv_bytes: usize,
     pub(crate) chunk: usize,
-    /// Fewest bytes of a receive.
+    /// Length of a receive in bytes, at least.
     pub(crate) receive_min: usize,
-    /// Whether chunks may have to wait in scratch slots.
+    /// Whether chunks may have to be kept in scratch slots.
     pub(crate) scratch: bool,
     pub(crate) memory: MemoryKind,
     pub(crate) flush: Option<bool>,
-    /// Where the plugin leaves files that the parent wants, on the parent's host.
+    /// The directory for files of the plugin that the parent requests, on the parent's host.
     pub(crate) left: Option<PathBuf>,
 }
 
-/// A listener's handle on its way to the rank that will connect.
+/// A listener's handle, to be forwarded to the rank that connects to it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct HandleOffer {
     pub(crate) comm: usize,
@@ -112,14 +112,14 @@ pub struct P2pCase {
     pub seed: u64,
 }
 
-/// What one rank measured of a collective.
+/// The measurement of one rank for a collective.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct CollectiveMeasured {
     pub(crate) time_us: f64,
     pub(crate) wrong: u64,
 }
 
-/// What the point-to-point benchmark measured.
+/// The results of the point-to-point benchmark.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct P2pMeasured {
     /// Median half round trip in microseconds.
@@ -128,20 +128,20 @@ pub struct P2pMeasured {
     pub latency_p99_us: f64,
     /// Longest.
     pub latency_max_us: f64,
-    /// One-way bandwidth in GB/s, eight messages in flight.
+    /// One-way bandwidth in GB/s, with eight messages in flight.
     pub one_way_gbs: f64,
-    /// Both ways at once, GB/s each way.
+    /// Bandwidth per direction in GB/s, with both directions in use.
     pub both_way_gbs: f64,
-    /// Messages a second one way, in millions.
+    /// One-way message rate, in millions per second.
     pub rate_mps: f64,
     /// Wrong bytes.
     pub wrong: u64,
 }
 
-/// What a rank found when it loaded the plugin.
+/// The report of a rank about the loaded plugin.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct PluginReport {
-    /// Name the plugin gives itself.
+    /// The name in the plugin's table.
     pub name: String,
     /// Version of the interface in use.
     pub abi: u8,
@@ -149,7 +149,7 @@ pub struct PluginReport {
     pub devices: i32,
     /// Number of the device in use.
     pub number: i32,
-    /// Its members, where it is fused of several.
+    /// Its members, if it is fused.
     pub members: Vec<i32>,
     /// Its name.
     pub device: String,
@@ -161,7 +161,7 @@ pub struct PluginReport {
     pub pid: u32,
 }
 
-/// From the parent.
+/// Messages of the parent.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) enum ToRank {
     Setup(RankSetup),
@@ -169,15 +169,15 @@ pub(crate) enum ToRank {
     Run(CollectiveCase),
     RunP2p(P2pCase),
     Go,
-    /// Close everything. Some bytes of some rank were wrong, or none.
+    /// Close everything. `wrong`: whether any rank received wrong bytes.
     Quit {
         wrong: bool,
     },
-    /// End at once: the run has failed, and the parent says why.
+    /// Exit at once: the run has failed, and the parent reports the cause.
     Abort,
 }
 
-/// From a rank.
+/// Messages of a rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) enum FromRank {
     Listening(PluginReport, Vec<HandleOffer>),
@@ -185,7 +185,7 @@ pub(crate) enum FromRank {
     AtBarrier,
     Done(CollectiveMeasured),
     DoneP2p(P2pMeasured),
-    /// A file that the plugin left, or more of it.
+    /// A file of the plugin, or a further part of it.
     Left {
         begins: bool,
         text: String,

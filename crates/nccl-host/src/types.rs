@@ -1,19 +1,19 @@
 //! Data types and reduction operators, by nccl-tests' names.
 //!
-//! Used by every layer above the plugin calls; says sizes and names, computes nothing.
+//! Used by every layer above the plugin calls; defines sizes and names, and computes nothing.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A name that is no data type, operator or collective.
+/// The name is not a data type, operator or collective.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{name:?} is no {kind}; there are {}", .known.join(", "))]
 pub struct UnknownName {
-    /// What was looked for.
+    /// The kind of name.
     pub kind: &'static str,
-    /// The name given.
+    /// The given name.
     pub name: String,
-    /// The names that exist.
+    /// The valid names.
     pub known: Vec<&'static str>,
 }
 
@@ -24,12 +24,12 @@ macro_rules! named {
         pub enum $type { $($(#[$vdoc])* $variant),* }
 
         impl $type {
-            /// All of them, in nccl-tests' order.
+            /// All values, in nccl-tests' order.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
             /// Their names, in the same order.
             pub const NAMES: &[&str] = &[$($name),*];
 
-            /// Its name.
+            /// Returns the name.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),* }
             }

@@ -1,7 +1,7 @@
-//! Where a row's data lies in a rank's memory, how it is filled, and what must be there afterwards.
+//! The layout of a row's data in a rank's memory, how it is filled, and its expected content after a run.
 //!
-//! Called by a rank's main thread while its progress thread rests. Every byte of the result, of the input of an
-//! out-of-place run, and of the guards is looked at.
+//! Called by a rank's main thread while its progress thread is idle. It checks every byte of the result, of the input
+//! of an out-of-place run, and of the guards.
 
 use crate::collective::Collective;
 use crate::data::{POISON, fill_bytes, fill_values, wrong_bytes, wrong_values};
@@ -9,18 +9,18 @@ use crate::executor::BufferBases;
 use crate::links::{CommMemory, INPUT, OUTPUT, SCRATCH};
 use crate::schedule::SchedulePlan;
 
-/// What stands in an extent.
+/// The content of an extent.
 #[derive(Clone, Copy, Debug)]
 enum ExtentContent {
     /// The bytes of a block.
     Block(u64),
-    /// The values of one rank, before reduction.
+    /// The values of one rank before the reduction.
     Values,
     /// The reduction of all ranks' values, from this element on.
     Reduced(usize),
 }
 
-/// An extent of elements and what stands there.
+/// An extent of elements and its content.
 #[derive(Clone, Copy, Debug)]
 struct CheckedExtent {
     start: usize,
@@ -49,7 +49,7 @@ impl RowExtents {
         Self { comm: index as u64, ..self.clone() }
     }
 
-    /// Where the schedule's buffers lie.
+    /// Returns the positions of the schedule's buffers.
     pub(crate) fn buffer_bases(&self) -> BufferBases {
         let plan = &self.plan;
         if !plan.in_place {
@@ -60,25 +60,26 @@ impl RowExtents {
         [(OUTPUT, send * size), (OUTPUT, recv * size), (SCRATCH, 0)]
     }
 
-    /// Puts a pattern nobody expects where the result goes, then the input.
+    /// Fills the result with a pattern that no check expects, then the input.
     pub(crate) fn fill_memory(&self, memory: &CommMemory) {
         let size = self.plan.dtype.element_bytes();
         let counts = self.buffer_counts();
         let [(send_memory, send_base), (recv_memory, _), _] = self.buffer_bases();
         let whole = counts.0.max(counts.1) * size;
-        // SAFETY: the progress thread rests, and the plugin has no request in flight.
+        // SAFETY: the progress thread is idle and the plugin has no request in flight, so nothing else accesses the
+        // memory.
         let output = unsafe { memory.buffers[recv_memory].slice_mut(0, whole) };
         fill_bytes(self.seed_here(), POISON, output);
         for part in self.input_extents() {
             let offset = send_base + part.start * size;
             let bytes = part.len * size;
-            // SAFETY: as above; the slice before is no longer used.
+            // SAFETY: as above; the earlier slice is no longer used.
             let out = unsafe { memory.buffers[send_memory].slice_mut(offset, bytes) };
             self.fill_part(part, out);
         }
     }
 
-    /// Counts what is wrong after a run.
+    /// Counts wrong elements after a run.
     pub(crate) fn count_wrong(&self, memory: &CommMemory) -> u64 {
         let size = self.plan.dtype.element_bytes();
         let [(send_memory, send_base), (recv_memory, recv_base), _] = self.buffer_bases();
@@ -86,7 +87,8 @@ impl RowExtents {
         for part in self.output_extents() {
             let offset = recv_base + part.start * size;
             let bytes = part.len * size;
-            // SAFETY: the progress thread rests, and the plugin has no request in flight.
+            // SAFETY: the progress thread is idle and the plugin has no request in flight, so nothing writes the
+            // memory.
             let found = unsafe { memory.buffers[recv_memory].slice(offset, bytes) };
             wrong += self.wrong_part(part, found);
         }
@@ -127,7 +129,7 @@ impl RowExtents {
         }
     }
 
-    /// Communicators carry different data, so that bytes of one never pass for those of another.
+    /// Returns a seed that differs between communicators, so that bytes of one are never correct for another.
     fn seed_here(&self) -> u64 {
         self.seed.wrapping_add(self.comm.wrapping_mul(0x9e37_79b9))
     }
@@ -139,7 +141,7 @@ impl RowExtents {
         (counts.send, counts.recv)
     }
 
-    /// What this rank sends, by places in the send buffer.
+    /// Returns the extents that this rank sends, as positions in the send buffer.
     fn input_extents(&self) -> Vec<CheckedExtent> {
         let plan = &self.plan;
         let rank = plan.rank;
@@ -164,7 +166,7 @@ impl RowExtents {
         }
     }
 
-    /// What this rank must have received, by places in the receive buffer.
+    /// Returns the extents that this rank must have received, as positions in the receive buffer.
     fn output_extents(&self) -> Vec<CheckedExtent> {
         let plan = &self.plan;
         let rank = plan.rank;
@@ -200,7 +202,7 @@ impl RowExtents {
     }
 }
 
-/// Block number of what one rank sends to another.
+/// Returns the number of the block that one rank sends to another.
 fn pair_block(from: usize, to: usize) -> u64 {
     (from as u64) << 16 | to as u64
 }

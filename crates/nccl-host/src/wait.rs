@@ -1,6 +1,6 @@
-//! What a progress thread does when nothing moves: spin a little, then give the processor away.
+//! The waiting policy of a progress thread: it spins briefly, then yields the processor.
 //!
-//! Used by every loop that waits for the plugin. It never sleeps on a clock, as NCCL's proxy does not either.
+//! Used by every loop that polls the plugin. Like NCCL's proxy, it never sleeps on a clock.
 
 /// Idle rounds before the first yield when every rank has a processor.
 const SPINS: u32 = 1000;
@@ -13,19 +13,19 @@ pub(crate) struct SpinWait {
 }
 
 impl SpinWait {
-    /// `threads` busy threads share this machine.
+    /// Creates the state for a machine on which `threads` threads are busy.
     pub(crate) fn new(threads: usize) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self { spins: if threads <= processors { SPINS } else { 0 }, idle: 0 }
     }
 
-    /// Something moved.
+    /// Resets the state after progress.
     #[inline(always)]
     pub(crate) fn note_progress(&mut self) {
         self.idle = 0;
     }
 
-    /// Nothing moved in this round.
+    /// Spins or yields after a round without progress.
     #[inline(always)]
     pub(crate) fn wait_once(&mut self) {
         if self.idle < self.spins {

@@ -1,7 +1,7 @@
-//! A thread that owns a state and runs what it is sent: the service thread and the progress thread.
+//! A thread that owns a state and runs submitted closures: the service thread and the progress thread.
 //!
-//! Used by ranks. Work comes as closures in order, so that every call into the plugin happens on the thread
-//! NCCL would make it on.
+//! Used by ranks. Closures run in the order of submission, so that every call of the plugin happens on the thread on
+//! which NCCL would make it.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
@@ -10,12 +10,12 @@ use thiserror::Error;
 
 type WorkerTask<S> = Box<dyn FnOnce(&mut S) + Send>;
 
-/// The thread ended before it answered.
+/// The thread ended before it sent a result.
 #[derive(Debug, Error)]
 #[error("the {0} thread ended unexpectedly")]
 pub(crate) struct WorkerGone(&'static str);
 
-/// The owner's end of the thread.
+/// The owner's handle of the thread.
 #[derive(Debug)]
 pub(crate) struct WorkerThread<S> {
     name: &'static str,
@@ -23,7 +23,7 @@ pub(crate) struct WorkerThread<S> {
     thread: JoinHandle<()>,
 }
 
-/// An answer to come.
+/// A pending result.
 #[derive(Debug)]
 pub(crate) struct WorkerAnswer<T> {
     name: &'static str,
@@ -43,7 +43,7 @@ impl<S: Send + 'static> WorkerThread<S> {
         Ok(Self { name, tasks, thread })
     }
 
-    /// Sends work without waiting for it.
+    /// Submits a closure without waiting for its result.
     pub(crate) fn begin_task<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut S) -> T + Send + 'static,
@@ -52,12 +52,13 @@ impl<S: Send + 'static> WorkerThread<S> {
         let task: WorkerTask<S> = Box::new(move |state| {
             let _ = sender.send(work(state));
         });
-        // A thread that is gone drops the task and with it the sender, which the answer notices.
+        // If the thread has ended, the closure and its result sender are dropped, which the receiver of the result
+        // detects.
         let _ = self.tasks.send(task);
         WorkerAnswer { name: self.name, receiver }
     }
 
-    /// Sends work and waits for its result.
+    /// Submits a closure and waits for its result.
     pub(crate) fn call_task<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut S) -> T + Send + 'static,
@@ -65,7 +66,7 @@ impl<S: Send + 'static> WorkerThread<S> {
         self.begin_task(work).wait()
     }
 
-    /// Ends the thread and drops its state.
+    /// Ends the thread, and drops its state.
     pub(crate) fn join_thread(self) -> Result<(), WorkerGone> {
         drop(self.tasks);
         self.thread.join().map_err(|_| WorkerGone(self.name))

@@ -1,12 +1,13 @@
-//! What the versions have in common, as macros that each `vN.rs` puts together.
+//! The common parts of the versions, as macros that each `vN.rs` combines.
 //!
-//! Used only inside `abi`. A macro and no function, because the tables are different types with the same fields.
+//! Used only inside `abi`. They are macros and not functions, because the tables are different types with the same
+//! fields.
 
 use trunkline_sys::nccl_net::ResultCode;
 
 use super::PluginCallError;
 
-/// Turns a result code into a `Result` that names the call.
+/// Converts a result code to a `Result` that names the call.
 pub(crate) fn check_result(call: &'static str, code: ResultCode) -> Result<(), PluginCallError> {
     if code == ResultCode::SUCCESS { Ok(()) } else { Err(PluginCallError::Failed { call, code }) }
 }
@@ -19,13 +20,13 @@ pub(crate) fn narrow_size(call: &'static str, bytes: usize) -> Result<std::ffi::
     std::ffi::c_int::try_from(bytes).map_err(|_| PluginCallError::TooLarge { call, bytes })
 }
 
-/// Calls one slot of a table, or says that it is NULL.
+/// Calls one slot of a table, or returns an error if it is NULL.
 macro_rules! call {
     ($table:expr, $slot:ident, $name:literal, ($($arg:expr),* $(,)?)) => {
         match $table.$slot {
             Some(function) => {
-                // SAFETY: the slot is of a loaded plugin's table of exactly this version, and the caller of the
-                // enclosing unsafe method vouches for the arguments.
+                // SAFETY: the slot belongs to a loaded plugin's table of exactly this version; the arguments are
+                // valid by the contract of the enclosing unsafe method.
                 let code = unsafe { function($($arg),*) };
                 $crate::abi::calls::check_result($name, code)
             }
@@ -34,7 +35,7 @@ macro_rules! call {
     };
 }
 
-/// Calls one slot and returns the pointer it stored.
+/// Calls one slot and returns the pointer that it stored.
 macro_rules! call_out {
     ($table:expr, $slot:ident, $name:literal, |$out:ident| ($($arg:expr),* $(,)?)) => {{
         let mut stored: *mut std::ffi::c_void = std::ptr::null_mut();
@@ -50,8 +51,8 @@ macro_rules! find_table {
             // SAFETY: the symbol's name fixes its type: a table of this version.
             let symbol = unsafe { library.get::<*const $table>($symbol.to_bytes_with_nul()) }.ok()?;
             let address: *const $table = *symbol;
-            // SAFETY: a data symbol of a loaded library, valid while it is loaded; the copy outlives nothing,
-            // because the plugin object holds the library next to it.
+            // SAFETY: a data symbol of a loaded library, valid while the library is loaded. The plugin object keeps
+            // the library as long as the copy.
             let table = unsafe { address.as_ref() }?;
             Some(Box::new(Table(*table)))
         }
@@ -74,7 +75,7 @@ macro_rules! shared_calls {
         unsafe fn properties(&self, dev: c_int) -> Result<NetProperties, PluginCallError> {
             let mut props = std::mem::MaybeUninit::<$props>::zeroed();
             call!(self.0, get_properties, "getProperties", (dev, props.as_mut_ptr()))?;
-            // SAFETY: all bytes are zero or written by the plugin, and every field takes any bytes.
+            // SAFETY: all bytes are zero or written by the plugin, and any bytes are valid for every field.
             let props = unsafe { props.assume_init() };
             Ok(NetProperties::from(&props))
         }
@@ -145,7 +146,7 @@ macro_rules! init_plain {
     };
 }
 
-/// `accept` with a device handle, which this host never asks for.
+/// `accept` with a device handle, which this host never requests.
 macro_rules! accept_v7 {
     () => {
         unsafe fn accept(&self, listen_comm: *mut c_void) -> Result<*mut c_void, PluginCallError> {
@@ -226,7 +227,7 @@ macro_rules! messages_v6 {
             let count = usize::try_from(args.n).unwrap_or(0).min(sizes.len());
             for (index, size) in sizes.iter_mut().enumerate().take(count) {
                 let entry = args.sizes.wrapping_add(index);
-                // SAFETY: the caller vouches for arrays of `n` entries, and `index` is below that.
+                // SAFETY: by the contract of this function, the arrays have `n` entries, and `index` is below that.
                 *size = crate::abi::calls::narrow_size("irecv", unsafe { *entry })?;
             }
             call!(
@@ -265,7 +266,7 @@ macro_rules! messages_v10 {
     };
 }
 
-/// Members of a fused NIC in the places of a version.
+/// Converts the members of a fused NIC to the array of a version.
 pub(crate) fn member_places<const N: usize>(
     members: &[std::ffi::c_int],
 ) -> Result<[std::ffi::c_int; N], PluginCallError> {
@@ -277,7 +278,7 @@ pub(crate) fn member_places<const N: usize>(
     Ok(devs)
 }
 
-/// `makeVDevice` of the versions that have none.
+/// `makeVDevice` of the versions without it.
 macro_rules! no_v_device {
     () => {
         unsafe fn make_v_device(&self, _members: &[c_int]) -> Result<c_int, PluginCallError> {

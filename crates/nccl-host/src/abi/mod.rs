@@ -1,7 +1,7 @@
-//! One current interface over every version of the plugin interface.
+//! One current interface over all versions of the plugin interface.
 //!
-//! `Abi` has the shape of the newest version; each `vN.rs` says how a table of version N serves it. Used by
-//! `plugin`, `comm` and `request`; holds no state beyond a copy of the table and decides nothing.
+//! `NetAbi` has the shape of the newest version; each `vN.rs` implements it with a table of version N. Used by
+//! `plugin` and `comm`; it has no state except a copy of the table, and decides nothing.
 
 #[macro_use]
 mod calls;
@@ -21,10 +21,10 @@ use trunkline_sys::nccl_net::{CommConfig, NetAttr, ResultCode};
 
 use crate::properties::NetProperties;
 
-/// Versions of the interface that this host speaks, newest first.
+/// Versions of the interface that this host supports, newest first.
 pub const VERSIONS: [u8; 7] = [12, 11, 10, 9, 8, 7, 6];
 
-/// Why a call into the plugin gave no result.
+/// Why a call of the plugin failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PluginCallError {
@@ -33,31 +33,31 @@ pub enum PluginCallError {
     Failed {
         /// The function of the table.
         call: &'static str,
-        /// What it returned.
+        /// The result code.
         code: ResultCode,
     },
-    /// The table holds NULL where a function is needed.
+    /// The table has NULL for a required function.
     #[error("the plugin's table has no {call}")]
     NotProvided {
         /// The function of the table.
         call: &'static str,
     },
-    /// A size that this version of the interface cannot carry.
+    /// A size that this version of the interface cannot express.
     #[error("{call}: {bytes} bytes are more than this version of the interface carries")]
     TooLarge {
         /// The function of the table.
         call: &'static str,
-        /// The size asked for.
+        /// The requested size.
         bytes: usize,
     },
-    /// More members of a fused NIC than this version's structure has places for.
+    /// More members of a fused NIC than this version's structure has room for.
     #[error("{call}: {asked} devices are more than the {most} that this version of the interface fuses")]
     TooMany {
         /// The function of the table.
         call: &'static str,
-        /// The number asked for.
+        /// The requested number.
         asked: usize,
-        /// The number of places.
+        /// The limit.
         most: usize,
     },
     /// The plugin broke the contract of the call.
@@ -65,12 +65,12 @@ pub enum PluginCallError {
     Contract {
         /// The function of the table.
         call: &'static str,
-        /// What it did.
+        /// The violation.
         what: &'static str,
     },
 }
 
-/// Name and number of a result code, as NCCL's header spells it.
+/// Returns the name and number of a result code, as in NCCL's header.
 pub fn result_name(code: ResultCode) -> String {
     let name = match code {
         ResultCode::SUCCESS => "ncclSuccess",
@@ -97,11 +97,11 @@ pub(crate) struct RecvArgs {
     pub(crate) phandles: *mut *mut c_void,
 }
 
-/// A plugin's table seen as the newest version.
+/// The table of a plugin, in the shape of the newest version.
 ///
 /// # Safety
-/// Of every `unsafe` method: pointers of the plugin are ones that this plugin returned and has not freed, memory
-/// is valid for the sizes given until the operation is complete, and out-pointers may be written.
+/// For every `unsafe` method: pointers of the plugin were returned by this plugin and are not freed, memory is valid
+/// for the given sizes until the operation is complete, and out-pointers can be written.
 pub(crate) trait NetAbi: Send + Sync {
     fn version(&self) -> u8;
     fn name(&self) -> *const c_char;
@@ -168,7 +168,7 @@ pub(crate) trait NetAbi: Send + Sync {
     unsafe fn set_net_attr(&self, ctx: *mut c_void, attr: &NetAttr) -> Result<(), PluginCallError>;
 }
 
-/// Looks for the table of one version in a library.
+/// Finds the table of one version in a library.
 pub(crate) fn find_table(library: &Library, version: u8) -> Option<Box<dyn NetAbi>> {
     match version {
         6 => v6::find(library),

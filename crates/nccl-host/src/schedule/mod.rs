@@ -1,11 +1,11 @@
 //! Schedules: a collective as a list of sends, receives, reductions and copies of one rank.
 //!
-//! Pure: numbers in, steps out. The rank builds a schedule once for each row and the executor runs it many
-//! times. A schedule knows links and extents, never a plugin, a pointer or a clock.
+//! Pure: numbers in, steps out. The rank builds a schedule once per row, and the executor runs it many times. A
+//! schedule refers to links and extents, never to a plugin, a pointer or a clock.
 //!
-//! Order: steps of one link and direction run in list order, and so do the local steps of one queue; between
-//! queues only the dependencies of a step count. Every send and receive carries at most one chunk, and a
-//! receive of the peer stands opposite to each send in the same order.
+//! Order: steps of one link and direction run in list order, and so do the local steps of one queue; between queues,
+//! only the dependencies of a step count. Every send and receive carries at most one chunk. For each send, the peer
+//! has a receive at the same position of its list.
 
 mod pairwise;
 mod ring;
@@ -16,14 +16,14 @@ use serde::{Deserialize, Serialize};
 use crate::collective::Collective;
 use crate::types::{DataType, RedOp};
 
-/// Steps in flight on a link and direction, as NCCL's `NCCL_STEPS`.
+/// Steps in flight on a link and direction, at most: NCCL's `NCCL_STEPS`.
 pub(crate) const STEPS_IN_FLIGHT: usize = 8;
 
-/// Chunks of a block that is worked on or passed on, unless they get too small.
+/// Chunks of a block that is reduced or forwarded, unless they become too small.
 const CHUNKS_OF_A_BLOCK: usize = 4;
-/// Most bytes of a chunk that is reduced, so that it is still in the cache when it is.
+/// Bytes of a chunk that is reduced, at most: it should still be in the cache then.
 const REDUCED_BYTES_MAX: usize = 1 << 20;
-/// A chunk is not cut below this: a message has a price of its own.
+/// A chunk is not cut below this length, because each message has a fixed cost.
 const CHUNK_BYTES_MIN: usize = 32 << 10;
 
 /// One of the three buffers of a run.
@@ -33,11 +33,11 @@ pub(crate) enum BufferSpace {
     Send,
     /// The output.
     Recv,
-    /// Slots for chunks that are not yet where they belong.
+    /// Slots for chunks that are not at their final place yet.
     Scratch,
 }
 
-/// A place in a buffer, in bytes.
+/// A position in a buffer, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BufferOffset {
     /// The buffer.
@@ -52,39 +52,39 @@ pub(crate) type StepId = u32;
 /// No dependency.
 pub(crate) const NONE: StepId = StepId::MAX;
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StepWork {
     /// Sends an extent on a link.
     Send {
         /// Outgoing link.
         link: usize,
-        /// From where.
+        /// The source.
         from: BufferOffset,
     },
     /// Receives an extent from a link.
     Recv {
         /// Incoming link.
         link: usize,
-        /// To where.
+        /// The target.
         into: BufferOffset,
     },
-    /// `into = a op b`, and the division of `Avg` when it is the last.
+    /// `into = a op b`, followed by the division of `Avg` if it is the last operation.
     Reduce {
         /// Result.
         into: BufferOffset,
         /// One operand.
         a: BufferOffset,
-        /// The other.
+        /// The other operand.
         b: BufferOffset,
-        /// Whether every rank's values are in the result.
+        /// Whether the result contains every rank's values.
         last: bool,
     },
     /// Copies an extent.
     Copy {
-        /// Result.
+        /// The target.
         into: BufferOffset,
-        /// Origin.
+        /// The source.
         from: BufferOffset,
     },
 }
@@ -92,18 +92,18 @@ pub(crate) enum StepWork {
 /// One step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScheduleStep {
-    /// What it does.
+    /// Its action.
     pub(crate) work: StepWork,
-    /// Bytes it does it to.
+    /// Length in bytes.
     pub(crate) bytes: usize,
-    /// Steps that must be complete before it starts.
+    /// Steps that must complete before it starts.
     pub(crate) after: [StepId; 2],
 }
 
-/// Which connections a rank needs.
+/// The connections that a rank needs.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) enum ConnectionGraph {
-    /// To the next rank and from the one before.
+    /// To the next rank, and from the previous one.
     Ring,
     /// To and from every other rank.
     Full,
@@ -114,7 +114,7 @@ pub(crate) enum ConnectionGraph {
 }
 
 impl ConnectionGraph {
-    /// The connections of a collective.
+    /// Returns the connections of a collective.
     pub(crate) fn for_collective(collective: Collective, root: usize) -> Self {
         match collective {
             Collective::AllToAll | Collective::AllToAllV => Self::Full,
@@ -124,7 +124,7 @@ impl ConnectionGraph {
         }
     }
 
-    /// Ranks that `rank` sends to, in the order of its outgoing links.
+    /// Returns the ranks that `rank` sends to, in the order of its outgoing links.
     pub(crate) fn peers_out(self, rank: usize, ranks: usize) -> Vec<usize> {
         match self {
             Self::Ring => vec![(rank + 1) % ranks],
@@ -135,7 +135,7 @@ impl ConnectionGraph {
         }
     }
 
-    /// Ranks that `rank` receives from, in the order of its incoming links.
+    /// Returns the ranks that `rank` receives from, in the order of its incoming links.
     pub(crate) fn peers_in(self, rank: usize, ranks: usize) -> Vec<usize> {
         match self {
             Self::Ring => vec![(rank + ranks - 1) % ranks],
@@ -147,34 +147,34 @@ impl ConnectionGraph {
     }
 }
 
-/// What a schedule is made for.
+/// The parameters of a schedule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SchedulePlan {
     /// The collective.
     pub(crate) collective: Collective,
     /// Type of an element.
     pub(crate) dtype: DataType,
-    /// Operator, where one is needed.
+    /// The operator, if one is needed.
     pub(crate) op: RedOp,
     /// Elements of one rank's part.
     pub(crate) block: usize,
     /// This rank.
     pub(crate) rank: usize,
-    /// Ranks in all.
+    /// Number of ranks.
     pub(crate) ranks: usize,
-    /// The special rank.
+    /// The root rank.
     pub(crate) root: usize,
-    /// Whether send and receive buffer are one.
+    /// Whether send and receive buffer are the same.
     pub(crate) in_place: bool,
     /// Channels that share the work.
     pub(crate) channels: usize,
-    /// Most bytes of one message.
+    /// Bytes of one message, at most.
     pub(crate) chunk: usize,
     /// Bytes of a scratch slot: at least a chunk.
     pub(crate) slot: usize,
 }
 
-/// A rank's part of a collective.
+/// The schedule of one rank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RankSchedule {
     /// All steps.
@@ -183,7 +183,7 @@ pub(crate) struct RankSchedule {
     pub(crate) send_queues: Vec<Vec<StepId>>,
     /// Steps of each incoming link.
     pub(crate) recv_queues: Vec<Vec<StepId>>,
-    /// Local steps: one queue an incoming link, then one for each channel's own blocks.
+    /// Local steps: one queue per incoming link, then one for each channel's own blocks.
     pub(crate) local_queues: Vec<Vec<StepId>>,
 }
 
@@ -223,7 +223,7 @@ impl RankSchedule {
         schedule
     }
 
-    /// Bytes of scratch that any rank of such a plan needs.
+    /// Returns the bytes of scratch that any rank of such a plan needs.
     pub(crate) fn scratch_bytes(
         graph: ConnectionGraph,
         rank: usize,
@@ -235,7 +235,7 @@ impl RankSchedule {
     }
 }
 
-/// The scratch slots of one incoming link: who must be done before a slot is free.
+/// The scratch slots of one incoming link, with the steps that must complete before a slot is free.
 #[derive(Clone, Debug)]
 struct SlotRing {
     next: usize,
@@ -248,7 +248,7 @@ impl Default for SlotRing {
     }
 }
 
-/// A chunk of a block: byte offset in the buffer, and bytes.
+/// A chunk of a block: byte offset in the buffer, and length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BlockChunk {
     offset: usize,
@@ -286,7 +286,7 @@ impl ScheduleBuilder<'_> {
         id
     }
 
-    /// Receives into the link's next scratch slot; the caller says later who holds the slot.
+    /// Receives into the link's next scratch slot; the caller later sets the steps that use the slot.
     fn recv_scratch(&mut self, link: usize, bytes: usize) -> (StepId, BufferOffset, usize) {
         let slot = self.slots[link].next % STEPS_IN_FLIGHT;
         let after = self.slots[link].holder[slot];
@@ -301,7 +301,7 @@ impl ScheduleBuilder<'_> {
         self.slots[link].holder[slot] = holder;
     }
 
-    /// A local step in the queue of an incoming link, or in the channel's own.
+    /// Adds a local step to the queue of an incoming link, or to the channel's own.
     fn push_local(
         &mut self,
         link: Option<usize>,
@@ -315,7 +315,7 @@ impl ScheduleBuilder<'_> {
         id
     }
 
-    /// Copies chunks inside this rank, when they are to be in another place.
+    /// Copies chunks inside this rank, if source and target differ.
     fn copy_own(&mut self, from: &[BlockChunk], into_offset: usize) {
         if self.plan.in_place {
             return;
@@ -328,16 +328,16 @@ impl ScheduleBuilder<'_> {
         }
     }
 
-    /// This channel's share of `len` elements that start at element `start`, in chunks.
+    /// Returns this channel's share of `len` elements that start at element `start`, in chunks.
     fn channel_share(&self, start: usize, len: usize) -> Vec<BlockChunk> {
         let (from, share) = split_part(len, self.plan.channels, self.channel);
         self.cut_chunks(start + from, share)
     }
 
-    /// Most bytes of a chunk of a block of so many bytes.
+    /// Returns the chunk length in bytes, at most, for a block of that length.
     ///
-    /// Where a rank works on a chunk or passes it on, a block is cut at least into four, so that the next chunk
-    /// travels meanwhile; where it only sends and receives, fewer and larger messages are better.
+    /// A block that a rank reduces or forwards is cut at least into four, so that the next chunk is transferred
+    /// meanwhile. For blocks that are only sent and received, fewer and larger messages are better.
     fn chunk_bytes(&self, block: usize) -> usize {
         let plan = self.plan;
         let passes_on = plan.collective.is_reduction()
@@ -351,7 +351,7 @@ impl ScheduleBuilder<'_> {
         (block / CHUNKS_OF_A_BLOCK).max(CHUNK_BYTES_MIN).min(most)
     }
 
-    /// Cuts elements into chunks of nearly equal size; nothing at all for no elements.
+    /// Cuts elements into chunks of nearly equal size; empty for no elements.
     fn cut_chunks(&self, start: usize, len: usize) -> Vec<BlockChunk> {
         let size = self.plan.dtype.element_bytes();
         let per_chunk = (self.chunk_bytes(len * size) / size).max(1);
@@ -365,7 +365,7 @@ impl ScheduleBuilder<'_> {
     }
 }
 
-/// Part `index` of `len` cut into `parts` nearly equal parts: (start, length).
+/// Returns part `index` of `len`, cut into `parts` nearly equal parts: (start, length).
 fn split_part(len: usize, parts: usize, index: usize) -> (usize, usize) {
     let each = len / parts;
     let more = len % parts;

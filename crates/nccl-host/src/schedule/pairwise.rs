@@ -1,17 +1,17 @@
 //! Pairwise schedules: alltoall, alltoallv and sendrecv.
 //!
-//! Built by `RankSchedule::build` for one channel. Out of place every byte goes straight from one user's buffer to
-//! the other's; in place a received chunk waits in a scratch slot until the chunk it replaces has left.
+//! Built by `RankSchedule::build` for one channel. Out of place, every byte is sent directly from one user's buffer
+//! to the other's. In place, a received chunk is kept in a scratch slot until the chunk that it replaces was sent.
 
 use super::{BlockChunk, NONE, ScheduleBuilder, StepId, StepWork, recv_at, send_at};
 
-/// To the next rank, from the one before.
+/// Sends to the next rank, and receives from the previous one.
 pub(super) fn sendrecv(b: &mut ScheduleBuilder<'_>) {
     let chunks = b.channel_share(0, b.plan.block);
     exchange_pairs(b, &[LinkPair { out: 0, sent: chunks.clone(), arriving: chunks.clone(), replaced_by: 0 }]);
 }
 
-/// One block to and from every other rank; an empty block travels as one empty message.
+/// Exchanges one block with every other rank; an empty block is one empty message.
 pub(super) fn all_to_all(b: &mut ScheduleBuilder<'_>) {
     let n = b.plan.ranks;
     let r = b.plan.rank;

@@ -1,6 +1,6 @@
 //! Ring schedules: all_reduce, all_gather, reduce_scatter, and the chains of reduce and broadcast.
 //!
-//! Built by `RankSchedule::build` for one channel. Partial results wait in scratch slots; everything else is sent
+//! Built by `RankSchedule::build` for one channel. Partial results are kept in scratch slots; everything else is sent
 //! from and received into the user's buffers.
 
 use super::{
@@ -8,10 +8,10 @@ use super::{
     split_part,
 };
 
-/// Chunks of a reduce_scatter that travel together: half the slots, so that the other half takes what arrives.
+/// Chunks of a reduce_scatter that are sent in a group: half of the slots, so that the other half can receive.
 const CHUNKS_TOGETHER: usize = STEPS_IN_FLIGHT / 2;
 
-/// Sends the chunks of a step and notes the last reader of each.
+/// Sends the chunks of a step, and records the last reader of each.
 fn send_all(
     b: &mut ScheduleBuilder<'_>,
     chunks: &[BlockChunk],
@@ -26,7 +26,7 @@ fn send_all(
     sent
 }
 
-/// The chunks of each of the `ranks` blocks of this channel's share of an all_reduce.
+/// Returns the chunks of each of the `ranks` blocks of this channel's share of an all_reduce.
 fn all_reduce_blocks(b: &ScheduleBuilder<'_>) -> Vec<Vec<BlockChunk>> {
     let (start, len) = split_part(b.plan.block, b.plan.channels, b.channel);
     (0..b.plan.ranks)
@@ -48,7 +48,7 @@ pub(super) fn all_reduce(b: &mut ScheduleBuilder<'_>) {
         let out = (r + n - step) % n;
         let into = (r + 2 * n - step - 1) % n;
         let ids = send_all(b, &blocks[out], step > 0, &ready[out]);
-        // In another place, the first step reads the input, which nothing overwrites.
+        // Out of place, the first step reads the input, which no step overwrites.
         if step > 0 || b.plan.in_place {
             sent[out] = ids;
         }
@@ -78,7 +78,7 @@ pub(super) fn all_reduce(b: &mut ScheduleBuilder<'_>) {
     }
 }
 
-/// Every block travels once around the ring.
+/// Sends every block once around the ring.
 pub(super) fn all_gather(b: &mut ScheduleBuilder<'_>) {
     let n = b.plan.ranks;
     let r = b.plan.rank;
@@ -102,10 +102,10 @@ pub(super) fn all_gather(b: &mut ScheduleBuilder<'_>) {
     b.copy_own(&own, r * block * size + base);
 }
 
-/// Partial sums travel once around the ring and end at the rank they are for.
+/// Sends partial sums once around the ring, each up to the rank of its block.
 ///
-/// A slot is free only when its partial sum has left for the next rank, whose slots wait for the rank after it,
-/// and so on around. So that this circle always has a gap, a few chunks go all the way before the next start.
+/// A slot becomes free only when its partial sum has left for the next rank, whose slots wait for the rank after it,
+/// and so on. To keep this circle from filling up, a few chunks complete the whole ring before the next ones start.
 pub(super) fn reduce_scatter(b: &mut ScheduleBuilder<'_>) {
     let n = b.plan.ranks;
     let r = b.plan.rank;
@@ -127,7 +127,7 @@ pub(super) fn reduce_scatter(b: &mut ScheduleBuilder<'_>) {
     }
 }
 
-/// Receives a partial sum and adds this rank's values; sends it on, or puts it `to` where it ends.
+/// Receives a partial sum and adds this rank's values; then forwards it, or puts the final one at `to`.
 fn pass_on(b: &mut ScheduleBuilder<'_>, chunk: BlockChunk, to: Option<BufferOffset>) {
     let (arrived, partial, slot) = b.recv_scratch(0, chunk.bytes);
     let work = StepWork::Reduce {

@@ -1,6 +1,6 @@
 //! Star schedules: gather to a root, scatter from a root.
 //!
-//! Built by `RankSchedule::build` for one channel; every byte goes straight between users' buffers.
+//! Built by `RankSchedule::build` for one channel; every byte is sent directly between users' buffers.
 
 use super::{NONE, ScheduleBuilder, recv_at, send_at};
 

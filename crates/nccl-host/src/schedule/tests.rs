@@ -1,8 +1,8 @@
-//! Schedules of all ranks run against each other on paper: every collective, rank count and channel count.
+//! Simulates the schedules of all ranks against each other: every collective, rank count and channel count.
 
 use super::*;
 
-/// One rank with a value for each byte: the set of (rank, byte) that it is made of is kept as a plain sum.
+/// One rank with a value for each byte: the sum of the (rank, byte) pairs that contributed to it.
 struct Paper {
     schedule: RankSchedule,
     done: Vec<bool>,
@@ -28,7 +28,7 @@ impl Paper {
         let (space, offset) = self.place(place);
         self.spaces[space][offset..offset + values.len()].copy_from_slice(values);
     }
-    /// The next step of a queue, when it may run.
+    /// Returns the next step of a queue, if it may run.
     fn head(&self, kind: usize, queue: usize) -> Option<StepId> {
         let queues =
             [&self.schedule.send_queues, &self.schedule.recv_queues, &self.schedule.local_queues][kind];
@@ -98,8 +98,8 @@ fn block_total(collective: Collective, block: usize, ranks: usize) -> usize {
     collective.algorithm_bytes(block, ranks)
 }
 
-/// Moves one message when its sender may send it and its receiver has room: nothing is ever on the way, which is
-/// the least help a network gives, so that a schedule that needs buffers somewhere gets stuck here.
+/// Moves one message if its sender may send it and its receiver has room. No message is ever buffered, so a schedule
+/// that depends on buffers in the network deadlocks here.
 fn transfer(papers: &mut [Paper], graph: ConnectionGraph, rank: usize, queue: usize) -> bool {
     let ranks = papers.len();
     let out = graph.peers_out(rank, ranks);
