@@ -1,5 +1,5 @@
-//! The functions that free memory of GPUs, each in its vendor's place. All take words (pointers, addresses, handles, lengths) and
-//! return a status.
+//! The functions that free GPU memory, each in place of its vendor's. All their arguments are words (pointers,
+//! addresses, handles, lengths), and they return a status. Programs call them; each calls the vendor's function.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -23,7 +23,7 @@ fn count_free() {
     trunkline_free_count.fetch_add(1, Ordering::Release);
 }
 
-/// A word for each argument.
+/// Maps each argument to the type of a word.
 macro_rules! word {
     ($argument:ident) => {
         usize
@@ -35,7 +35,7 @@ macro_rules! count_frees {
         #[doc = concat!("`", stringify!($name), "` of the vendor, counted once it has returned.")]
         ///
         /// # Safety
-        /// That of the vendor's function.
+        /// The contract of the vendor's function.
         #[allow(non_snake_case, reason = "the name is the vendor's")]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: usize),+) -> c_int {
@@ -50,13 +50,14 @@ macro_rules! count_frees {
                 count_free();
                 return $vendor.uninitialized;
             };
-            // SAFETY: the vendor's function of this name takes these words and returns an int.
+            // SAFETY: the vendor's function of this name has these words as its arguments and returns an int.
             let free = unsafe {
                 std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($(word!($argument)),+) -> c_int>(next)
             };
-            // SAFETY: the caller keeps the promises that the vendor's function asks for.
+            // SAFETY: the caller fulfils the contract of the vendor's function.
             let status = unsafe { free($($argument),+) };
-            // Behind the free: memory that is still there when Trunkline asks the driver stays exported.
+            // After the free: memory that the driver still reports as allocated when Trunkline queries it stays
+            // exported.
             count_free();
             status
         }

@@ -1,12 +1,12 @@
-//! `libtrunkline_freehook.so`, which users preload (`LD_PRELOAD`): a free of GPU memory is counted once it has happened, and
-//! Trunkline, which reads the count, has other processes unmap that memory at once instead of after the idle limit.
+//! `libtrunkline_freehook.so`, which users preload (`LD_PRELOAD`): it counts frees of GPU memory after they have happened. Trunkline reads the count, and has
+//! other processes unmap that memory at once instead of after the idle limit.
 //!
-//! The functions that free memory of GPUs ([`functions`]) stand here under their vendors' names, so a program's calls come here
-//! first; each calls the vendor's function ([`next`]) and hands back its status. [`trunkline_free_count`] is all that Trunkline
-//! knows of this library. It never allocates or frees GPU memory by itself, and never loads a vendor's library.
+//! The functions that free memory of GPUs (`functions.rs`) have their vendors' names here, so a program's calls reach them first. Each calls the vendor's
+//! function (`next.rs`), returns its status and counts the call. [`trunkline_free_count`] is the only symbol that Trunkline reads. The library never allocates
+//! or frees GPU memory by itself, and never loads a vendor's library.
 //!
-//! Not seen are frees through pointers that a program took from the driver's library itself (`dlsym` on its handle,
-//! `cuGetProcAddress`), as the static CUDA runtime and PyTorch's expandable segments do.
+//! It does not see frees through pointers that a program got from the driver's library itself (`dlsym` on its handle, `cuGetProcAddress`), as the static CUDA
+//! runtime and PyTorch's expandable segments do.
 
 mod functions;
 mod next;

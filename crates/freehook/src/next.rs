@@ -1,19 +1,20 @@
-//! The vendor's own function behind one of ours. Found at the first call, because vendors' libraries may be loaded long after this one.
+//! Finds the vendor's function behind one of ours. The search runs at the first call, because vendors' libraries may
+//! be loaded long after this one.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Whose function it is.
+/// The vendor of a function.
 pub(crate) struct Vendor {
-    /// Names of the library, the newest first. Looked into where no library of the whole program has the function: what a plugin brings
-    /// with it is seen by that plugin alone.
+    /// Names of the library, the newest first. They are searched if no library of the global scope has the function:
+    /// a library that a plugin brings with it is visible to that plugin alone.
     pub(crate) libraries: &'static [&'static CStr],
-    /// The status that its functions return where the library was not initialized.
+    /// The status that the functions return if the library was not initialized.
     pub(crate) uninitialized: c_int,
 }
 
-/// The function of one name that comes after ours.
+/// The next function of that name behind ours.
 pub(crate) struct Next {
     name: &'static CStr,
     vendor: &'static Vendor,
@@ -25,7 +26,7 @@ impl Next {
         Self { name, vendor, found: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The vendor's function; `None` if no library that is loaded has it.
+    /// Returns the vendor's function; `None` if no loaded library has it.
     pub(crate) fn find(&self) -> Option<NonNull<c_void>> {
         NonNull::new(self.found.load(Ordering::Acquire)).or_else(|| {
             let found = self.search()?;
@@ -35,20 +36,22 @@ impl Next {
     }
 
     fn search(&self) -> Option<NonNull<c_void>> {
-        // SAFETY: the name ends with a zero byte; RTLD_NEXT searches the libraries loaded after the one this code is in.
+        // SAFETY: the name is NUL-terminated; RTLD_NEXT searches the libraries that were loaded after the library of
+        // this code.
         let next = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         NonNull::new(next)
             .or_else(|| self.vendor.libraries.iter().find_map(|library| self.search_in(library)))
     }
 
     fn search_in(&self, library: &CStr) -> Option<NonNull<c_void>> {
-        // SAFETY: the name ends with a zero byte; RTLD_NOLOAD only raises the count of a library that is there already.
+        // SAFETY: the name is NUL-terminated; RTLD_NOLOAD only raises the reference count of a loaded library, and
+        // runs no constructor.
         let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if handle.is_null() {
             return None;
         }
-        // The handle stays open, so the library stays, and with it the function.
-        // SAFETY: the handle is open, and the name ends with a zero byte.
+        // The handle is never closed, so the library and the function stay valid.
+        // SAFETY: the handle is open, and the name is NUL-terminated.
         NonNull::new(unsafe { libc::dlsym(handle, self.name.as_ptr()) })
     }
 }
