@@ -1,5 +1,5 @@
-//! The fuzz targets of this crate. Called by the programs in `testing/fuzz/` and by the test that replays `testing/fuzz/corpus/`; nothing of this
-//! is in the product.
+//! The fuzz targets of this crate. Called by the programs in `testing/fuzz/` and by the test that replays
+//! `testing/fuzz/corpus/`; the product does not contain them.
 
 use trunkline_proto::fuzzing::FuzzTarget;
 
@@ -11,10 +11,10 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "launcher_job", check: run_frames::check_job, seeds: run_frames::job_seeds },
 ];
 
-/// Runs the target of that name.
+/// Runs the target with that name.
 ///
 /// # Panics
-/// When there is none, or when the code under test is wrong.
+/// If no target has that name, or if the code under test is wrong.
 pub fn run(name: &str, bytes: &[u8]) {
     trunkline_proto::fuzzing::run_of(TARGETS, name, bytes);
 }

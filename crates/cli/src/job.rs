@@ -1,5 +1,5 @@
-//! This process as one of several that a launcher started: they meet, and rank 0 becomes the parent of the plugin host's
-//! ranks. Called by `cmd::bench`; the only place where bootstrap and plugin host come together.
+//! Joins this process to a job of a launcher: the processes connect, and rank 0 becomes the parent of the plugin host's
+//! ranks. Called by `cmd::bench`; the only place that uses both the bootstrap and the plugin host.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,28 +10,28 @@ use trunkline_bootstrap::{
 };
 use trunkline_nccl_host::{LocalOverrides, ParentLoss, RankChannel, RankOrigin};
 
-/// How long the others may take to say whether they are ready.
+/// How long the other ranks may take to report that they are ready.
 const READY: Duration = Duration::from_secs(60);
 
-/// The processes of the job did not come together.
+/// The processes of the job could not start together.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum LaunchedJobError {
-    /// The launcher's variables cannot be.
+    /// The launcher's variables are invalid.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    /// They did not meet.
+    /// The processes did not connect.
     #[error(transparent)]
     Join(#[from] JoinError),
-    /// One left.
+    /// A process left the job.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
-    /// One cannot begin.
+    /// A rank cannot start.
     #[error("rank {rank}: {reason}")]
     Other {
-        /// The first of them.
+        /// The first rank that cannot.
         rank: usize,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The streams cannot be used.
@@ -39,10 +39,10 @@ pub(crate) enum LaunchedJobError {
     Streams(#[from] std::io::Error),
 }
 
-/// A job that has met.
+/// A job whose processes are connected.
 pub(crate) struct LaunchedJob(JobBootstrap);
 
-/// What this process is from here on.
+/// The role of this process in the benchmark.
 pub(crate) enum JobRole {
     /// Rank 0: the parent of all ranks, its own included.
     Parent(Vec<RankOrigin>),
@@ -56,12 +56,12 @@ pub(crate) struct RemoteRank {
     channel: RankChannel,
 }
 
-/// Whether the environment says that there are others.
+/// Whether a launcher's variables are set.
 pub(crate) fn is_launched() -> Result<bool, LaunchedJobError> {
     Ok(JobEnvironment::read()?.is_some())
 }
 
-/// Meets the others, if the environment says that there are any.
+/// Connects to the other processes, if a launcher's variables are set.
 pub(crate) fn join_job(limit: Duration) -> Result<Option<LaunchedJob>, LaunchedJobError> {
     match JobEnvironment::read()? {
         Some(environment) => Ok(Some(LaunchedJob(JobBootstrap::join(&environment, limit)?))),
@@ -78,8 +78,8 @@ impl LaunchedJob {
         self.0.launcher()
     }
 
-    /// Whether all can go on. Where one has a reason not to, rank 0 gets the first as an error and the others `false`, so
-    /// that it is told once.
+    /// Whether all ranks can start. If a rank has a reason not to, rank 0 returns the first reason as an error and the
+    /// other ranks return `false`, so that the reason is printed once.
     pub(crate) fn agree_to_start(&mut self, mine: Option<&impl ToString>) -> Result<bool, LaunchedJobError> {
         let given = mine.map(ToString::to_string).unwrap_or_default();
         let reasons = self.0.all_gather(given.as_bytes(), READY)?;
@@ -93,7 +93,7 @@ impl LaunchedJob {
         }
     }
 
-    /// Gives the streams to the plugin host.
+    /// Hands the streams to the plugin host and returns this process's role.
     pub(crate) fn into_role(self) -> Result<JobRole, LaunchedJobError> {
         let rank = self.0.job_placement().rank;
         match self.0.into_streams()? {
@@ -112,12 +112,12 @@ impl LaunchedJob {
 }
 
 impl RemoteRank {
-    /// Is a rank until the parent lets it go; ends the process when the run fails, which rank 0 explains.
+    /// Serves as a rank until the parent releases it. Ends the process if the run fails; rank 0 prints the reason.
     pub(crate) fn serve(self, own: LocalOverrides) -> Result<ExitCode, LaunchedJobError> {
         let rank = self.rank;
         let left = own.left.clone();
         let lost = move |loss| {
-            // Nothing is dropped on this way out.
+            // The process exits here, so destructors do not run: remove the directory explicitly.
             left.map(std::fs::remove_dir_all);
             if loss == ParentLoss::Gone {
                 eprintln!("trunkline: rank {rank}: rank 0 is gone");

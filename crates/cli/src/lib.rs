@@ -1,7 +1,22 @@
-//! The `trunkline` command: benchmarks, and what is to come, behind one set of subcommands.
+//! The `trunkline` command: benchmarks, the launcher, and information about this host, behind one set of subcommands.
 //!
-//! Run by people. Each subcommand is one file in `cmd`; this file only chooses. It names no item of the plugin:
-//! what it measures is loaded with `dlopen` like any other plugin.
+//! Users run it, and tests call its library. Each subcommand is one file in `cmd`; this file only selects one. It names no item of the plugin: `bench` loads
+//! plugins with `dlopen` like any other host, `info` opens the software NIC itself, and `sim` runs the crate of that name.
+//!
+//! # Folders, in reading order
+//!
+//! - `cmd/`: the subcommands. `bench/`, `sweep/`, `job.rs`, `locate.rs`: benchmarks and their ranks. `run/`: the launcher.
+//! - `top/`, `topo/`, `selftest/`: other processes' status pages; devices of a node; checks of hardware.
+//!
+//! # One benchmark
+//!
+//! 1. `cmd/bench.rs` parses arguments and finds the plugin (`locate.rs`).
+//! 2. `trunkline_nccl_host` starts a rank process for each rank, or `job.rs` joins those that another launcher started. The command is also their program
+//!    (`rank_entry`).
+//! 3. `bench/` prints rows as the ranks report them. `bench --trace` sets `TRUNKLINE_TRACE` for the ranks, which send their files to the parent;
+//!    `bench/trace.rs` joins them. The parent knows only that a plugin may leave files.
+//!
+//! `top` reads the status pages of all processes that it may inspect, and `info --pid` that of one. A reader parses pages as hostile bytes.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -21,7 +36,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Communication transport for GPU clusters: measure it, look into it.
+/// Communication transport for GPU clusters: benchmark, launch and inspect.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version = trunkline_runtime::VERSION, arg_required_else_help = true, after_help = EXAMPLES)]
 struct CommandLine {
@@ -44,7 +59,7 @@ Examples:
   trunkline topo                               GPUs and NICs, and which NICs a GPU uses
   trunkline top                                what is going on in the processes of this host";
 
-/// Runs the command of this process's arguments; its exit status.
+/// Runs the command with this process's arguments; returns its exit status.
 #[must_use]
 pub fn run_command() -> ExitCode {
     if let Some(code) = trunkline_nccl_host::rank_entry() {

@@ -1,4 +1,4 @@
-//! Finds the plugin to bench. Called by `cmd`; it looks at names only and loads nothing.
+//! Finds the plugin to benchmark. Called by `cmd`; it checks only names and loads nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -6,26 +6,26 @@ use thiserror::Error;
 
 /// Environment variable that names the plugin.
 pub(crate) const VARIABLE: &str = "TRUNKLINE_PLUGIN";
-/// Where a build and an installation put it, from the directory of this program.
+/// Paths of the plugin after a build and after an installation, relative to this program's directory.
 const PLACES: [&str; 3] =
     ["libtrunkline_nccl.so", "deps/libtrunkline_nccl.so", "../lib/libnccl-net-trunkline.so"];
 
-/// There is no plugin.
+/// The plugin was not found.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum LocateError {
-    /// The file that was named is not there.
+    /// The named file does not exist.
     #[error("{} (from {origin}) does not exist", .path.display())]
     Named {
         /// The file.
         path: PathBuf,
-        /// Who named it.
+        /// The option or variable that named it.
         origin: &'static str,
     },
-    /// None of the usual files is there.
+    /// None of the usual files exists.
     #[error("no plugin found; looked for {}; name one with --plugin or {VARIABLE}", list(.tried))]
     Nowhere {
-        /// The files looked for.
+        /// The files that were checked.
         tried: Vec<PathBuf>,
     },
 }
@@ -35,7 +35,7 @@ fn list(paths: &[PathBuf]) -> String {
     names.join(", ")
 }
 
-/// The plugin's file: the one asked for, else the environment's, else the one next to this program.
+/// Returns the plugin's file: the requested one, else the environment's, else the one next to this program.
 pub(crate) fn find_plugin(asked: Option<&Path>) -> Result<PathBuf, LocateError> {
     if let Some(path) = asked {
         return existing_path(path, "--plugin");
@@ -46,7 +46,7 @@ pub(crate) fn find_plugin(asked: Option<&Path>) -> Result<PathBuf, LocateError> 
     let program = std::env::current_exe().unwrap_or_default();
     let directory = program.parent().unwrap_or(Path::new("."));
     let tried: Vec<PathBuf> = PLACES.iter().map(|place| directory.join(place)).collect();
-    // A build leaves it in one of the first two places, depending on what was asked for; the newer one counts.
+    // A build leaves the plugin in one of the first two places, depending on its target; the newer file is used.
     let age = |path: &&PathBuf| path.metadata().and_then(|file| file.modified()).ok();
     let built = tried[..2].iter().filter(|path| path.exists()).max_by_key(age);
     match built.or(tried[2..].iter().find(|path| path.exists())) {

@@ -1,4 +1,4 @@
-//! The `trunkline` command. All of it is in the library beside, so that fuzz targets can link its parsers.
+//! The `trunkline` command. Everything else is in the library, so that fuzz targets can link its parsers.
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

@@ -1,4 +1,4 @@
-//! Collectives: one row a size, out of place and in place, in nccl-tests' columns or as JSON.
+//! Runs collectives and prints one row per size, out of place and in place, in nccl-tests' columns or as JSON.
 //!
 //! Called by `cmd::bench`.
 
@@ -42,15 +42,15 @@ pub(crate) struct CollectiveLine<'a> {
 /// One half of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowHalf {
-    /// What was measured.
+    /// The measured time and the wrong elements.
     pub(crate) result: RowResult,
-    /// Size over time, in GB/s.
+    /// Size over time, in GB/s: algbw of nccl-tests.
     pub(crate) algbw: f64,
-    /// That times the factor of the collective.
+    /// `algbw` times the factor of the collective, in GB/s.
     pub(crate) busbw: f64,
 }
 
-/// Runs all rows; returns how many elements were wrong.
+/// Runs all rows and returns the number of wrong elements.
 pub(crate) fn run_collective(
     settings: &BenchSettings,
     collective: Collective,
@@ -83,7 +83,7 @@ pub(crate) fn run_collective(
             settings.keep_row(line);
         }
         if !settings.json {
-            // The bar and the table may share a terminal.
+            // The progress bar and the table may share a terminal.
             let line = table_row(settings, collective, block, &halves);
             bar.suspend(|| writeln!(out, "{line}").and_then(|()| out.flush()))?;
         }
@@ -110,7 +110,7 @@ pub(crate) fn run_collective(
     Ok(wrong)
 }
 
-/// The blocks (elements of a rank's part) of all rows, each once.
+/// The blocks (elements of one rank's part) of all rows, without duplicates.
 pub(crate) fn row_blocks(settings: &BenchSettings, collective: Collective) -> Vec<usize> {
     let size = settings.dtype.element_bytes();
     let block = |bytes: &usize| collective.element_counts((bytes / size).max(1), settings.job.ranks).block;
@@ -124,7 +124,7 @@ pub(crate) fn buffer_bytes(settings: &BenchSettings, collective: Collective, blo
     collective.algorithm_bytes(block, settings.job.ranks) * settings.dtype.element_bytes()
 }
 
-/// Runs half a row.
+/// Runs one half of a row: out of place, or in place.
 pub(crate) fn run_half(
     cluster: &mut RankCluster,
     settings: &BenchSettings,
@@ -151,17 +151,17 @@ pub(crate) fn run_half(
     Ok(RowHalf { result, algbw, busbw: algbw * collective.bus_factor(settings.job.ranks) })
 }
 
-/// The operator, where there is one.
+/// The operator's name; `none` for collectives without one.
 pub(crate) fn operator_name(settings: &BenchSettings, collective: Collective) -> &'static str {
     if collective.is_reduction() { settings.op.name() } else { "none" }
 }
 
-/// The root; -1 without.
+/// The root's rank; -1 for collectives without one.
 pub(crate) fn root_number(settings: &BenchSettings, collective: Collective) -> i64 {
     if collective.has_root() { settings.job.root as i64 } else { -1 }
 }
 
-/// What `--json` tells of half a row.
+/// One half of a row as an object of `--json`.
 pub(crate) fn json_line<'a>(
     settings: &'a BenchSettings,
     collective: Collective,
@@ -220,7 +220,7 @@ fn table_row(settings: &BenchSettings, collective: Collective, block: usize, hal
     line
 }
 
-/// Three or more figures in at most seven characters, as nccl-tests prints times.
+/// Formats a time with three or more digits in at most seven characters, as nccl-tests does.
 pub(crate) fn format_time(microseconds: f64) -> String {
     match microseconds {
         t if t >= 10_000.0 => format!("{t:.0}"),
@@ -229,7 +229,7 @@ pub(crate) fn format_time(microseconds: f64) -> String {
     }
 }
 
-/// In GB/s.
+/// Formats a bandwidth in GB/s.
 pub(crate) fn format_bandwidth(gbs: f64) -> String {
     format!("{gbs:.2}")
 }

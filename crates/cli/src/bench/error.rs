@@ -1,4 +1,4 @@
-//! Why a benchmark gave no result. Returned by all benchmarks and by the subcommands that run them.
+//! The error of a benchmark. Returned by all benchmarks and by the subcommands that run them.
 
 use thiserror::Error;
 use trunkline_nccl_host::RankLaunchError;
@@ -9,11 +9,11 @@ use super::trace::TraceError;
 use crate::job::LaunchedJobError;
 use crate::locate::LocateError;
 
-/// Why a benchmark gave no result.
+/// Why a benchmark has no result.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum BenchError {
-    /// No plugin.
+    /// The plugin was not found.
     #[error(transparent)]
     Locate(#[from] LocateError),
     /// The processes of the job did not meet.
@@ -25,13 +25,13 @@ pub(crate) enum BenchError {
     /// Nothing can be printed any more.
     #[error("cannot write the results: {0}")]
     Print(#[from] std::io::Error),
-    /// A name that the arguments let through.
+    /// A name that the argument parser accepted is unknown.
     #[error(transparent)]
     Name(#[from] trunkline_nccl_host::UnknownName),
-    /// No picture.
+    /// The picture cannot be drawn.
     #[error(transparent)]
     Plot(#[from] PlotError),
-    /// No trace.
+    /// The trace cannot be written.
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// Messages failed.
@@ -43,13 +43,13 @@ pub(crate) enum BenchError {
     /// Device queues failed.
     #[error(transparent)]
     Device(#[from] DeviceBenchError),
-    /// No other environment.
+    /// The program cannot restart with `TRUNKLINE_NEAR` set.
     #[error("cannot start again with TRUNKLINE_NEAR set: {0}")]
     Near(#[source] std::io::Error),
-    /// Nor for another network.
+    /// The program cannot restart with `TRUNKLINE_FABRIC` set.
     #[error("cannot start again with TRUNKLINE_FABRIC set: {0}")]
     Network(#[source] std::io::Error),
-    /// Two arguments do not go together.
+    /// Two arguments contradict each other, or a value is out of range.
     #[error("{0}")]
     Usage(String),
 }

@@ -1,4 +1,4 @@
-//! Tagged messages between two ranks of this host, by the Rust API: the table of p2p, of memory that no plugin sees.
+//! Benchmarks tagged messages between two ranks of this host over the Rust API. It prints the table of p2p for memory that no plugin uses.
 //!
 //! Called by `cmd::bench` in both ranks; rank 0 prints.
 
@@ -17,15 +17,15 @@ use super::progress;
 use super::times::{OperationTimes, warm_up};
 use crate::bench::BenchError;
 
-/// What is sent and received.
+/// The memory of the buffers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum BenchMemory {
-    /// Memory of a rank alone, which others reach by the kernel's calls or not at all: what is the fastest is learned.
+    /// Private memory, which peers read by system calls or cannot read. Each connection learns the fastest copy method.
     Host,
-    /// A device in a memory file.
+    /// Memory of a device that is simulated by a memory file.
     Memfd,
-    /// Memory of a kind that is opened by name: that of GPUs, by their driver, and private memory that other processes reach by the
-    /// kernel's calls, or attach; that is copied by the receiver alone.
+    /// Memory of a kind that is opened by name, which only the receiver copies: memory of GPUs, by their driver, or
+    /// private memory that other processes read by system calls or attach.
     Opened { name: &'static str, kind: &'static str },
 }
 
@@ -53,23 +53,23 @@ impl BenchMemory {
     }
 }
 
-/// What the arguments say.
+/// The parsed arguments.
 pub(crate) struct MessageBenchSettings {
-    /// Which memory.
+    /// The memory of the buffers.
     pub(crate) of: BenchMemory,
     /// Sizes of the rows.
     pub(crate) sizes: Vec<usize>,
     /// Whether bytes are checked.
     pub(crate) check: bool,
-    /// Timed runs, 0 for a number that fits.
+    /// Timed runs per size; 0 selects a number that fits the size.
     pub(crate) iterations: usize,
-    /// JSON instead of the table.
+    /// Print JSON instead of the table.
     pub(crate) json: bool,
     /// The picture to draw.
     pub(crate) plot: Option<PendingPlot>,
 }
 
-/// One line of `--json`, with the names that p2p has.
+/// One line of `--json`, with the keys of p2p.
 #[derive(Debug, Serialize)]
 struct MessageLine<'a> {
     collective: &'a str,
@@ -101,19 +101,19 @@ const COLUMNS: &str = "\
 #       size       p50       p99       max      bandwidth      rate     each way   one core  #wrong
 #        (B)      (us)      (us)      (us)         (GB/s)    (Mmsg/s)     (GB/s)     (GB/s)";
 
-/// Messages of a stream that are on their way.
+/// Outstanding messages of a stream.
 const WINDOW: usize = 8;
-/// Bytes that all timed runs of a size move together, and how many runs that may be.
+/// Bytes that all timed runs of a size move together, and the limits of the number of runs.
 const WHOLE: usize = 256 << 20;
 const FEW: usize = 32;
 const MANY: usize = 100_000;
-/// Round trips by which a rank finds out how many it will have.
+/// Round trips by which rank 0 chooses the number of runs.
 const PROBES: usize = 20;
-/// Round trips that are timed together if they are short.
+/// Short round trips that are timed together.
 const TOGETHER: u32 = 16;
 const SHORT: usize = 16 << 10;
 
-/// Runs all sizes; returns how many bytes were wrong, which both ranks know.
+/// Runs all sizes and returns the number of wrong bytes of both ranks, on both ranks.
 pub(crate) fn run_messages(settings: &MessageBenchSettings, world: &World) -> Result<u64, BenchError> {
     let most = settings.sizes.iter().copied().max().unwrap_or(8);
     settings.plot.as_ref().map_or(Ok(()), PendingPlot::prepare_file)?;
@@ -121,7 +121,7 @@ pub(crate) fn run_messages(settings: &MessageBenchSettings, world: &World) -> Re
         BenchMemory::Host => {
             let to_send = Buffer::private(most)?;
             let to_receive = Buffer::private(most)?;
-            // Where the kernel does not let ranks reach each other, each learns that the stage is the only way.
+            // If the kernel does not let ranks access each other's memory, each connection learns that only the stage works.
             let memory = AnyMemory::open("private", 0).or_else(|_| HostMemory::new().map(AnyMemory::Host));
             let messages = Messages::start(world, memory.map_err(MessageError::from)?)?;
             MessageBench { settings, messages, to_send, to_receive }.run_rows()
@@ -152,10 +152,10 @@ pub(crate) fn run_messages(settings: &MessageBenchSettings, world: &World) -> Re
     }
 }
 
-/// Which of the driver's devices a rank uses: ranks take turns, where the driver has several.
+/// Opens the device that a rank uses: ranks alternate between the driver's devices.
 fn device_of(name: &str, rank: usize) -> Result<AnyMemory, MessageError> {
     let own = AnyMemory::open(name, rank as u32);
-    // One GPU serves both.
+    // A single GPU serves both ranks.
     Ok(own.or_else(|_| AnyMemory::open(name, 0))?)
 }
 
@@ -177,7 +177,7 @@ struct MessageRow {
     wrong: u64,
 }
 
-/// A byte of the pattern of a size.
+/// The pattern of a size.
 fn pattern_bytes(bytes: usize, salt: usize) -> Vec<u8> {
     (0..bytes).map(|at| ((at ^ at >> 8 ^ at >> 16).wrapping_mul(31) + bytes + salt) as u8).collect()
 }
@@ -214,7 +214,8 @@ impl<M: IpcMemory> MessageBench<'_, M> {
         Ok(wrong)
     }
 
-    /// Runs of a size: as many as were asked for, or as fit into a second, which rank 0 finds out by a few of them.
+    /// Chooses the number of runs of a size: the requested number, or the number that fits into a second. Rank 0
+    /// measures that with a few round trips.
     fn choose_iterations(&mut self, from: &Buffer, into: &Buffer) -> Result<usize, BenchError> {
         if self.settings.iterations > 0 {
             return Ok(self.settings.iterations);
@@ -262,7 +263,7 @@ impl<M: IpcMemory> MessageBench<'_, M> {
         })
     }
 
-    /// Half of round trips, of which rank 0 begins each.
+    /// Times round trips, each started by rank 0, and returns halves of them.
     fn round_trips(
         &mut self,
         from: &Buffer,
@@ -293,7 +294,7 @@ impl<M: IpcMemory> MessageBench<'_, M> {
         Ok(())
     }
 
-    /// How long it takes until as many messages as that have come where they go to, and all know it.
+    /// Returns the seconds until all `count` messages have arrived and both ranks know it.
     fn time_stream(
         &mut self,
         from: &Buffer,
@@ -331,7 +332,7 @@ impl<M: IpcMemory> MessageBench<'_, M> {
         Ok(began.elapsed().as_secs_f64())
     }
 
-    /// What one core copies from a buffer to another, while the other rank waits.
+    /// Measures the bandwidth of one core that copies between two buffers, in GB/s. The other rank waits meanwhile.
     fn measure_memcpy(&self, bytes: usize, count: usize) -> Result<f64, BenchError> {
         let from = self.to_send.part(0, bytes)?;
         let into = self.to_receive.part(0, bytes)?;
@@ -359,7 +360,7 @@ impl<M: IpcMemory> MessageBench<'_, M> {
         Ok(bytes.iter().zip(expected).filter(|(left, right)| left != right).count() as u64)
     }
 
-    /// What both have, together.
+    /// Returns the sum of both ranks' values.
     fn sum_ranks(&mut self, mine: u64) -> Result<u64, BenchError> {
         let other = 1 - self.messages.rank();
         let mut theirs = [0; 8];

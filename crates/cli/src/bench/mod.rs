@@ -1,4 +1,4 @@
-//! Running and printing benchmarks. Called by `cmd::bench`; it talks to the plugin host and to the terminal.
+//! Runs and prints benchmarks. Called by `cmd::bench`; it calls the plugin host and writes to the terminal.
 
 pub(crate) mod collective;
 pub(crate) mod device;
@@ -19,10 +19,10 @@ use trunkline_runtime::HardwareFabric;
 
 pub(crate) use error::BenchError;
 
-/// Everything that the arguments say.
+/// The parsed arguments.
 #[derive(Debug)]
 pub(crate) struct BenchSettings {
-    /// What to start.
+    /// The ranks to start.
     pub(crate) job: RankJob,
     /// Sizes of the rows.
     pub(crate) sizes: Vec<usize>,
@@ -30,13 +30,13 @@ pub(crate) struct BenchSettings {
     pub(crate) dtype: DataType,
     /// Operator.
     pub(crate) op: RedOp,
-    /// Verified runs.
+    /// Verified runs of each row.
     pub(crate) check: u32,
-    /// Runs before the timed ones.
+    /// Warm-up runs before the timed ones.
     pub(crate) warmup: u32,
-    /// Timed runs, 0 for a number that fits the size.
+    /// Timed runs; 0 selects a number that fits the size.
     pub(crate) iters: u32,
-    /// JSON instead of a table.
+    /// Print JSON instead of a table.
     pub(crate) json: bool,
     /// The picture to draw.
     pub(crate) plot: Option<plot::PendingPlot>,
@@ -44,11 +44,12 @@ pub(crate) struct BenchSettings {
     pub(crate) trace: Option<trace::PendingTrace>,
 }
 
-/// Begins this program again with the software NIC named where the plugin would offer no device: NCCL has a network of its own then, and the bench
-/// has none. Comes back where it would offer one, and where `TRUNKLINE_FABRIC` is set. The plugin reports faults of the environment.
+/// Restarts this program with the software NIC selected, if the plugin would offer no device. NCCL would use its own
+/// network then; the benchmark has none. Returns if the plugin offers a device, or if `TRUNKLINE_FABRIC` is set. The
+/// plugin itself reports errors in the environment.
 ///
 /// # Errors
-/// The program could not begin again.
+/// The program could not be restarted.
 pub(crate) fn ready_network() -> std::io::Result<()> {
     const FABRIC: &str = "TRUNKLINE_FABRIC";
     if std::env::var_os(FABRIC).is_some() {
@@ -69,21 +70,23 @@ pub(crate) fn ready_network() -> std::io::Result<()> {
 /// The setting of `--near`.
 const NEAR: &str = "TRUNKLINE_NEAR";
 
-/// Whether processes of a host are connected by shared memory, whatever fabric reaches other hosts.
+/// Whether processes of one host are connected by shared memory, even if another fabric reaches other hosts.
 pub(crate) fn is_near() -> bool {
     std::env::var_os(NEAR).is_some_and(|value| value == "1")
 }
 
-/// Has it so in this process and the ranks that it starts: where it is not yet, the program begins again.
+/// Enables shared memory inside the host for this process and the ranks that it starts. If the variable is not set yet,
+/// the program restarts with it.
 ///
 /// # Errors
-/// It cannot.
+/// The program could not be restarted.
 pub(crate) fn ready_near() -> std::io::Result<()> {
     if is_near() { Ok(()) } else { Err(restart::restart_process(&[(NEAR, "1".as_ref())])) }
 }
 
-/// The fabric that carries the data. NICs in software are called after theirs and numbered, fused ones by all their names; others
-/// are taken only if they are asked for. What is below another plugin cannot be told, and its name stands for it.
+/// The fabric that carries the data. Devices of the software NIC have the fabric's name and a number; a fused device
+/// has the names of all members. Other fabrics are used only on request. The fabric of another plugin is unknown, so
+/// the plugin's name is returned.
 pub(crate) fn fabric_name(info: &PluginReport) -> &str {
     fabric_of(info, std::env::var("TRUNKLINE_FABRIC").ok().as_deref())
 }
@@ -102,7 +105,7 @@ fn fabric_of<'a>(info: &'a PluginReport, asked: Option<&str>) -> &'a str {
 }
 
 impl BenchSettings {
-    /// Timed runs at a size: 20 as in nccl-tests, more where one run is short.
+    /// Timed runs of a size: 20 as in nccl-tests, more if one run is short.
     pub(crate) fn iteration_count(&self, bytes: usize, few: u32, many: u32) -> u32 {
         if self.iters > 0 {
             return self.iters;
@@ -111,14 +114,14 @@ impl BenchSettings {
         u32::try_from(fitting).unwrap_or(many).clamp(few, many)
     }
 
-    /// Keeps a row for the picture, if there is to be one.
+    /// Stores a row for the picture, if one was requested.
     pub(crate) fn keep_row(&self, line: String) {
         if let Some(plot) = &self.plot {
             plot.add_row(line);
         }
     }
 
-    /// Writes the trace, if there is to be one, from what the ranks left.
+    /// Writes the trace from the ranks' files, if one was requested.
     pub(crate) fn write_trace(
         &self,
         out: &mut impl std::io::Write,

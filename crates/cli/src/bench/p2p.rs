@@ -1,4 +1,4 @@
-//! Point-to-point: one row a size with latency, bandwidth and message rate, as a table or as JSON.
+//! Benchmarks point-to-point messages: one row per size with latency, bandwidth and message rate, as a table or as JSON.
 //!
 //! Called by `cmd::bench`.
 
@@ -48,7 +48,7 @@ const COLUMNS: &str = "\
 #       size       p50       p99       max      bandwidth      rate     each way  #wrong
 #        (B)      (us)      (us)      (us)         (GB/s)    (Mmsg/s)     (GB/s)";
 
-/// Runs all sizes; returns how many bytes were wrong.
+/// Runs all sizes and returns the number of wrong bytes.
 pub(crate) fn run_p2p(settings: &BenchSettings, mut cluster: RankCluster) -> Result<u64, BenchError> {
     let info = cluster.plugin_report().clone();
     let mut out = std::io::stdout().lock();

@@ -1,15 +1,15 @@
-//! The progress bar: on standard error, and only when that is a terminal.
+//! The progress bar, drawn on standard error if that is a terminal.
 
 use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar over so many rows.
+/// A bar over `rows` rows.
 pub(crate) fn row_bar(rows: usize) -> ProgressBar {
     bar_of("rows", rows)
 }
 
-/// A bar over `count` items of a kind, which `unit` names.
+/// A bar over `count` items, whose kind `unit` names.
 pub(crate) fn bar_of(unit: &str, count: usize) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()

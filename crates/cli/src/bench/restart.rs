@@ -1,11 +1,12 @@
-//! Beginning again with variables set: a plugin reads its own when it is loaded, and a process must not change its environment.
+//! Restarts the program with variables set: a plugin reads its variables when it is loaded, and a process must not
+//! change its own environment.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-/// Begins this program again, in this process and with the same arguments, with those variables. Why it could not.
+/// Restarts this program in this process, with the same arguments and these variables. Returns only if that fails, with the error.
 pub(super) fn restart_process(variables: &[(&str, &OsStr)]) -> io::Error {
     let program = match std::env::current_exe() {
         Ok(program) => program,

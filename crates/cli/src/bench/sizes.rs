@@ -1,6 +1,6 @@
-//! Sizes: how they are written, and the series between two of them. Pure.
+//! Parses sizes, and makes the series between two of them. Pure.
 
-/// Reads a size such as `8`, `64K`, `16M` or `1G`.
+/// Parses a size such as `8`, `64K`, `16M` or `1G`.
 pub(crate) fn parse(text: &str) -> Result<usize, String> {
     let trimmed = text.trim();
     let digits = trimmed.trim_end_matches(|c: char| !c.is_ascii_digit());
@@ -15,17 +15,17 @@ pub(crate) fn parse(text: &str) -> Result<usize, String> {
     number.checked_mul(unit).filter(|bytes| *bytes <= 1 << 40).ok_or_else(|| format!("{text} is too large"))
 }
 
-/// Reads the fewest bytes of a receive; 0 for `exact`.
+/// Parses the least receive size in bytes; 0 for `exact`.
 pub(crate) fn parse_receive(text: &str) -> Result<usize, String> {
     if text == "exact" { Ok(0) } else { parse(text) }
 }
 
-/// Describes receives of at least so many bytes.
+/// Describes receives of at least `least` bytes.
 pub(crate) fn describe_receives(least: usize) -> String {
     if least == 0 { "exact receives".to_owned() } else { format!("receives of {least} B or more") }
 }
 
-/// All sizes from the smallest to the largest, which is always among them.
+/// All sizes from the smallest to the largest; the largest is always included.
 pub(crate) fn size_series(min: usize, max: usize, factor: usize) -> Vec<usize> {
     let next = |size: &usize| size.checked_mul(factor.max(2)).filter(|size| *size < max);
     let mut sizes: Vec<usize> = std::iter::successors(Some(min.max(1)), next).collect();

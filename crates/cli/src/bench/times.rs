@@ -1,8 +1,8 @@
-//! How long single operations took.
+//! Times of single operations.
 
 use std::time::Instant;
 
-/// Of many.
+/// Statistics of many operations, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct OperationTimes {
     /// The median.
@@ -14,7 +14,7 @@ pub(super) struct OperationTimes {
 }
 
 impl OperationTimes {
-    /// Of these, which took `parts` operations each.
+    /// Computes the statistics of runs of `parts` operations each.
     pub(super) fn from_nanos(mut nanos: Vec<u64>, parts: u32) -> Self {
         nanos.sort_unstable();
         let at = |share: usize| {
@@ -24,7 +24,7 @@ impl OperationTimes {
         Self { p50_us: at(50), p99_us: at(99), max_us: at(100) }
     }
 
-    /// Times `count` runs of `operation`, after a tenth as many that do not count.
+    /// Times `count` runs of `operation`, after a tenth as many warm-up runs.
     pub(super) fn time_runs<E>(
         count: usize,
         parts: u32,
@@ -43,7 +43,7 @@ impl OperationTimes {
     }
 }
 
-/// Runs before those that are timed.
+/// The number of warm-up runs before `count` timed ones.
 pub(super) fn warm_up(count: usize) -> usize {
     count / 10 + 1
 }

@@ -1,7 +1,7 @@
-//! `bench --trace`: asks the plugin of each rank for a trace, and puts those together to one file that Perfetto opens.
+//! `bench --trace`: makes the plugin of each rank record a trace, and merges the traces into one file for Perfetto.
 //!
-//! Called by `cmd::bench` and by the runs. The plugin is told by its environment variable and leaves a file; a plugin that
-//! does not know the variable leaves none, which is said.
+//! Called by `cmd::bench` and by the runs. The plugin reads an environment variable and writes a file. A plugin that
+//! does not know the variable writes none, and a message reports that.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,48 +15,49 @@ use trunkline_nccl_host::{KeptFiles, LeftFiles, PluginReport};
 
 use super::restart;
 
-/// What tells Trunkline's plugin where to leave a trace.
+/// The variable that names the directory for the trace of Trunkline's plugin.
 const PLUGIN_VARIABLE: &str = "TRUNKLINE_TRACE";
-/// Names the directory of a rank that another launcher started, to itself.
+/// Names the directory of a rank that another launcher started; set by the rank for its restarted self.
 const OWN_VARIABLE: &str = "TRUNKLINE_JOB_TRACE";
-/// How a trace of ours begins.
+/// The first bytes of a trace that this command wrote.
 const BEGINNING: &[u8] = br#"{"traceEvents":["#;
-/// Threads of each process have numbers of their own: some readers ask for that.
+/// Offset between the thread numbers of two processes: some readers need distinct numbers.
 const THREADS_MAX: u64 = 1000;
 
-/// Why there is no trace.
+/// Why the trace cannot be written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum TraceError {
     /// The file cannot be written.
     #[error("{path}: {1}", path = .0.display())]
     Write(PathBuf, #[source] io::Error),
-    /// The file is something else: results, by a slip.
+    /// The file exists and is not a trace, for example results. It is not replaced.
     #[error("{}: there is a file that is no trace; it is not replaced", .0.display())]
     Other(PathBuf),
-    /// There is no place for the plugins' files.
+    /// The directory for the plugins' files cannot be created.
     #[error("no directory for the traces of the ranks: {0}")]
     Directory(#[source] io::Error),
-    /// This program cannot be started again.
+    /// This program cannot be restarted.
     #[error("cannot start again with {PLUGIN_VARIABLE} set: {0}")]
     Again(#[source] io::Error),
-    /// What a plugin left is no trace.
+    /// A plugin's file is not a trace.
     #[error("the trace that rank {rank} left cannot be read: {source}")]
     Rank {
         /// The rank.
         rank: usize,
-        /// What is wrong with it.
+        /// The parse error.
         source: serde_json::Error,
     },
 }
 
-/// The directory of a rank that another launcher started, which goes with the run.
+/// The trace directory of a rank that another launcher started; removed on drop.
 #[derive(Debug)]
 pub(crate) struct OwnDirectory(PathBuf);
 
 impl OwnDirectory {
-    /// What the plugin of this process is told. It reads its variables when it is loaded, and a process must not change
-    /// its own: so the first time this program begins again, with the variable set.
+    /// Opens the trace directory that this process's plugin uses. A plugin reads its variables when it is loaded, and a
+    /// process must not change its own environment. The first call therefore restarts the program with the variable
+    /// set.
     pub(crate) fn open_or_restart() -> Result<Self, TraceError> {
         if let Some(path) = std::env::var_os(OWN_VARIABLE) {
             return Ok(Self(path.into()));
@@ -69,7 +70,7 @@ impl OwnDirectory {
         Err(TraceError::Again(error))
     }
 
-    /// Where it is.
+    /// The directory's path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
@@ -77,12 +78,12 @@ impl OwnDirectory {
 
 impl Drop for OwnDirectory {
     fn drop(&mut self) {
-        // What is left over is the system's to clean.
+        // A directory that cannot be removed is left to the system's cleaning of temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// The trace of a run that is under way.
+/// The trace of a run in progress.
 #[derive(Debug)]
 pub(crate) struct PendingTrace {
     path: PathBuf,
@@ -90,8 +91,8 @@ pub(crate) struct PendingTrace {
 }
 
 impl PendingTrace {
-    /// One that nothing was recorded for yet. The file is made now, so that a long run is not in vain; what is there stays
-    /// as long, and only a trace is replaced.
+    /// Creates an empty trace. The file is opened now, so that a long run does not end with a file that cannot be
+    /// written. Existing content stays until the trace is written, and only a trace is replaced.
     pub(crate) fn new(path: &Path) -> Result<Self, TraceError> {
         let failed = |error| TraceError::Write(path.to_owned(), error);
         let file = File::options().read(true).append(true).create(true).open(path).map_err(failed)?;
@@ -104,12 +105,12 @@ impl PendingTrace {
         Ok(Self { path: path.to_owned(), directory })
     }
 
-    /// What the ranks' plugins are told.
+    /// The environment variable and the directory for the ranks' plugins.
     pub(crate) fn plugin_setting(&self) -> KeptFiles {
         KeptFiles { variable: PLUGIN_VARIABLE, directory: self.directory.path().to_owned() }
     }
 
-    /// Puts together what the ranks left and writes it; what is to be said about it.
+    /// Merges the ranks' files and writes the trace; returns a summary.
     pub(crate) fn write_merged(
         &self,
         left: &[LeftFiles],
@@ -134,19 +135,19 @@ impl PendingTrace {
 
 impl Drop for PendingTrace {
     fn drop(&mut self) {
-        // Nobody is to take an empty file for a trace.
+        // An empty file must not pass for a trace.
         if self.path.metadata().is_ok_and(|file| file.len() == 0) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// What became of a trace.
+/// The outcome of a trace.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum TraceSummary {
     /// The plugin of that name recorded nothing.
     Nothing(String),
-    /// What is in the file, and what is not.
+    /// The content of the file, and the missing parts.
     Something { what: String, missing: Vec<String> },
 }
 
@@ -175,7 +176,7 @@ impl TraceSummary {
         Self::Something { what, missing }
     }
 
-    /// Says it: what is there among the lines of a table, what is missing where errors are told.
+    /// Prints the summary: the content as a line of the table, missing parts on standard error.
     pub(crate) fn print_summary(&self, out: &mut impl io::Write, table: bool) -> io::Result<()> {
         match self {
             Self::Nothing(plugin) => eprintln!(
@@ -192,10 +193,10 @@ impl TraceSummary {
     }
 }
 
-/// Puts traces of ranks together: process 1 is rank 0, because readers keep process 0 for something else. Hosts have
-/// clocks of their own, which are put side by side by the time of day that each believed in.
+/// Merges the traces of ranks. Process 1 is rank 0, because readers reserve process 0. Each host has its own clock;
+/// they are aligned by the time of day of the first process on each host.
 fn merge_traces(traces: Vec<(usize, TraceFile)>) -> TraceFile {
-    // Time 0 of each host's monotonic clock, in nanoseconds since 1970, as its first process saw it.
+    // Time 0 of each host's monotonic clock, in nanoseconds since 1970, by the time of day of its first process.
     let mut hosts: HashMap<String, i128> = HashMap::new();
     let about = |trace: &TraceFile| trace.about.processes.first().cloned().unwrap_or_default();
     let mut begun = Vec::new();
@@ -263,7 +264,7 @@ mod tests {
 
     #[test]
     fn processes_of_a_host_share_a_clock_and_hosts_the_time_of_day() {
-        // The second process of host a believes in another time of day by now; host b's clock began elsewhere.
+        // The second process of host a has another time of day by now; host b's clock has another origin.
         let merged = merge_traces(vec![
             (0, trace("a", 70, 5_000, 1_000_000)),
             (1, trace("a", 71, 7_500, 9_000_000)),

@@ -1,7 +1,7 @@
-//! `trunkline bench`: the arguments, and what they mean.
+//! `trunkline bench`: parses the arguments.
 //!
-//! Called by `cmd`. The rows are run and printed by the `bench` module; the `job` module knows whether this process is one
-//! of several that a launcher started.
+//! Called by `cmd`. The `bench` module runs and prints the rows; the `job` module detects whether a launcher started
+//! this process as one of several.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,9 +19,9 @@ use crate::bench::{self, BenchError, BenchSettings};
 use crate::job::{self, LaunchedJob};
 use crate::locate;
 
-/// Ranks that a run starts itself.
+/// Most ranks that a run starts itself.
 const RANKS_MAX: u64 = 16;
-/// How long the processes of a job may take to meet.
+/// How long the processes of a job may take to connect to each other.
 const MEETING: Duration = Duration::from_secs(120);
 
 const EXAMPLES: &str = "\
@@ -79,12 +79,12 @@ Without --plugin, the plugin is the one named by TRUNKLINE_PLUGIN, else libtrunk
 to this program, else ../lib/libnccl-net-trunkline.so. The environment, TRUNKLINE_FABRIC and
 NCCL_DEBUG for example, is passed on to it.";
 
-/// What has arguments of its own.
+/// Benchmarks with arguments of their own.
 #[derive(Debug, Subcommand)]
 enum BenchSubcommand {
-    /// One-sided operations: put, get, atomics, signals, quiet.
+    /// Measure one-sided operations: put, get, atomics, signals, quiet.
     Rma(rma::RmaArgs),
-    /// Device queues: what kernels post and wait for.
+    /// Measure device queues: operations that kernels post and wait for.
     Device(device::DeviceArgs),
 }
 
@@ -95,95 +95,92 @@ enum BenchSubcommand {
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     other: Option<BenchSubcommand>,
-    /// What to run.
+    /// Benchmark to run: a collective, or p2p for point-to-point messages.
     #[arg(value_name = "COLLECTIVE|p2p", value_parser = what_parser(), required = true)]
     what: Option<String>,
-    /// Rank processes to start (2 to 16; point-to-point takes 2) [default: 2; the launcher's number under one].
+    /// Rank processes to start, 2 to 16; p2p needs 2 [default: 2; under a launcher: its number of processes].
     #[arg(short = 'n', long, value_parser = value_parser!(u64).range(2..=RANKS_MAX))]
     ranks: Option<u64>,
-    /// Smallest size; K, M and G are powers of 1024.
+    /// Smallest size in bytes; K, M and G are powers of 1024.
     #[arg(short = 'b', long, default_value = "8", value_parser = bench::sizes::parse)]
     minbytes: usize,
-    /// Largest size [default: 64M; point-to-point: 16M].
+    /// Largest size in bytes [default: 64M; p2p: 16M].
     #[arg(short = 'e', long, value_parser = bench::sizes::parse)]
     maxbytes: Option<usize>,
-    /// Each size is the one before times this.
+    /// Multiply each size by this to get the next.
     #[arg(short = 'f', long, default_value_t = 4, value_parser = value_parser!(u64).range(2..))]
     factor: u64,
-    /// Type of an element.
+    /// Element type.
     #[arg(short = 'd', long, default_value = "float", value_parser = named(DataType::NAMES))]
     datatype: String,
-    /// Operator of reductions.
+    /// Reduction operator.
     #[arg(short = 'o', long, default_value = "sum", value_parser = named(RedOp::NAMES))]
     op: String,
-    /// Root of reduce, broadcast, gather and scatter.
+    /// Root rank of reduce, broadcast, gather and scatter.
     #[arg(short = 'r', long, default_value_t = 0)]
     root: u64,
     /// Verified runs of each row; 0 verifies nothing.
     #[arg(short = 'c', long, default_value_t = 1)]
     check: u32,
-    /// Runs before the timed ones.
+    /// Warm-up runs before the timed ones.
     #[arg(short = 'w', long, default_value_t = 5)]
     warmup: u32,
-    /// Timed runs of each row; 0 takes 20, and more for small sizes.
+    /// Timed runs of each row; 0 runs 20, and more for small sizes.
     #[arg(short = 'i', long, default_value_t = 0)]
     iters: u32,
-    /// Channels (connections to each peer) of a communicator.
+    /// Channels (connections to each peer) per communicator.
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..=64))]
     channels: u64,
-    /// Communicators, all at work at once on data of their own.
+    /// Communicators, which run at the same time on separate data.
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..=16))]
     comms: u64,
     /// Most bytes of one message of a collective.
     #[arg(long, default_value = "2M", value_parser = bench::sizes::parse)]
     chunk: usize,
-    /// Fewest bytes of a receive, however short its message is; exact: as long as the message. The default is NCCL's step
+    /// Least bytes of a receive, even for shorter messages; exact: as long as the message. The default is NCCL's step
     /// size times slice steps (protocol Simple, 4 MiB of buffers).
     #[arg(long, value_name = "SIZE|exact", default_value = "1M", value_parser = bench::sizes::parse_receive)]
     receive: usize,
-    /// Print one JSON object a row instead of the table.
+    /// Print one JSON object per row instead of the table.
     #[arg(long)]
     json: bool,
-    /// Draw bandwidth and time over size (out of place) when the run is done; `trunkline plot` draws several
-    /// runs in one picture.
+    /// Draw bandwidth and time over size (out of place) after the run; `trunkline plot` draws several runs in one picture.
     #[arg(long, value_name = "FILE.svg", value_parser = super::plot::picture_path)]
     plot: Option<PathBuf>,
-    /// Record what goes over each rail and when, and write it when the run is done: JSON that Perfetto
-    /// (ui.perfetto.dev) opens.
+    /// Record the operations of each rail with their times, and write them after the run as JSON for Perfetto (ui.perfetto.dev).
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
-    /// File of the plugin.
+    /// Plugin file [default: TRUNKLINE_PLUGIN, else the library next to this program or in ../lib].
     #[arg(long, value_name = "PATH")]
     plugin: Option<PathBuf>,
     /// Version of the plugin interface [default: the newest that the plugin has].
     #[arg(long, value_name = "N", value_parser = value_parser!(u8).range(6..=12))]
     abi: Option<u8>,
-    /// Device of the plugin.
+    /// Device number of the plugin.
     #[arg(long, value_name = "N", default_value_t = 0)]
     device: i32,
-    /// Fuse devices to one by makeVDevice (interface versions 9 to 12) and use that: all devices, or those
-    /// whose numbers are listed.
+    /// Fuse devices into one with makeVDevice (interface versions 9 to 12) and use it: all devices, or those with the listed numbers.
     #[arg(long, value_name = "N,N,...", num_args = 0..=1, conflicts_with = "device", value_parser = members)]
     merge: Option<Option<DeviceSelection>>,
-    /// Connect ranks of a host by shared memory, whatever fabric reaches other hosts (sets TRUNKLINE_NEAR=1).
+    /// Connect ranks on one host by shared memory, even if another fabric reaches other hosts (sets TRUNKLINE_NEAR=1).
     #[arg(long)]
     near: bool,
-    /// Memory that is sent and received: of the plugin's messages private, shared or huge [default: private]; of p2p also
-    /// host, cma, memfd, cuda, hip or ze, which measures tagged messages inside this host by the Rust API.
+    /// Memory of the buffers: private, shared or huge for the plugin's messages [default: private]; for p2p also host,
+    /// cma, memfd, cuda, hip or ze, which measures tagged messages inside this host by the Rust API.
     #[arg(long, value_name = "KIND", value_parser = memory_parser())]
     memory: Option<String>,
-    /// Flush after each receive.
+    /// When to flush after receives.
     #[arg(long, default_value = "auto", value_parser = named(&["auto", "always", "never"]))]
     flush: String,
-    /// Give up when everything together takes longer, in seconds.
+    /// Fail if the whole run takes longer, in seconds.
     #[arg(long, value_name = "S", default_value_t = 900)]
     timeout: u64,
-    /// Give up when one row takes longer, in seconds.
+    /// Fail if one row takes longer, in seconds.
     #[arg(long, value_name = "S", default_value_t = 120)]
     row_timeout: u64,
 }
 
-/// The numbers of a list like `0,2`.
+/// Parses the numbers of a list like `0,2`.
 fn members(text: &str) -> Result<DeviceSelection, String> {
     let numbers: Result<Vec<i32>, _> = text.split(',').map(str::parse).collect();
     let told = "not a list of device numbers like 0,2 (without one, the name of the run comes first: bench p2p --merge)";
@@ -203,7 +200,7 @@ fn memory_parser() -> impl clap::builder::TypedValueParser<Value = String> {
     PossibleValuesParser::new(names).map(|name| name)
 }
 
-/// Runs the benchmark; the exit status tells whether all bytes were right.
+/// Runs the benchmark; the exit status is 0 if all bytes were right.
 pub(crate) fn run_bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
     match &args.other {
         Some(BenchSubcommand::Rma(args)) => return rma::run_rma(args),
@@ -228,7 +225,7 @@ pub(crate) fn run_bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
         return run_rows(&settings, cluster);
     };
     let settings = build_settings(args, Some(&joined));
-    // All know the same arguments, but not all hosts have the same files.
+    // All ranks have the same arguments, but hosts may have different files.
     if !joined.agree_to_start(settings.as_ref().err())? {
         return Ok(ExitCode::from(2));
     }
@@ -246,7 +243,7 @@ pub(crate) fn run_bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
 }
 
 impl BenchSettings {
-    /// The ranks' plugins are to record, if that is asked for.
+    /// Makes the ranks' plugins record a trace, if one was requested.
     fn enable_trace(&mut self, args: &BenchArgs) -> Result<(), BenchError> {
         self.trace = args.trace.as_deref().map(trace::PendingTrace::new).transpose()?;
         self.job.keep = self.trace.as_ref().map(trace::PendingTrace::plugin_setting);
@@ -262,7 +259,7 @@ fn run_rows(settings: &BenchSettings, cluster: RankCluster) -> Result<ExitCode, 
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Tagged messages inside this host, in each of two ranks.
+/// Measures tagged messages inside this host; called in each of two ranks.
 fn run_messages(args: &BenchArgs, of: bench::messages::BenchMemory) -> Result<ExitCode, BenchError> {
     let usage = |text: &str| Err(BenchError::Usage(text.to_owned()));
     if args.what.as_deref() != Some("p2p") {
@@ -301,7 +298,7 @@ fn run_messages(args: &BenchArgs, of: bench::messages::BenchMemory) -> Result<Ex
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The number of ranks: the launcher's, where there is one.
+/// The number of ranks: the launcher's, if one started this process.
 fn rank_count(args: &BenchArgs, joined: Option<&LaunchedJob>) -> Result<usize, BenchError> {
     let asked = args.ranks.map(|ranks| ranks as usize);
     let Some(joined) = joined else { return Ok(asked.unwrap_or(2)) };
@@ -317,7 +314,7 @@ fn rank_count(args: &BenchArgs, joined: Option<&LaunchedJob>) -> Result<usize, B
 
 fn build_settings(args: &BenchArgs, joined: Option<&LaunchedJob>) -> Result<BenchSettings, BenchError> {
     let usage = |text: &str| Err(BenchError::Usage(text.to_owned()));
-    // It is there, unless there is something else to run.
+    // Clap requires it, unless a subcommand is given.
     let what = args.what.as_deref().unwrap_or("p2p");
     let collective: Option<Collective> = if what == "p2p" { None } else { Some(what.parse()?) };
     let ranks = rank_count(args, joined)?;
@@ -347,7 +344,7 @@ fn build_settings(args: &BenchArgs, joined: Option<&LaunchedJob>) -> Result<Benc
         channels: if collective.is_some() { args.channels as usize } else { 1 },
         collective,
         root: args.root as usize,
-        // The smallest blocks of one element a rank may need more than was asked for.
+        // The smallest blocks have one element per rank, which may be more bytes than requested.
         bytes_max: maxbytes.max(ranks * dtype.element_bytes()),
         chunk: args.chunk / dtype.element_bytes() * dtype.element_bytes(),
         receive_min: args.receive,
@@ -360,7 +357,7 @@ fn build_settings(args: &BenchArgs, joined: Option<&LaunchedJob>) -> Result<Benc
         timeout: Duration::from_secs(args.timeout),
         row_timeout: Duration::from_secs(args.row_timeout),
         keep: None,
-        // Of software NICs, too, whose place NCCL would want to know.
+        // Lets software NICs fuse, too, which have no PCI address.
         environment: args.merge.iter().map(|_| ("TRUNKLINE_FUSE".to_owned(), "all".to_owned())).collect(),
     };
     Ok(BenchSettings {

@@ -1,5 +1,4 @@
-//! `trunkline bench device`: the arguments, and what they mean. Called by `cmd::bench`; the rows are measured and printed by
-//! `bench::device`.
+//! `trunkline bench device`: parses the arguments. Called by `cmd::bench`; `bench::device` measures and prints the rows.
 
 use std::process::ExitCode;
 
@@ -42,27 +41,27 @@ measured in the same run. Two ranks take twice the largest size in memory; above
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct DeviceArgs {
-    /// Smallest size; K, M and G are powers of 1024.
+    /// Smallest size in bytes; K, M and G are powers of 1024.
     #[arg(short = 'b', long, default_value = "8", value_parser = bench::sizes::parse)]
     minbytes: usize,
-    /// Largest size.
+    /// Largest size in bytes.
     #[arg(short = 'e', long, default_value = "1M", value_parser = bench::sizes::parse)]
     maxbytes: usize,
-    /// Each size is the one before times this.
+    /// Multiply each size by this to get the next.
     #[arg(short = 'f', long, default_value_t = 16, value_parser = value_parser!(u64).range(2..))]
     factor: u64,
-    /// Timed runs of each row; 0 takes 2000, fewer of large sizes.
+    /// Timed runs of each row; 0 runs 2000, and fewer for large sizes.
     #[arg(short = 'i', long, default_value_t = 0)]
     iters: u32,
     /// Most threads that post to one queue.
     #[arg(long, default_value_t = 4, value_parser = value_parser!(u64).range(1..=16))]
     producers: u64,
-    /// Print one JSON object a row instead of the table.
+    /// Print one JSON object per row instead of the table.
     #[arg(long)]
     json: bool,
 }
 
-/// Runs it; the exit status tells whether all bytes were right.
+/// Runs the benchmark; the exit status is 0 if all bytes were right.
 pub(crate) fn run_device(args: &DeviceArgs) -> Result<ExitCode, BenchError> {
     if args.minbytes > args.maxbytes || args.maxbytes > device::BYTES_MAX {
         let text = format!("sizes from the smallest to the largest, at most {} B", device::BYTES_MAX);

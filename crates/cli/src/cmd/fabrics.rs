@@ -1,4 +1,4 @@
-//! Which fabrics there are on this host, and which one the plugin would take. Asked by `info`; opens devices, connects nothing.
+//! The fabrics of this host, and which of them the plugin would use. Called by `info`; opens devices and connects none.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use trunkline_verbs::{VerbsConfigError, VerbsFabric, VerbsUnavailable};
 use super::gpus::{self, GpuMemoryRow};
 use super::grants::{self, GrantRow};
 
-/// The fabric that was asked for cannot be used.
+/// The requested fabric cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum FabricError {
     /// The software NIC.
@@ -26,22 +26,22 @@ pub(crate) enum FabricError {
     /// A variable that chooses RDMA devices has a bad value.
     #[error(transparent)]
     Choice(#[from] VerbsConfigError),
-    /// There is no RDMA device.
+    /// No RDMA device is available.
     #[error("fabric verbs: {0}")]
     Verbs(#[from] VerbsUnavailable),
-    /// The devices that are not used cannot be told.
+    /// The unused devices cannot be determined.
     #[error(transparent)]
     Unused(#[from] ChooseError),
-    /// There is nothing to be used through libfabric.
+    /// No NIC is available through libfabric.
     #[error("fabric ofi: {0}")]
     Ofi(#[from] NoNic),
 }
 
-/// A fabric, present or not.
+/// A fabric, available or not.
 #[derive(Debug, Serialize)]
 pub(super) struct FabricRow {
     pub(super) name: &'static str,
-    /// `None`: nobody looked.
+    /// `None`: not checked.
     present: Option<bool>,
     chosen: bool,
     pub(super) note: String,
@@ -58,7 +58,7 @@ impl FabricRow {
     }
 }
 
-/// libfabric, and the NICs of the provider that is asked for.
+/// libfabric, and the NICs of the requested provider.
 struct OfiProvider {
     library: Arc<OfiLibrary>,
     fabric: OfiFabric,
@@ -72,7 +72,7 @@ impl OfiProvider {
         Ok(Self { library, fabric })
     }
 
-    /// What the plugin takes where nobody names a fabric, and why.
+    /// Opens the provider that the plugin uses when no setting names a fabric; also returns the reason.
     fn open_auto(params: &EngineParams) -> Result<(Option<Self>, FabricChoice), FabricError> {
         let mut opened = None;
         let auto = AutoSelection::detect_devices(&params.host_root, &ofi_config(params)?, |config| {
@@ -99,10 +99,10 @@ impl OfiProvider {
     }
 }
 
-/// How the fabric was chosen where no setting names one.
+/// How the fabric was chosen when no setting names one.
 #[derive(Default)]
 struct FabricChoice {
-    /// Why libfabric was taken, or not.
+    /// Why libfabric was chosen, or not.
     line: Option<String>,
     /// Why its NICs could not be opened.
     failure: Option<String>,
@@ -112,15 +112,15 @@ struct FabricChoice {
 pub(super) struct HostFabrics {
     soft: SoftFabric,
     verbs: Result<VerbsFabric, VerbsUnavailable>,
-    /// Looked for only where it is asked for: to open the library takes longer than all the rest.
+    /// Opened only on request: opening the library takes longer than everything else here.
     ofi: Option<OfiProvider>,
-    /// Which one is asked for by name, as all but the software NIC must be.
+    /// The requested fabric; all except the software NIC must be requested by name.
     asked: FabricName,
-    /// libfabric's provider that is.
+    /// The requested provider of libfabric.
     provider: Option<String>,
-    /// Why it was taken, or not, where nobody asked.
+    /// Why the fabric was chosen, if no setting names one.
     auto: Option<String>,
-    /// Memory of GPUs.
+    /// NICs and drivers that access GPU memory.
     gpus: Vec<GpuMemoryRow>,
     /// Devices that are not used.
     unused: UnusedDevices,
@@ -165,7 +165,7 @@ impl HostFabrics {
         }
     }
 
-    /// The one in use, and its NICs.
+    /// The fabric in use, and its NICs.
     pub(super) fn chosen_fabric(&self) -> (&'static str, &[NicPort]) {
         match (&self.verbs, &self.ofi) {
             (_, Some(ofi)) => (ofi.fabric.fabric_name(), ofi.fabric.nics()),
@@ -184,33 +184,33 @@ impl HostFabrics {
         self.unused.as_slice()
     }
 
-    /// The warning that programs fail here, if they do.
+    /// The warning that programs fail on this host, if they do.
     pub(super) fn requirement_warning(&self, params: &EngineParams) -> Option<String> {
         let fails = params.require_nic && self.is_soft();
         fails.then(|| "TRUNKLINE_REQUIRE_NIC=1: programs fail here, as no NIC is used".to_owned())
     }
 
-    /// Whether the NCCL plugin offers no device, as NCCL's own transport may use the devices that this one does not.
+    /// Whether the NCCL plugin offers no device, so that NCCL's own transport can use the devices that Trunkline does not use.
     pub(super) fn leaves_nics(&self) -> bool {
         self.is_soft() && self.unused.is_missed()
     }
 
-    /// Who reaches memory of GPUs, and why others do not.
+    /// Takes the rows of NICs that access GPU memory, and the reasons of others.
     pub(super) fn take_gpu_rows(&mut self) -> Vec<GpuMemoryRow> {
         std::mem::take(&mut self.gpus)
     }
 
-    /// What libfabric grants on each of its NICs, if they are asked for.
+    /// The modes that libfabric grants on each of its NICs, if libfabric is in use.
     pub(super) fn grant_rows(&self) -> Vec<GrantRow> {
         self.ofi.as_ref().map_or_else(Vec::new, |ofi| grants::grant_rows(&ofi.fabric))
     }
 
-    /// Most bytes that go inside a request of the software NIC.
+    /// Most bytes that the software NIC carries inside a work request.
     pub(super) fn soft_inline(&self) -> u64 {
         self.soft.nics().first().map_or(0, |nic| nic.caps.inline_max.into())
     }
 
-    /// All of them, and what is known of them.
+    /// All fabrics and their states.
     pub(super) fn fabric_rows(&self) -> Vec<FabricRow> {
         let asked = self.chosen_fabric().0;
         let row = |name, present, note| FabricRow { name, present, chosen: name == asked, note };
@@ -243,7 +243,7 @@ impl HostFabrics {
     }
 }
 
-/// The devices that are not used, where Trunkline chooses among them.
+/// The unused devices, if Trunkline chooses among devices.
 fn find_unused(
     params: &EngineParams,
     used: Option<(String, &[NicPort])>,
@@ -258,7 +258,7 @@ fn find_unused(
     UnusedDevices::find_unused(params, used, failure, trunkline_verbs::device_names)
 }
 
-/// The fabric that is asked for, as users name it.
+/// The requested fabric in the syntax of `TRUNKLINE_FABRIC`.
 pub(super) fn requested_fabric(params: &EngineParams) -> String {
     let of = |name: &str, part: &Option<String>| match part {
         Some(part) => format!("{name}:{part}"),

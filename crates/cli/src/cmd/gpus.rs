@@ -1,5 +1,5 @@
-//! Which NICs reach memory of GPUs, and why others do not. Asked by `info`; opens drivers of GPUs where a NIC could reach
-//! their memory, as the plugin does, which with libfabric tries a little of it.
+//! Which NICs access GPU memory, and why others do not. Called by `info`. It opens GPU drivers if a NIC could access
+//! their memory, as the plugin does; with libfabric it registers a little of it as a test.
 
 use serde::Serialize;
 use trunkline_mem::gpu::VendorDrivers;
@@ -11,7 +11,7 @@ use trunkline_verbs::VerbsFabric;
 #[derive(Debug, Serialize)]
 pub(super) struct GpuMemoryRow {
     name: String,
-    /// Of a NIC, whether memory of GPUs may be registered; of a driver, whether there is one.
+    /// For a NIC, whether GPU memory may be registered; for a driver, whether it is available.
     present: bool,
     note: String,
 }
@@ -29,17 +29,17 @@ impl From<GpuNote> for GpuMemoryRow {
     }
 }
 
-/// Limits the memory that the NICs reach to the kinds in use here, and returns the cause.
+/// Limits the memory that the NICs access to the kinds in use here, and returns a row per cause.
 pub(super) fn limit_verbs_memory(fabric: VerbsFabric) -> (VerbsFabric, Vec<GpuMemoryRow>) {
     let gpus = if fabric.reaches_devices() { VendorDrivers::open_all() } else { VendorDrivers::default() };
     let (fabric, notes) = meet_verbs(fabric, &gpus);
     (fabric, notes.into_iter().map(GpuMemoryRow::from).chain(driver_rows(&gpus)).collect())
 }
 
-/// The same of libfabric's NICs, which are tried.
+/// Limits the memory of libfabric's NICs, which are tested with a registration.
 pub(super) fn limit_ofi_memory(fabric: OfiFabric) -> (OfiFabric, Vec<GpuMemoryRow>) {
     if !fabric.reaches_devices() {
-        // One row for all of them.
+        // One row for all NICs.
         let (fabric, notes) = trunkline_runtime::meet_ofi(fabric, &VendorDrivers::default());
         let row = |note: GpuNote| GpuMemoryRow { name: "ofi".to_owned(), ..note.into() };
         return (fabric, notes.into_iter().take(1).map(row).collect());
@@ -49,7 +49,7 @@ pub(super) fn limit_ofi_memory(fabric: OfiFabric) -> (OfiFabric, Vec<GpuMemoryRo
     (fabric, notes.into_iter().map(GpuMemoryRow::from).chain(driver_rows(&gpus)).collect())
 }
 
-/// A row for each driver, and for each that is missing.
+/// A row for each driver, missing ones included.
 fn driver_rows(gpus: &VendorDrivers) -> Vec<GpuMemoryRow> {
     let drivers = gpus.open_drivers().iter().map(|gpu| GpuMemoryRow {
         name: format!("driver of {}", gpu.vendor()),
@@ -68,7 +68,7 @@ fn driver_rows(gpus: &VendorDrivers) -> Vec<GpuMemoryRow> {
     drivers.chain(missing).collect()
 }
 
-/// The one row of a fabric that reaches the host's memory alone.
+/// The single row of a fabric that accesses host memory only.
 pub(super) fn of_none(fabric: &str) -> Vec<GpuMemoryRow> {
     let note = "memory of the host alone; NICs may reach GPUs: TRUNKLINE_FABRIC=verbs, or ofi".to_owned();
     vec![GpuMemoryRow { name: fabric.to_owned(), present: false, note }]

@@ -1,4 +1,4 @@
-//! What a provider of libfabric grants on each NIC, beyond what every fabric says of its own. Asked by `info`; opens nothing.
+//! The modes that a libfabric provider grants on each NIC, beyond the fields that all fabrics have. Called by `info`; opens nothing.
 
 use serde::Serialize;
 use trunkline_fabric::Fabric as _;
@@ -9,29 +9,29 @@ use trunkline_ofi::typed::ProviderGrant;
 #[derive(Debug, Serialize)]
 pub(super) struct GrantRow {
     nic: String,
-    /// A registration belongs to one endpoint; else to the NIC's domain.
+    /// A registration belongs to one endpoint; if false, to the NIC's domain.
     endpoint_scoped: bool,
-    /// The provider chooses keys; else we do, with so many bits.
+    /// The provider chooses keys; if false, we choose keys of `key_bits` bits.
     provider_keys: bool,
     key_bits: u32,
-    /// Peers name the owner's addresses; else offsets.
+    /// Peers use the owner's virtual addresses; if false, offsets.
     virtual_addresses: bool,
-    /// What is sent from must be registered too.
+    /// Source buffers must be registered, too (`FI_MR_LOCAL`).
     local_registration: bool,
-    /// Operations go on without calls.
+    /// Operations progress without calls.
     data_progress_auto: bool,
-    /// So does set-up.
+    /// Set-up progresses without calls.
     control_progress_auto: bool,
     /// libfabric's threading model.
     threading: &'static str,
     cq_data_bytes: usize,
-    /// A write that tells of itself takes a receive.
+    /// A write with immediate data consumes a receive (`FI_RX_CQ_DATA`).
     data_takes_receive: bool,
     inject_max: usize,
     tag_bits: u32,
 }
 
-/// One for each NIC.
+/// Returns one row per NIC.
 pub(super) fn grant_rows(fabric: &OfiFabric) -> Vec<GrantRow> {
     let nics = fabric.nics().iter().enumerate();
     nics.filter_map(|(at, nic)| Some(grant_row(nic.name.clone(), &fabric.provider_grant(at)?))).collect()
@@ -55,7 +55,7 @@ fn grant_row(nic: String, granted: &ProviderGrant) -> GrantRow {
     }
 }
 
-/// The names of [`GrantRow::row_cells`].
+/// The titles of [`GrantRow::row_cells`].
 pub(super) fn column_titles() -> [String; 9] {
     ["nic", "regions of", "keys", "addresses", "local", "progress", "threads", "cq data", "inject"]
         .map(str::to_owned)

@@ -1,6 +1,6 @@
-//! `trunkline info`: what is there and what was chosen: fabrics, NICs, rails, wires, copy methods, settings.
+//! `trunkline info`: shows the hardware and the choices: fabrics, NICs, rails, wires, copy methods, settings.
 //!
-//! Called by `cmd`. It opens the fabric as the plugin would and looks; it connects nothing and loads no plugin.
+//! Called by `cmd`. It opens the fabric as the plugin would and reads its properties; it connects nothing and loads no plugin.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -41,21 +41,21 @@ process shares with others of this host, with who holds it.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct InfoArgs {
-    /// Show every setting instead.
+    /// Show every setting and its value instead.
     #[arg(long)]
     params: bool,
-    /// One JSON object instead of text.
+    /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// Show what this running process does instead.
+    /// Show the activity of this running process instead.
     #[arg(long, value_name = "PID", conflicts_with = "params", value_parser = value_parser!(u32).range(1..))]
     pid: Option<u32>,
 }
 
-/// Where the value of a variable that is set under its own name comes from.
+/// The origin of a value whose variable is set under its own name.
 const SET: &str = "environment";
 
-/// What is shown of a NIC.
+/// The columns of a NIC.
 const NIC_COLUMNS: [&str; 12] = [
     "name",
     "port",
@@ -71,29 +71,29 @@ const NIC_COLUMNS: [&str; 12] = [
     "matched",
 ];
 
-/// Nothing can be shown.
+/// Why nothing can be shown.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum InfoError {
-    /// A variable holds something it may not.
+    /// A variable has an invalid value.
     #[error(transparent)]
     Params(#[from] ParamsError),
     /// The choice of network interfaces has a bad value, or fits none.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
-    /// They cannot be listed.
+    /// The network interfaces cannot be listed.
     #[error("cannot list the network interfaces: {0}")]
     Interfaces(#[source] io::Error),
-    /// The fabric that was asked for cannot be used.
+    /// The requested fabric cannot be used.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// There is no such process to look at.
+    /// The process does not exist, or its page cannot be read.
     #[error(transparent)]
     Process(#[from] PageFindError),
-    /// Nothing can be printed any more.
+    /// Standard output cannot be written.
     #[error("cannot write: {0}")]
     Print(#[from] io::Error),
-    /// The JSON cannot be made.
+    /// The JSON cannot be serialised.
     #[error("cannot write JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
@@ -212,7 +212,7 @@ struct NicPortRow {
     name: String,
     guid: String,
     port: u32,
-    /// By which other hosts reach it.
+    /// The network interface by which other hosts reach it.
     interface: Option<String>,
     address: Option<String>,
     pci_path: Option<String>,
@@ -250,7 +250,7 @@ struct RailRow {
     per_connection: u32,
 }
 
-/// A way of the software NIC to a peer.
+/// A path of the software NIC to a peer.
 #[derive(Debug, Serialize)]
 struct WireRow {
     name: &'static str,
@@ -259,19 +259,19 @@ struct WireRow {
     note: &'static str,
 }
 
-/// How bytes of some sizes get over a wire.
+/// The copy method of a wire for a range of sizes.
 #[derive(Debug, Serialize)]
 struct CopyRow {
     wire: &'static str,
     from_bytes: u64,
-    /// `None`: any size.
+    /// Largest size; `None`: no limit.
     to_bytes: Option<u64>,
     method: &'static str,
     copies: u32,
     note: &'static str,
 }
 
-/// The plugin that the bench would load.
+/// The plugin that `bench` would load.
 #[derive(Debug, Serialize)]
 struct PluginRow {
     path: Option<String>,
@@ -279,7 +279,7 @@ struct PluginRow {
     error: Option<String>,
 }
 
-/// Everything without `--params`.
+/// The whole output without `--params`.
 #[derive(Debug, Serialize)]
 struct HostReport {
     version: &'static str,
@@ -289,7 +289,7 @@ struct HostReport {
     fabrics: Vec<FabricRow>,
     nics: Vec<NicPortRow>,
     unused: Vec<UnusedRow>,
-    /// Only of libfabric's NICs.
+    /// Only for NICs of libfabric.
     grants: Vec<GrantRow>,
     gpus: Vec<GpuMemoryRow>,
     rails: Vec<RailRow>,
@@ -301,7 +301,7 @@ struct HostReport {
 }
 
 impl HostReport {
-    /// Whether all NICs of that name have a place in the PCI tree.
+    /// Whether all NICs with that name have a place in the PCI tree.
     fn is_placed(&self, nic: &str) -> bool {
         self.nics.iter().filter(|row| row.name == nic).all(|row| row.pci_path.is_some())
     }
@@ -313,7 +313,7 @@ impl HostReport {
         let gpus = found.take_gpu_rows();
         warnings.extend(found.requirement_warning(params));
         let (name, all) = found.chosen_fabric();
-        // Only NICs in software have an address of the host's.
+        // Only software NICs use addresses of the host's interfaces.
         let is_soft = found.is_soft();
         let interface =
             |at: usize| at.checked_rem(interfaces.len()).filter(|_| is_soft).map(|at| &interfaces[at]);
@@ -456,7 +456,7 @@ fn nic_row(fabric: &'static str, nic: &NicPort, interface: Option<&(String, IpAd
     }
 }
 
-/// What is said of a rail that is one of so many. NCCL fuses what has a place in the PCI tree.
+/// The note of one of several rails. NCCL fuses only devices with a place in the PCI tree.
 fn fusion_note(rails: usize, is_placed: bool) -> String {
     let by = if is_placed { "NCCL or bench --merge" } else { "bench --merge" };
     match rails {
@@ -465,7 +465,7 @@ fn fusion_note(rails: usize, is_placed: bool) -> String {
     }
 }
 
-/// The wires that links may get.
+/// The wires that links may use.
 #[derive(Clone, Copy)]
 struct UsedWires {
     mem: bool,
@@ -498,7 +498,7 @@ fn wire_rows(used: UsedWires) -> Vec<WireRow> {
     ]
 }
 
-/// Who chooses between staged, pulled and shared.
+/// The setting or rule that selects between staged, pulled and shared.
 fn copy_origin(params: &EngineParams) -> &'static str {
     match params.soft.copy {
         _ if params.soft.delayed => "TRUNKLINE_SOFT_DELAYED allows only staging",
@@ -507,7 +507,7 @@ fn copy_origin(params: &EngineParams) -> &'static str {
     }
 }
 
-/// How bytes may travel, by size.
+/// The possible copy methods, by size.
 fn copy_methods(params: &EngineParams, inline: u64, used: UsedWires) -> Vec<CopyRow> {
     let row = |wire, from, to, method, copies, note| CopyRow {
         wire,
@@ -549,7 +549,7 @@ fn copy_methods(params: &EngineParams, inline: u64, used: UsedWires) -> Vec<Copy
         SoftCopy::Share => vec![staged, pulled, shared],
     };
     for (at, &(from, method, copies, note)) in methods.iter().enumerate() {
-        // What is asked for is used from its size on; what is learned about stays a choice.
+        // A requested method is used from its least size on. If connections learn the method, all of them remain possible at every size.
         let next = methods.get(at + 1).filter(|_| direct != SoftCopy::Auto);
         rows.push(row("shm", from, next.map(|(from, ..)| from - 1), method, copies, note));
     }
@@ -600,10 +600,10 @@ fn align_columns<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// Sizes as people say them.
+/// Formats a range of sizes for readers.
 fn format_range(from: u64, to: Option<u64>) -> String {
     match to {
-        // 1048575 says less than 1 MiB does.
+        // "< 1 MiB" is easier to read than 1048575.
         Some(to) if (to + 1).is_multiple_of(1 << 10) => {
             format!("{} to < {}", format_size(from), format_size(to + 1))
         }

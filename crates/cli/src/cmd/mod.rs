@@ -21,31 +21,32 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-/// What to do.
+/// The subcommand to run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CliCommand {
-    /// Run a collective, or point-to-point messages, over a NCCL net plugin, or one-sided operations, and verify every byte.
+    /// Measure collectives or point-to-point messages over a NCCL net plugin, one-sided operations or device queues,
+    /// and verify every byte.
     Bench(Box<bench::BenchArgs>),
-    /// Show fabrics, NICs, how bytes are copied, and every setting.
+    /// Show fabrics, NICs, copy methods, and every setting.
     Info(info::InfoArgs),
     /// Start the processes of a job, here or on several hosts.
     Run(run::RunArgs),
     /// Draw results of `bench --json`: bandwidth and latency over size, several runs in one picture.
     Plot(plot::PlotArgs),
-    /// Run every collective with 14 ways to share queue pairs, and write a report of what each brings and costs.
+    /// Run every collective with 14 ways to share queue pairs, and write a report of bandwidth and queue use.
     Sweep(Box<sweep::SweepArgs>),
     /// Check this host's RDMA NICs and GPUs, ten minutes at most, and write a report to paste into an issue.
     Selftest(Box<selftest::SelftestArgs>),
     /// Run the protocols over a simulated network, from a seed.
     Sim(sim::SimArgs),
-    /// Show what processes of this host are doing: messages and bytes a second, what waits, what failed.
+    /// Show the activity of this host's processes: messages and bytes per second, stalls, failures.
     Top(top::TopArgs),
-    /// Show the GPUs and NICs of this machine, how near they are, and which NICs a GPU uses.
+    /// Show the GPUs and NICs of this machine, their distances, and which NICs each GPU uses.
     Topo(topo::TopoArgs),
-    /// The launcher's hand on a host.
+    /// Run the launcher's agent on one host.
     #[command(hide = true)]
     RunAgent,
-    /// The last step before a rank's program.
+    /// Become a rank's program.
     #[command(hide = true)]
     RunChild(run::ChildArgs),
 }

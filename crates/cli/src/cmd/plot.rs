@@ -1,6 +1,6 @@
-//! `trunkline plot`: saved results as a picture.
+//! `trunkline plot`: draws saved results as a picture.
 //!
-//! Called by `cmd`. The drawing is `bench::plot`'s; this reads no plugin and runs nothing.
+//! Called by `cmd`. `bench::plot` draws; this module loads no plugin and runs no benchmark.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,11 +28,10 @@ one after the other. Point at a marker in a browser to see its figures.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PlotArgs {
-    /// Where the picture goes; what is there is replaced.
+    /// Write the picture to this file (.svg), which is replaced.
     #[arg(value_name = "FILE.svg", value_parser = picture_path)]
     picture: PathBuf,
-    /// Results of `trunkline bench --json`, each with a name for the legend if you like [default: the
-    /// file's]; - is standard input.
+    /// Results of `trunkline bench --json`; NAME=FILE names the run in the legend [default: the file's name]; - is standard input.
     #[arg(value_name = "[NAME=]RUN.json", required = true)]
     runs: Vec<String>,
     /// Draw the in-place rows of collectives instead of the out-of-place ones.
@@ -40,7 +39,7 @@ pub(crate) struct PlotArgs {
     in_place: bool,
 }
 
-/// The file of a picture. Only `.svg` is taken, so that nobody's results are overwritten by a slip.
+/// Parses the path of a picture. Only `.svg` is accepted, so that a mistyped argument does not overwrite results.
 pub(crate) fn picture_path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.extension() {
@@ -60,7 +59,7 @@ pub(crate) fn run_plot(args: &PlotArgs) -> Result<ExitCode, PlotError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `NAME=PATH`, or a path whose file name is the name. A file that is there is never split.
+/// Splits `NAME=PATH`, or takes the name from the path. An argument that is the path of an existing file is never split.
 fn name_and_path(text: &str) -> (String, &str) {
     if text == "-" {
         return ("standard input".to_owned(), text);

@@ -1,5 +1,4 @@
-//! `trunkline bench rma`: the arguments, and what they mean. Called by `cmd::bench`; the rows are measured and printed by
-//! `bench::rma`.
+//! `trunkline bench rma`: parses the arguments. Called by `cmd::bench`; `bench::rma` measures and prints the rows.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,7 +10,7 @@ use crate::bench::BenchError;
 use crate::bench::{self, plot, rma};
 use crate::job;
 
-/// Ranks that a run starts itself.
+/// Most ranks that a run starts itself.
 const RANKS_MAX: u64 = 16;
 /// Bytes of the heap beside the data.
 const SMALL: u64 = 1 << 20;
@@ -54,42 +53,42 @@ The environment chooses the fabric (TRUNKLINE_FABRIC); `trunkline info --params`
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct RmaArgs {
-    /// Rank processes to start (2 to 16) [default: 2; the launcher's number under one].
+    /// Rank processes to start, 2 to 16 [default: 2; under a launcher: its number of processes].
     #[arg(short = 'n', long, value_parser = value_parser!(u64).range(2..=RANKS_MAX))]
     ranks: Option<u64>,
-    /// Smallest size; K, M and G are powers of 1024.
+    /// Smallest size in bytes; K, M and G are powers of 1024.
     #[arg(short = 'b', long, default_value = "8", value_parser = bench::sizes::parse)]
     minbytes: usize,
-    /// Largest size.
+    /// Largest size in bytes.
     #[arg(short = 'e', long, default_value = "4M", value_parser = bench::sizes::parse)]
     maxbytes: usize,
-    /// Each size is the one before times this.
+    /// Multiply each size by this to get the next.
     #[arg(short = 'f', long, default_value_t = 4, value_parser = value_parser!(u64).range(2..))]
     factor: u64,
-    /// 0 checks nothing.
+    /// Verify the results; 0 verifies nothing.
     #[arg(short = 'c', long, default_value_t = 1)]
     check: u32,
-    /// Timed runs of each kind; 0 takes as many as fit the size.
+    /// Timed runs of each operation; 0 selects a number that fits the size.
     #[arg(short = 'i', long, default_value_t = 0)]
     iters: usize,
-    /// No thread serves beside: shows what the waiting rank does by itself.
+    /// Start no progress thread: shows the progress that the waiting rank makes by itself.
     #[arg(long)]
     no_passive: bool,
     /// Also measure a round trip of 8 bytes over a bare TCP connection inside this host, both ends spinning.
     #[arg(long)]
     raw: bool,
-    /// Also measure fetch-adds at a rank that computes and makes no call, each 5 ms after the last one.
+    /// Also measure fetch-adds, one every 5 ms, at a rank that computes and makes no call.
     #[arg(long, conflicts_with = "no_passive")]
     computing: bool,
-    /// Print one JSON object a row instead of the table.
+    /// Print one JSON object per row instead of the table.
     #[arg(long)]
     json: bool,
-    /// Draw bandwidth and time of puts and gets over size when the run is done.
+    /// Draw bandwidth and time of puts and gets over size after the run.
     #[arg(long, value_name = "FILE.svg", value_parser = super::plot::picture_path)]
     plot: Option<PathBuf>,
 }
 
-/// Runs the benchmark, in each rank; the exit status tells whether everything was right.
+/// Runs the benchmark in each rank; the exit status is 0 if all results were right.
 pub(crate) fn run_rma(args: &RmaArgs) -> Result<ExitCode, BenchError> {
     if args.maxbytes < args.minbytes {
         return Err(BenchError::Usage("the largest size is smaller than the smallest".into()));

@@ -1,4 +1,4 @@
-//! `trunkline run`: the arguments, and what they mean. Called by `cmd`; the `run` module does the work.
+//! `trunkline run`: parses the arguments. Called by `cmd`; the `run` module launches the job.
 
 use std::process::ExitCode;
 
@@ -7,8 +7,8 @@ use clap::Args;
 use crate::run::{self, LaunchPlan, RunError, hosts};
 
 const DEFAULT_SHELL: &str = "ssh -o BatchMode=yes";
-/// What goes to other hosts without being asked for: Trunkline's own, and what libraries over it are told by. `SMA_` is how OpenSHMEM's variables began
-/// before version 1.3; both beginnings count.
+/// Prefixes of the variables that are sent to other hosts by default: Trunkline's own, and those of libraries over it.
+/// OpenSHMEM's variables began with `SMA_` before version 1.3; both prefixes are valid.
 const PASSED_ON: [&str; 5] = ["TRUNKLINE_", "NCCL_", "SHMEM_", "SMA_", "NVSHMEM_"];
 const PASSED_ON_WHOLE: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
 
@@ -34,25 +34,25 @@ SIGHUP are passed on; a second one kills. When the launcher dies, its ranks die.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RunArgs {
-    /// Ranks to start [default: as many as --hosts has places, else 1].
+    /// Ranks to start [default: the number of places in --hosts, else 1].
     #[arg(short = 'n', long = "ranks", value_name = "N")]
     ranks: Option<usize>,
     /// Hosts in the order of ranks; NAME:N gives a host N places, else ranks are spread evenly.
     #[arg(long, value_name = "A,B")]
     hosts: Option<String>,
-    /// Command that runs another on a host; the host's name and that command are added [default: ssh -o BatchMode=yes].
+    /// Command that runs another command on a host; the host's name and that command are appended [default: ssh -o BatchMode=yes].
     #[arg(long, value_name = "CMD")]
     rsh: Option<String>,
-    /// This program's path on other hosts [default: as here].
+    /// Path of this program on other hosts [default: the same as here].
     #[arg(long, value_name = "PATH")]
     remote_trunkline: Option<String>,
-    /// Address of the first host as the others reach it [default: its name, or an address that it has].
+    /// Address of the first host that the other hosts connect to [default: its name, or one of its addresses].
     #[arg(long, value_name = "ADDR")]
     address: Option<String>,
-    /// A variable for all ranks, with this value or the present one; may be repeated.
+    /// Set a variable for all ranks to this value, or to its present one; may be repeated.
     #[arg(long = "env", value_name = "NAME[=VALUE]")]
     variables: Vec<String>,
-    /// Put [RANK] before each line of output.
+    /// Print [RANK] before each line of output.
     #[arg(long)]
     label: bool,
     /// Program and arguments.
@@ -90,7 +90,7 @@ fn build_plan(args: &RunArgs) -> Result<LaunchPlan, RunError> {
     let own = std::env::current_exe()?;
     let own = own.to_str().ok_or_else(|| usage(format!("{} is not UTF-8", own.display())))?;
     let path = args.remote_trunkline.as_deref().unwrap_or(own);
-    // The remote shell takes it apart again.
+    // The remote shell splits the command again.
     let remote_program = shlex::try_quote(path)
         .map_err(|error| usage(format!("{path:?} cannot be said to a shell: {error}")))?
         .into_owned();
@@ -116,7 +116,7 @@ fn passed_on(name: &str) -> bool {
     ours || PASSED_ON_WHOLE.contains(&name)
 }
 
-/// `NAME=VALUE`, or `NAME` with the value it has here, if it has one.
+/// Parses `NAME=VALUE`, or `NAME` with its value in this environment, if it is set.
 fn parse_variable(text: &str) -> Option<(String, String)> {
     match text.split_once('=') {
         Some((name, value)) => Some((name.to_owned(), value.to_owned())),

@@ -67,7 +67,7 @@ pub(crate) struct SelftestArgs {
     /// Also check between two hosts, as `trunkline run --hosts`.
     #[arg(long, value_name = "A,B")]
     hosts: Option<String>,
-    /// Command that runs another on a host, as `trunkline run --rsh`.
+    /// Command that runs another command on a host, as `trunkline run --rsh`.
     #[arg(long, value_name = "CMD", requires = "hosts")]
     rsh: Option<String>,
     /// This program's path on both hosts, as `trunkline run --remote-trunkline` [default: as here].
@@ -120,12 +120,12 @@ pub(crate) enum SelftestError {
     /// The JSON cannot be made.
     #[error("cannot write JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// The arguments do not go together.
+    /// Two arguments contradict each other.
     #[error("{0}")]
     Usage(String),
 }
 
-/// Runs the subcommand; the exit status tells whether a check failed.
+/// Runs the subcommand; the exit status shows whether a check failed.
 pub(crate) fn run_selftest(args: &SelftestArgs) -> Result<ExitCode, SelftestError> {
     if job::is_launched()? {
         let told = "a selftest starts its ranks itself; run it without a launcher";

@@ -1,6 +1,6 @@
-//! `trunkline sim`: runs seeds of the simulator, or replays one and prints what happened in it.
+//! `trunkline sim`: runs seeds of the simulator, or replays one and prints its trace.
 //!
-//! Called by `cmd`. The runs themselves are the `sim` crate's.
+//! Called by `cmd`. The `sim` crate runs the seeds.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -27,21 +27,21 @@ pub(crate) struct SimArgs {
     /// Replay this seed and print its trace.
     #[arg(long, conflicts_with_all = ["count", "from"])]
     seed: Option<u64>,
-    /// How many seeds to run.
+    /// Number of seeds to run.
     #[arg(short = 'n', long, default_value_t = 10_000, value_parser = value_parser!(u64).range(1..))]
     count: u64,
-    /// The first of them.
+    /// First seed to run.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Threads [default: one for each processor].
+    /// Threads to use [default: one per processor].
     #[arg(short = 'j', long, value_parser = value_parser!(u64).range(1..=1024))]
     threads: Option<u64>,
-    /// With --seed: print only how it went.
+    /// With --seed: print only the outcome.
     #[arg(short, long, requires = "seed")]
     quiet: bool,
 }
 
-/// Seeds run between two looks at the progress bar.
+/// Seeds between two updates of the progress bar.
 const BATCH: u64 = 500;
 
 /// Runs the subcommand.

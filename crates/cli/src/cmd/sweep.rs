@@ -1,6 +1,6 @@
-//! `trunkline sweep`: the arguments, and what they mean.
+//! `trunkline sweep`: parses the arguments.
 //!
-//! Called by `cmd`. The rows are run and the report is written by the `sweep` module.
+//! Called by `cmd`. The `sweep` module runs the rows and writes the report.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -19,14 +19,14 @@ use crate::sweep::configuration::SweepConfiguration;
 use crate::sweep::page::{self, SweepPageError};
 use crate::sweep::{self, CommonSettings, IterationRule, SweepError, SweepPlan, SweepVerdict};
 
-/// Longest time for one collective with one configuration in one round, its start included.
+/// Time limit of one collective with one configuration in one round, its start included.
 const RUN_TIME: Duration = Duration::from_secs(300);
 /// Most bytes of a message.
 const CHUNK: usize = 2 << 20;
-/// How often rows are run.
+/// Number of timed runs of a row by default.
 const USUAL: IterationRule = IterationRule::Fitting { bytes: 32 << 20, few: 20, many: 200 };
 const QUICK: IterationRule = IterationRule::Fitting { bytes: 8 << 20, few: 8, many: 50 };
-/// No chunk is smaller.
+/// Least bytes of a chunk.
 const CHUNK_MIN: usize = 64;
 /// Bytes of an element.
 const ELEMENT: usize = 4;
@@ -73,77 +73,77 @@ pub(crate) struct SweepArgs {
     /// Collectives to run, separated by commas [default: all ten].
     #[arg(long, value_delimiter = ',', value_parser = collective_parser())]
     collectives: Vec<Collective>,
-    /// Configurations to run, separated by commas [default: all 14]; the others are compared with the first
-    /// of them, in the order below.
+    /// Configurations to run, separated by commas [default: all 14]; the first of them, in the order below, is the
+    /// baseline of the comparison.
     #[arg(long, value_delimiter = ',', value_name = "CONFIGS")]
     configs: Vec<SweepConfiguration>,
-    /// Few sizes and runs.
+    /// Use few sizes and runs.
     #[arg(long)]
     quick: bool,
     /// Rank processes to start.
     #[arg(short = 'n', long, default_value_t = 2, value_parser = value_parser!(u64).range(2..=16))]
     ranks: u64,
-    /// Communicators, all at work at once on data of their own.
+    /// Communicators, which run at the same time on separate data.
     #[arg(long, default_value_t = 4, value_parser = value_parser!(u64).range(1..=16))]
     comms: u64,
-    /// Channels (connections to each peer) of a communicator.
+    /// Channels (connections to each peer) per communicator.
     #[arg(long, default_value_t = 4, value_parser = value_parser!(u64).range(1..=64))]
     channels: u64,
-    /// Smallest size; K, M and G are powers of 1024 [default: 1K; quick: 4K].
+    /// Smallest size in bytes; K, M and G are powers of 1024 [default: 1K; quick: 4K].
     #[arg(short = 'b', long, value_parser = sizes::parse)]
     minbytes: Option<usize>,
-    /// Largest size [default: 16M; quick: 1M].
+    /// Largest size in bytes [default: 16M; quick: 1M].
     #[arg(short = 'e', long, value_parser = sizes::parse)]
     maxbytes: Option<usize>,
-    /// Each size is the one before times this [default: 4; quick: 16].
+    /// Multiply each size by this to get the next [default: 4; quick: 16].
     #[arg(short = 'f', long, value_parser = value_parser!(u64).range(2..))]
     factor: Option<u64>,
-    /// Fewest bytes of a receive, however short its message is, as NCCL's step; exact: as long as the message.
+    /// Least bytes of a receive, even for shorter messages, as NCCL's step; exact: as long as the message.
     #[arg(long, value_name = "SIZE|exact", default_value = "1M", value_parser = sizes::parse_receive)]
     receive: usize,
-    /// Runs before the timed ones [default: 2; quick: 1].
+    /// Warm-up runs before the timed ones [default: 2; quick: 1].
     #[arg(short = 'w', long)]
     warmup: Option<u32>,
     /// Timed runs of each row in a round [default: 20, more for small sizes; quick: 8, more for small sizes].
     #[arg(short = 'i', long, value_parser = value_parser!(u32).range(1..))]
     iters: Option<u32>,
-    /// How often each collective meets each configuration [default: 5; quick: 3].
+    /// Rounds: runs of each collective with each configuration [default: 5; quick: 3].
     #[arg(long, value_parser = value_parser!(u64).range(1..=100))]
     rounds: Option<u64>,
-    /// Where the report goes; what is there is replaced.
+    /// Write the report to this file (.html), which is replaced.
     #[arg(long, value_name = "FILE.html", default_value = "trunkline-sweep.html", value_parser = report_path)]
     out: PathBuf,
-    /// Print one JSON object a row instead of tables.
+    /// Print one JSON object per row instead of tables.
     #[arg(long)]
     json: bool,
-    /// Let queues be other than the formula says: shown as ever, but no failure.
+    /// Report queue counts that differ from the formula, but do not fail.
     #[arg(long)]
     allow_mismatch: bool,
 }
 
-/// Why a sweep gave no result.
+/// Why a sweep has no result.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum SweepRunError {
-    /// No plugin.
+    /// The plugin was not found.
     #[error(transparent)]
     Locate(#[from] LocateError),
-    /// The launcher's variables cannot be.
+    /// The launcher's variables are invalid.
     #[error(transparent)]
     Job(#[from] LaunchedJobError),
-    /// No other environment.
+    /// The program cannot restart with `TRUNKLINE_FABRIC` set.
     #[error("cannot start again with TRUNKLINE_FABRIC set: {0}")]
     Network(#[source] std::io::Error),
     /// A run failed.
     #[error(transparent)]
     Sweep(#[from] SweepError),
-    /// No report.
+    /// The report cannot be written.
     #[error(transparent)]
     Page(#[from] SweepPageError),
-    /// Nothing can be printed any more.
+    /// Standard output cannot be written.
     #[error("cannot write the results: {0}")]
     Print(#[from] std::io::Error),
-    /// The arguments do not go together.
+    /// Two arguments contradict each other.
     #[error("{0}")]
     Usage(&'static str),
 }
@@ -152,7 +152,7 @@ fn collective_parser() -> impl clap::builder::TypedValueParser<Value = Collectiv
     PossibleValuesParser::new(Collective::NAMES).try_map(|name| name.parse::<Collective>())
 }
 
-/// The file of a report. Only `.html` is taken, so that nobody's results are overwritten by a slip.
+/// Parses the path of a report. Only `.html` is accepted, so that a mistyped argument does not overwrite results.
 fn report_path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.extension() {
@@ -161,7 +161,7 @@ fn report_path(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Runs the sweep; the exit status tells whether bytes and queues were right.
+/// Runs the sweep; the exit status is 0 if bytes and queue counts were right.
 pub(crate) fn run_sweep(args: &SweepArgs) -> Result<ExitCode, SweepRunError> {
     if job::is_launched()? {
         return Err(SweepRunError::Usage("a sweep starts its ranks itself; run it without a launcher"));
@@ -183,7 +183,7 @@ pub(crate) fn run_sweep(args: &SweepArgs) -> Result<ExitCode, SweepRunError> {
     Ok(if verdict.wrong == 0 && fits { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The last lines.
+/// The last lines of the output.
 fn summary_lines(verdict: &SweepVerdict, cells: usize, args: &SweepArgs) -> String {
     let SweepVerdict { wrong, misfits } = *verdict;
     let right = if wrong == 0 { "OK" } else { "FAILED" };
@@ -210,7 +210,7 @@ fn build_plan(args: &SweepArgs) -> Result<SweepPlan, SweepRunError> {
     let wanted = |one: &SweepConfiguration| args.configs.is_empty() || args.configs.contains(one);
     let ranks = args.ranks as usize;
     let fitting = if args.quick { QUICK } else { USUAL };
-    // The smallest blocks of one element a rank may need more than was asked for.
+    // The smallest blocks have one element per rank, which may be more bytes than requested.
     let bytes_max = maxbytes.max(CHUNK_MIN).max(ranks * ELEMENT);
     Ok(SweepPlan {
         collectives: Collective::ALL.iter().copied().filter(asked).collect(),

@@ -1,6 +1,6 @@
-//! `trunkline top`: what the processes of this host that use Trunkline are doing, from their status pages.
+//! `trunkline top`: shows the activity of this host's Trunkline processes, from their status pages.
 //!
-//! Called by `cmd`. It reads; no process notices that it is looked at.
+//! Called by `cmd`. It only reads; the processes do not notice it.
 
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -57,25 +57,25 @@ then, by neighbour, what it holds of this end and what is mapped here of it. --j
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TopArgs {
-    /// Print once and end; so it is too when the output is no terminal.
+    /// Print one snapshot and exit (default if stdout is not a terminal).
     #[arg(long)]
     once: bool,
-    /// Print one JSON object, once.
+    /// Print one JSON object and exit.
     #[arg(long, conflicts_with = "prometheus")]
     json: bool,
-    /// Print counters in Prometheus' text format, once.
+    /// Print counters in Prometheus' text format and exit.
     #[arg(long)]
     prometheus: bool,
-    /// Look at this process only.
+    /// Show only the process with this id.
     #[arg(long, value_name = "PID", value_parser = value_parser!(u32).range(1..))]
     pid: Option<u32>,
     /// Show each connection.
     #[arg(long)]
     comms: bool,
-    /// Show each buffer that is shared inside the host, and who holds it.
+    /// Show each buffer that is shared inside the host, and the ranks that hold it.
     #[arg(long)]
     buffers: bool,
-    /// Seconds between two looks.
+    /// Seconds between two updates.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
 }
@@ -87,17 +87,17 @@ fn interval(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Nothing can be shown.
+/// Why nothing can be shown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum TopError {
-    /// There is nothing to look at.
+    /// The status pages cannot be found or read.
     #[error(transparent)]
     Find(#[from] PageFindError),
-    /// Nothing can be printed any more.
+    /// Standard output cannot be written.
     #[error("cannot write: {0}")]
     Print(#[from] io::Error),
-    /// The JSON cannot be made.
+    /// The JSON cannot be serialised.
     #[error("cannot write JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
@@ -107,7 +107,7 @@ pub(crate) fn run_top(args: &TopArgs) -> Result<ExitCode, TopError> {
     let once = args.once || args.json || args.prometheus || !io::stdout().is_terminal();
     let shown = if once { show_once(args) } else { show_on(args) };
     match shown {
-        // Whoever read this has enough.
+        // The reader of the pipe has closed it; no error.
         Err(TopError::Print(error)) if error.kind() == ErrorKind::BrokenPipe => {}
         other => other?,
     }
@@ -115,7 +115,7 @@ pub(crate) fn run_top(args: &TopArgs) -> Result<ExitCode, TopError> {
 }
 
 fn show_once(args: &TopArgs) -> Result<(), TopError> {
-    // Counters of a scrape are rated by whoever scrapes.
+    // Prometheus computes rates from the counters itself.
     let sample = StatusSample::take_once(args.pid, !args.prometheus)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.json {
@@ -154,7 +154,7 @@ impl TopArgs {
     }
 }
 
-/// Lines, cut to the size of a terminal, with what puts them over those before.
+/// Cuts lines to the size of a terminal, and adds the sequences that overwrite the previous ones.
 fn fit_screen(mut lines: Vec<String>, height: u16, width: u16) -> String {
     const HOME: &str = "\x1b[H";
     const END_OF_LINE: &str = "\x1b[K\n";

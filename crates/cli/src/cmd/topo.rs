@@ -53,21 +53,21 @@ be read; that is in order):
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TopoArgs {
-    /// Where sysfs is.
+    /// Folder of sysfs.
     #[arg(long, value_name = "ROOT", default_value = "/sys")]
     sysfs: PathBuf,
-    /// One JSON object instead of text.
+    /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// Draw it, too; what is there is replaced.
+    /// Also draw the node to this file, which is replaced.
     #[arg(long, value_name = "FILE.svg", value_parser = picture_path)]
     svg: Option<PathBuf>,
-    /// Most NICs of one GPU.
+    /// Most NICs per GPU.
     #[arg(long, value_name = "N", default_value_t = PER_GPU_MAX as u64, value_parser = value_parser!(u64).range(1..=PER_GPU_MAX as u64))]
     nics_per_gpu: u64,
 }
 
-/// There is nothing to show.
+/// Why nothing can be shown.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum TopoError {
@@ -83,10 +83,10 @@ pub(crate) enum TopoError {
     /// The picture cannot be written.
     #[error("{path}: {1}", path = .0.display())]
     Picture(PathBuf, #[source] io::Error),
-    /// Nothing can be printed any more.
+    /// Standard output cannot be written.
     #[error("cannot write: {0}")]
     Print(#[from] io::Error),
-    /// The JSON cannot be made.
+    /// The JSON cannot be serialised.
     #[error("cannot write JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
@@ -114,9 +114,9 @@ pub(crate) fn run_topo(args: &TopoArgs) -> Result<ExitCode, TopoError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Which NICs the environment takes.
+/// Returns the filter of NICs that the environment selects.
 fn chosen_nics() -> Result<impl Fn(&NodeNic) -> bool, TopoError> {
-    // Of the other variables for RDMA none is of interest here, not even whether it makes sense.
+    // The other RDMA variables do not matter here, even if their values are invalid.
     let devices =
         VerbsConfig::read(|name| std::env::var(name).ok().filter(|_| name.ends_with("_IB_HCA")))?.hca;
     let interfaces = InterfaceChoice::from_environment(|name| {

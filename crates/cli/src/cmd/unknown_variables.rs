@@ -1,11 +1,11 @@
-//! Variables of the environment that look like ours and are none: most are slips of the finger. Called by `info`.
+//! Detects environment variables that have our prefix and are unknown; most are typing errors. Called by `info`.
 
 use trunkline_engine::TABLE;
 use trunkline_verbs::VerbsConfig;
 
 use crate::locate;
 
-/// Variables that are no parameters of the engine and yet have a meaning: for the bench and for the tests.
+/// Variables of the bench and the tests, which are not parameters of the engine.
 const OTHERS: [&str; 8] = [
     locate::VARIABLE,
     "TRUNKLINE_SEED",
@@ -24,7 +24,7 @@ pub(super) fn print_warnings(warnings: &[String]) {
     }
 }
 
-/// A line for each variable of ours that nobody reads.
+/// A warning for each variable with our prefix that no code reads.
 pub(super) fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
     let of_devices: Vec<String> = VerbsConfig::variable_names().collect();
     let known =
@@ -46,7 +46,7 @@ pub(super) fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<Stri
     strange.iter().map(line).collect()
 }
 
-/// How many letters must be put in, left out or changed to make one word of the other.
+/// The edit distance of two words: the number of letters to insert, delete or change.
 fn edit_distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {

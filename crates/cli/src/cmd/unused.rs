@@ -1,4 +1,4 @@
-//! The devices of this host that are not used, as rows. Shown by `info`; `crates/runtime` finds them.
+//! Rows of this host's unused devices. Shown by `info`; `crates/runtime` finds the devices.
 
 use serde::Serialize;
 use trunkline_runtime::UnusedDevice;

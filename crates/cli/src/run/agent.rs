@@ -1,8 +1,8 @@
-//! The launcher's hand on a host: starts ranks, carries what they write and what they say over PMI, passes signals on,
-//! and leaves nothing running. Called by `cmd` for the hidden subcommand `run-agent`.
+//! The launcher's agent on a host: starts ranks, forwards their output and their PMI lines, delivers signals, and
+//! leaves no process behind. Called by `cmd` for the hidden subcommand `run-agent`.
 //!
-//! One mutex guards standard output; every thread writes whole frames. A rank leads a process group, so that what it
-//! starts ends with it.
+//! One mutex guards standard output; every thread writes whole frames. Each rank leads a process group, so that
+//! processes it starts end with it.
 
 use std::io::{self, BufRead as _, BufReader, Read, Stdout, Write as _};
 use std::os::fd::OwnedFd;
@@ -21,9 +21,9 @@ use super::frame::{
     self, AgentReady, AgentStart, LauncherFrame, OUTPUT_BYTES_MAX, RankEnding, RankStart, VERSION,
 };
 
-/// Between asking ranks to end and making them, when the launcher is gone.
+/// Time between SIGTERM and SIGKILL of the ranks after the launcher's stream has ended.
 const GRACE: Duration = Duration::from_millis(500);
-/// A rank that does not read its PMI stream is not waited for longer.
+/// Write limit for a rank that does not read its PMI stream.
 const PMI_TIME: Duration = Duration::from_secs(5);
 /// Frames to the launcher.
 #[derive(Clone)]
@@ -35,17 +35,17 @@ impl LauncherSender {
     }
 }
 
-/// A started rank, for the thread that hears the launcher.
+/// A started rank, as the thread that reads the launcher's frames uses it.
 struct StartedRank {
     number: u32,
     group: Pid,
     pmi: UnixStream,
 }
 
-/// Ranks that may get signals: gone ones are taken out before their number can be used anew.
+/// Ranks that may get signals. Ended ranks are removed before the system can reuse their process ids.
 type StartedRanks = Arc<Mutex<Vec<StartedRank>>>;
 
-/// Runs until all ranks have ended, or the launcher.
+/// Runs until all ranks have ended, or until the launcher's stream ends.
 pub(crate) fn run_agent() -> ExitCode {
     let up = LauncherSender(Arc::new(Mutex::new(io::stdout())));
     match run_ranks(&up) {
@@ -70,7 +70,7 @@ fn run_ranks(up: &LauncherSender) -> io::Result<()> {
         io::Error::new(error.kind(), format!("cannot enter {}: {error}", start.directory))
     })?;
     let ranks = StartedRanks::default();
-    // By this thread, whose end is what a rank's death signal waits for.
+    // Ranks are started by this thread: a rank's parent-death signal is sent when its starting thread ends.
     let mut waiting = Vec::new();
     let mut failed = None;
     for one in &start.ranks {
@@ -95,7 +95,8 @@ fn run_ranks(up: &LauncherSender) -> io::Result<()> {
     Ok(())
 }
 
-/// Starts one rank and the threads that serve it; the last of them ends after it has told how the rank ended.
+/// Starts one rank and the threads that serve it. The returned thread is the last of them; it ends after it has sent
+/// the rank's exit status.
 fn spawn_rank(
     start: &AgentStart,
     one: &RankStart,
@@ -132,7 +133,7 @@ fn spawn_rank(
         .spawn(move || await_end(number, group, child, readers, &up, &ranks))
 }
 
-/// Carries what a rank writes, until it ends or the launcher does not take it.
+/// Forwards a rank's output until the rank ends or the launcher stops reading.
 fn forward_output(
     mut stream: impl Read + Send + 'static,
     up: &LauncherSender,
@@ -152,7 +153,7 @@ fn forward_output(
     })
 }
 
-/// Carries lines of PMI up to the launcher; a line that is too long ends it.
+/// Forwards PMI lines to the launcher. A line that is too long ends the stream.
 fn forward_pmi(stream: UnixStream, rank: u32, up: &LauncherSender) {
     let mut reader = BufReader::new(stream);
     loop {
@@ -167,7 +168,7 @@ fn forward_pmi(stream: UnixStream, rank: u32, up: &LauncherSender) {
     }
 }
 
-/// Waits for a rank's end, ends what it has left behind, and tells the launcher after its last output.
+/// Waits for a rank to exit, kills the rest of its process group, and sends its exit status after its last output.
 fn await_end(
     number: u32,
     group: Pid,
@@ -176,7 +177,7 @@ fn await_end(
     up: &LauncherSender,
     ranks: &StartedRanks,
 ) {
-    // Not taken off the system's list yet, so the number still belongs to it.
+    // The rank is not reaped yet, so its process id is not reused.
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(Errno::INTR) = rustix::process::waitid(WaitId::Pid(group), options) {}
     lock_ranks(ranks).retain(|rank| rank.number != number);
@@ -195,7 +196,7 @@ fn await_end(
     let _ = up.send_frame(&LauncherFrame::Exited(number, ending));
 }
 
-/// Does what the launcher says; its end is the ranks' end.
+/// Executes the launcher's frames. When they end, it ends the ranks and the process.
 fn handle_frames(down: &mut impl Read, ranks: &StartedRanks) {
     while let Ok(Some(frame)) = frame::receive_frame(down) {
         match frame {
@@ -208,7 +209,7 @@ fn handle_frames(down: &mut impl Read, ranks: &StartedRanks) {
                 let stream =
                     lock_ranks(ranks).iter().find(|one| one.number == rank).map(|one| one.pmi.try_clone());
                 if let Some(Ok(mut stream)) = stream {
-                    // A rank that is gone or does not read finds out by itself.
+                    // A rank that has ended or does not read detects that by itself.
                     let _ = stream.write_all(format!("{line}\n").as_bytes());
                 }
             }

@@ -1,5 +1,5 @@
-//! The last step before a rank's program, in the rank's own process: bound to its agent's life, with the PMI stream on a
-//! number of its own. Called by `cmd` for the hidden subcommand `run-child`.
+//! The last step before a rank's program, in the rank's process: it binds the process to its agent's life, and moves
+//! the PMI stream to a new descriptor. Called by `cmd` for the hidden subcommand `run-child`.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, IntoRawFd as _};
@@ -8,10 +8,10 @@ use std::process::{Command, ExitCode};
 
 use rustix::process::{Pid, Signal};
 
-/// Exit status of a program that cannot be started, as shells have it.
+/// Exit status of a program that cannot be started, as in shells.
 const NOT_STARTED: u8 = 127;
 
-/// Becomes the program; comes back only when that fails. Standard input is the PMI stream on entry and empty afterwards.
+/// Replaces this process by the program; returns only if that fails. Standard input is the PMI stream on entry and empty afterwards.
 pub(crate) fn run_program(agent: i32, program: &[String]) -> ExitCode {
     match become_program(agent, program) {
         Ok(never) => match never {},
@@ -24,12 +24,12 @@ pub(crate) fn run_program(agent: i32, program: &[String]) -> ExitCode {
 
 fn become_program(agent: i32, program: &[String]) -> std::io::Result<std::convert::Infallible> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // It may have died before that.
+    // The agent may have died before the death signal was set.
     if rustix::process::getppid() != Pid::from_raw(agent) {
         return Err(std::io::Error::other("the agent is gone"));
     }
     let input = std::io::stdin();
-    // A copy that the program inherits, unlike those of the standard library.
+    // A copy that the program inherits; the standard library's copies are closed on exec.
     let pmi = rustix::io::fcntl_dupfd_cloexec(input.as_fd(), 3)?;
     rustix::io::fcntl_setfd(&pmi, rustix::io::FdFlags::empty())?;
     let pmi = pmi.into_raw_fd();

@@ -1,4 +1,4 @@
-//! What launcher and agent say to each other, as docs/wire.md has it.
+//! The frames between launcher and agent, as docs/wire.md specifies them.
 
 use std::io::{self, Read, Write};
 
@@ -11,23 +11,23 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 /// Most bytes of output in a frame.
 pub(crate) const OUTPUT_BYTES_MAX: usize = 64 << 10;
 
-/// The agent's first words.
+/// The agent's first frame.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct AgentReady {
     pub(crate) version: u32,
-    /// A TCP port that was free, with room after it.
+    /// A TCP port that was free when the agent started, with room for following ports.
     pub(crate) port: u16,
     /// The host's addresses, best first.
     pub(crate) addresses: Vec<String>,
 }
 
-/// What an agent is to start.
+/// The ranks that an agent starts, and their program.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct AgentStart {
     pub(crate) program: String,
     pub(crate) arguments: Vec<String>,
     pub(crate) directory: String,
-    /// For all ranks.
+    /// Variables of all ranks.
     pub(crate) variables: Vec<(String, String)>,
     pub(crate) ranks: Vec<RankStart>,
 }
@@ -103,7 +103,7 @@ impl LauncherFrame {
     }
 }
 
-/// Writes a frame in one piece.
+/// Writes a frame with a single write.
 pub(crate) fn send_frame(stream: &mut (impl Write + ?Sized), frame: &LauncherFrame) -> io::Result<()> {
     let (kind, rank, body) = frame.encode_parts()?;
     if body.len() > BODY_BYTES_MAX {
@@ -120,7 +120,7 @@ pub(crate) fn send_frame(stream: &mut (impl Write + ?Sized), frame: &LauncherFra
     stream.flush()
 }
 
-/// Reads a frame; nothing at the end of the stream.
+/// Reads a frame; `None` at the end of the stream.
 pub(crate) fn receive_frame(stream: &mut (impl Read + ?Sized)) -> io::Result<Option<LauncherFrame>> {
     let mut head = [0; 12];
     let mut filled = 0;
@@ -136,7 +136,7 @@ pub(crate) fn receive_frame(stream: &mut (impl Read + ?Sized)) -> io::Result<Opt
     let [kind, _, _, _, a, b, c, d, e, f, g, h] = head;
     let length = u32::from_le_bytes([a, b, c, d]) as usize;
     if length > BODY_BYTES_MAX {
-        // Most often a greeting of the remote shell.
+        // Usually a greeting printed by the remote shell.
         let text = String::from_utf8_lossy(&head).into_owned();
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,

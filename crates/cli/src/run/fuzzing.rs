@@ -1,4 +1,4 @@
-//! The fuzz targets of the launcher: streams of frames, and a job whose agents send any frames.
+//! The fuzz targets of the launcher: streams of frames, and a job whose agents send arbitrary frames.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use super::frame::{self, AgentReady, AgentStart, LauncherFrame, RankEnding, Rank
 use super::hosts::JobHost;
 use super::state::{JobLifecycle, LauncherCommand};
 
-/// Several frames in one stream.
+/// Checks several frames in one stream.
 pub(crate) fn check_frames(mut bytes: &[u8]) {
     while let Ok(Some(frame)) = frame::receive_frame(&mut bytes) {
         let mut printed = Vec::new();
-        // A frame that was read is at most as long once more, unless its JSON had fewer blanks than ours.
+        // A frame that was read may exceed the limit when it is written again, if its JSON had fewer blanks than ours.
         if frame::send_frame(&mut printed, &frame).is_ok() {
             let again = frame::receive_frame(&mut printed.as_slice());
             assert!(again.is_ok_and(|again| again == Some(frame)), "a frame changed on its way");
@@ -62,7 +62,7 @@ pub(super) fn bytes_of(frame: &LauncherFrame) -> Vec<u8> {
     bytes
 }
 
-/// Actions of one input.
+/// Most actions of one input.
 const ACTIONS_MAX: usize = 256;
 /// Ranks of each host.
 const RANKS: [usize; 3] = [2, 1, 3];
@@ -72,20 +72,20 @@ struct FuzzedJob {
     state: JobLifecycle,
     hosts: Vec<JobHost>,
     now: Instant,
-    /// Of each agent: the bytes on their way, and whether it is gone.
+    /// Per agent: the bytes in transit, and whether it has ended.
     agents: Vec<(VecDeque<u8>, bool)>,
     ended: Vec<bool>,
     /// Ranks in the barrier.
     waiting: Vec<bool>,
-    /// Per rank, the answers that it may still receive.
+    /// Per rank: the PMI replies that it may still receive.
     answers: Vec<usize>,
-    /// Per rank and stream, bytes that were written and not printed yet.
+    /// Per rank and stream: bytes that were written and not printed yet.
     written: BTreeMap<(u32, bool), VecDeque<u8>>,
-    /// Something has failed.
+    /// A rank, an agent or a frame has failed.
     bad: bool,
 }
 
-/// Four bytes per action: its kind, which agent, which rank, and a number. Every agent may say anything of any rank.
+/// Decodes four bytes per action: its kind, the agent, the rank, and a number. Every agent may send any frame about any rank.
 pub(crate) fn check_job(bytes: &[u8]) {
     let mut job = FuzzedJob::new();
     for action in bytes.chunks_exact(4).take(ACTIONS_MAX) {
@@ -123,7 +123,7 @@ impl FuzzedJob {
     }
 
     fn apply_action(&mut self, what: u8, agent: usize, rank: u32, number: u8) {
-        // The launcher listens no more.
+        // The launcher no longer reads.
         if self.state.is_over() {
             return;
         }
@@ -168,7 +168,7 @@ impl FuzzedJob {
 
     fn deliver_frame(&mut self, agent: usize, frame: &LauncherFrame) {
         self.agents[agent].0.extend(bytes_of(frame));
-        // As much as the launcher's reader takes: whole frames, or the end of bytes that are none.
+        // Deliver the frames that the launcher's reader would read: whole frames, or the end of the stream at bytes that are not a frame.
         while !self.agents[agent].1 && !self.state.is_over() {
             let stream = self.agents[agent].0.make_contiguous().to_vec();
             let mut rest = stream.as_slice();
@@ -216,7 +216,7 @@ impl FuzzedJob {
                 self.bad |= !was && *ending != RankEnding::Code(0);
             }
             LauncherFrame::Ready(_) | LauncherFrame::Start(_) | LauncherFrame::Signal(_) => {}
-            // Of a rank of another host, or a failure.
+            // A frame about a rank of another host, or a failure.
             _ => self.bad = true,
         }
     }

@@ -1,12 +1,12 @@
-//! Which rank runs on which host. Pure; called by the launcher.
+//! Assigns ranks to hosts. Pure; called by the launcher.
 
 use thiserror::Error;
 use trunkline_bootstrap::RANKS_MAX;
 
-/// Hosts of one job.
+/// Most hosts of one job.
 const HOSTS_MAX: usize = 1024;
 
-/// A host, and the ranks on it: neighbours in number.
+/// A host, and its ranks, whose numbers are consecutive.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct JobHost {
     pub(crate) name: String,
@@ -14,27 +14,27 @@ pub(crate) struct JobHost {
     pub(crate) count: usize,
 }
 
-/// The arguments do not make a job.
+/// The arguments do not describe a job.
 #[derive(Debug, Error, Eq, PartialEq)]
 #[non_exhaustive]
 pub(crate) enum HostsError {
-    /// A name that is none.
+    /// A host's name is invalid.
     #[error("--hosts: {0:?} is no host; write A,B or A:4,B:2 (an IPv6 address in brackets)")]
     Name(String),
     /// More ranks than places.
     #[error("{ranks} ranks were asked for, and the hosts have {places} places; raise the numbers in --hosts")]
     TooMany {
-        /// Ranks asked for.
+        /// Requested ranks.
         ranks: usize,
-        /// Places.
+        /// Places of all hosts.
         places: usize,
     },
-    /// More than can be.
+    /// More ranks or hosts than the limits.
     #[error("a job has 1 to {RANKS_MAX} ranks on at most {HOSTS_MAX} hosts")]
     Limits,
 }
 
-/// Places ranks in blocks: as many on a host as its number says, else evenly.
+/// Places ranks in blocks: the requested number on each host, else evenly.
 pub(crate) fn place_ranks(ranks: Option<usize>, hosts: Option<&str>) -> Result<Vec<JobHost>, HostsError> {
     let named = match hosts {
         None => vec![("localhost".to_owned(), Some(ranks.unwrap_or(1)))],
@@ -64,7 +64,7 @@ pub(crate) fn place_ranks(ranks: Option<usize>, hosts: Option<&str>) -> Result<V
     Ok(placed)
 }
 
-/// `name` or `name:places`.
+/// Parses `name` or `name:places`.
 fn parse_host(text: &str) -> Result<(String, Option<usize>), HostsError> {
     let bad = || HostsError::Name(text.to_owned());
     let (name, places) = match text.strip_prefix('[') {
@@ -74,7 +74,7 @@ fn parse_host(text: &str) -> Result<(String, Option<usize>), HostsError> {
         }
         None => text.split_once(':').map_or((text, None), |(name, places)| (name, Some(places))),
     };
-    // The name becomes a word of the remote shell's command, which must not take it for an option.
+    // The name becomes a word of the remote shell's command, which must not parse it as an option.
     let letters = |letter: char| letter.is_ascii_alphanumeric() || "-._:@%/".contains(letter);
     if name.is_empty() || name.starts_with('-') || !name.chars().all(letters) {
         return Err(bad());
@@ -83,7 +83,7 @@ fn parse_host(text: &str) -> Result<(String, Option<usize>), HostsError> {
     Ok((name.to_owned(), places.transpose()?))
 }
 
-/// The same in the form of PMI's key `PMI_process_mapping`.
+/// The placement in the format of PMI's key `PMI_process_mapping`.
 pub(crate) fn pmi_mapping(hosts: &[JobHost]) -> String {
     let blocks: Vec<String> =
         hosts.iter().enumerate().map(|(index, host)| format!("({index},1,{})", host.count)).collect();

@@ -1,7 +1,7 @@
-//! A running job: output, PMI-1 and ends of its ranks, until the last one. Called by the launcher.
+//! A running job: forwards its ranks' output and PMI-1 until the last rank has ended. Called by the launcher.
 //!
-//! The first rank that fails ends the job. The others get a moment to end by themselves, as they often do and know more,
-//! then a request, then no choice.
+//! The first rank that fails ends the job. The other ranks get a moment to end by themselves, because their own errors
+//! are often more precise. Then they get a request to end, then SIGKILL.
 
 use std::io::{self, Stderr, Stdout};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -14,7 +14,7 @@ use super::output::RankOutput;
 use super::state::{JobLifecycle, LauncherCommand};
 use super::{HostAgent, LaunchPlan, LauncherEvent, RunError, hosts};
 
-/// What each agent is to start.
+/// The start frame of each agent.
 pub(super) fn agent_starts(plan: &LaunchPlan, store: &str, port: u16, secret: &str) -> Vec<AgentStart> {
     let size: usize = plan.hosts.iter().map(|host| host.count).sum();
     let bracketed = if store.contains(':') { format!("[{store}]") } else { store.to_owned() };
@@ -76,7 +76,7 @@ impl<'a> RunningJob<'a> {
         }
     }
 
-    /// Until all ranks have ended; the exit status.
+    /// Runs until all ranks have ended; returns the exit status.
     pub(super) fn run_to_end(mut self, events: &Receiver<LauncherEvent>) -> Result<u8, RunError> {
         while !self.state.is_over() {
             let event = match self.state.deadline() {
@@ -110,7 +110,7 @@ impl<'a> RunningJob<'a> {
                 }
                 LauncherCommand::Send(agent, frame) => {
                     if let Some(agent) = self.agents.get_mut(agent) {
-                        // An agent that is gone is noticed by its reader.
+                        // The agent's reader thread detects an agent that has ended.
                         let _ = frame::send_frame(&mut agent.input, &frame);
                     }
                 }
@@ -120,7 +120,7 @@ impl<'a> RunningJob<'a> {
         Ok(())
     }
 
-    /// An agent that ends before its ranks is a failure.
+    /// Handles an agent's end; an agent that ends before its ranks is a failure.
     fn agent_ended(&mut self, index: usize, error: Option<io::Error>, now: Instant) {
         if self.state.on_agent_end(index, now)
             && let Some(agent) = self.agents.get_mut(index)

@@ -1,7 +1,7 @@
 //! `trunkline run`: starts the processes of a job here and on other hosts, and ends them all when one fails.
 //!
-//! Called by `cmd::run`. One agent for each host does the starting; the launcher itself only listens to agents and
-//! signals, serves PMI-1, and decides when the job is over.
+//! Called by `cmd::run`. One agent per host starts the ranks. The launcher itself reads frames and signals, serves
+//! PMI-1, and decides when the job has ended.
 
 pub(crate) mod agent;
 pub(crate) mod child;
@@ -26,34 +26,34 @@ use trunkline_bootstrap::JobSecret;
 use frame::{AgentReady, LauncherFrame, VERSION};
 use hosts::{HostsError, JobHost};
 
-/// How long hosts may take to answer.
+/// How long hosts may take to reply.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Signals that end the launcher and are passed on.
+/// Signals that end the launcher and are forwarded to the ranks.
 const SIGNALS: [i32; 3] =
     [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP];
 
-/// What to start, and how.
+/// The job to start.
 #[derive(Clone, Debug)]
 pub(crate) struct LaunchPlan {
     /// Hosts with their ranks.
     pub(crate) hosts: Vec<JobHost>,
-    /// Words of the command that runs something on another host; the host's name and our command follow.
+    /// Words of the remote shell's command; the host's name and our command are appended.
     pub(crate) remote_shell: Vec<String>,
-    /// Whether hosts of this machine's names need no remote shell.
+    /// Whether names of this machine need no remote shell.
     pub(crate) local_names: bool,
-    /// Our command on other hosts.
+    /// Path of our command on other hosts.
     pub(crate) remote_program: String,
-    /// Address of rank 0's host, where it was said.
+    /// Address of rank 0's host, if `--address` was given.
     pub(crate) address: Option<String>,
     /// Program and arguments.
     pub(crate) program: Vec<String>,
-    /// Variables for hosts that do not inherit ours.
+    /// Variables for hosts that do not inherit our environment.
     pub(crate) variables: Vec<(String, String)>,
-    /// Variables that were asked for.
+    /// Variables requested with arguments.
     pub(crate) extra: Vec<(String, String)>,
-    /// The directory to start in.
+    /// The working directory of the ranks.
     pub(crate) directory: String,
-    /// Whether each line gets its rank.
+    /// Whether each line of output is prefixed with its rank.
     pub(crate) label: bool,
 }
 
@@ -61,10 +61,10 @@ pub(crate) struct LaunchPlan {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum RunError {
-    /// Hosts and ranks do not fit.
+    /// Hosts and ranks do not match.
     #[error(transparent)]
     Hosts(#[from] HostsError),
-    /// An argument cannot be used.
+    /// An argument is invalid.
     #[error("{0}")]
     Usage(String),
     /// A host's agent cannot be started.
@@ -74,7 +74,7 @@ pub(crate) enum RunError {
         host: String,
         /// The command.
         command: String,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
     /// A host's agent ended or never began.
@@ -85,18 +85,18 @@ pub(crate) enum RunError {
     Agent {
         /// The host.
         host: String,
-        /// How.
+        /// The way in which it ended.
         why: String,
         /// The command.
         command: String,
     },
-    /// A host does not answer.
+    /// A host did not reply in time.
     #[error("host {host} did not answer within {} s; does the remote shell work without a password?", ANSWER.as_secs())]
     Silent {
         /// The host.
         host: String,
     },
-    /// Another version of this program is there.
+    /// The host has another version of this program.
     #[error("host {host} has a trunkline of another version ({found} instead of {VERSION})")]
     Version {
         /// The host.
@@ -104,24 +104,24 @@ pub(crate) enum RunError {
         /// Its version.
         found: u32,
     },
-    /// An agent cannot do what it must.
+    /// An agent reported a failure.
     #[error("host {host}: {why}")]
     Failed {
         /// The host.
         host: String,
-        /// Why.
+        /// The agent's message.
         why: String,
     },
-    /// The system failed.
+    /// A system call failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// What reaches the launcher.
+/// An event for the launcher.
 enum LauncherEvent {
-    /// A frame of the agent of this number.
+    /// A frame from the agent with this index.
     Said(usize, LauncherFrame),
-    /// The end of its output, and what was wrong with it.
+    /// The end of that agent's output, and the read error, if any.
     Ended(usize, Option<io::Error>),
     /// A signal to the launcher.
     Signal(i32),
@@ -137,7 +137,7 @@ struct HostAgent {
     local: bool,
 }
 
-/// Runs the job; the exit status to hand on.
+/// Runs the job; returns the exit status of the command.
 pub(crate) fn launch_job(plan: &LaunchPlan) -> Result<u8, RunError> {
     let (sender, events) = mpsc::sync_channel(1024);
     let mut signals = signal_hook::iterator::Signals::new(SIGNALS)?;
@@ -166,7 +166,7 @@ pub(crate) fn launch_job(plan: &LaunchPlan) -> Result<u8, RunError> {
         if !agent.local {
             start.variables.splice(0..0, plan.variables.iter().cloned());
         }
-        // An agent that is gone is noticed by its reader.
+        // The agent's reader thread detects an agent that has ended.
         match frame::send_frame(&mut agent.input, &LauncherFrame::Start(start)) {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error.into()),
             _ => {}
@@ -175,13 +175,13 @@ pub(crate) fn launch_job(plan: &LaunchPlan) -> Result<u8, RunError> {
     job::RunningJob::new(plan, &mut agents.0).run_to_end(&events)
 }
 
-/// Agents; what is left of them ends with the launcher.
+/// The agents of a job. On drop, those still running end with the launcher.
 struct HostAgents(Vec<HostAgent>);
 
 impl Drop for HostAgents {
     fn drop(&mut self) {
         let agents = std::mem::take(&mut self.0);
-        // The end of their input ends agents, and those end their ranks.
+        // Agents end when their input is closed, and they end their ranks.
         let mut children: Vec<Child> = agents.into_iter().map(|agent| agent.child).collect();
         let until = Instant::now() + Duration::from_secs(3);
         for child in &mut children {
@@ -194,7 +194,7 @@ impl Drop for HostAgents {
     }
 }
 
-/// Whether a name means this machine.
+/// Whether a name refers to this machine.
 fn is_here(name: &str) -> bool {
     let own = rustix::system::uname();
     ["localhost", "127.0.0.1", "::1"].contains(&name) || own.nodename().to_bytes() == name.as_bytes()
@@ -218,7 +218,7 @@ fn start_agent(
     words.push("run-agent".into());
     let shown = words.join(" ");
     let shell = |source| RunError::Shell { host: host.name.clone(), command: shown.clone(), source };
-    // In a group of its own, so that the terminal's signals come to the launcher alone.
+    // In a process group of its own, so that only the launcher receives the terminal's signals.
     let mut child = Command::new(&words[0])
         .args(&words[1..])
         .stdin(Stdio::piped())
@@ -246,7 +246,7 @@ fn start_agent(
     Ok(HostAgent { name: host.name.clone(), command: shown, child, input, local })
 }
 
-/// What all agents say first, or the signal that came before.
+/// Waits for the first frames of all agents, or for an earlier signal.
 fn await_ready(
     agents: &mut [HostAgent],
     events: &Receiver<LauncherEvent>,
@@ -278,7 +278,7 @@ fn await_ready(
     Ok(Ok(ready.into_iter().flatten().collect()))
 }
 
-/// The error for an agent that is gone.
+/// The error for an agent that has ended.
 fn agent_error(agent: &mut HostAgent, why: Option<&str>) -> RunError {
     let status = || match agent.child.wait() {
         Ok(status) => status.to_string(),
@@ -288,7 +288,7 @@ fn agent_error(agent: &mut HostAgent, why: Option<&str>) -> RunError {
     RunError::Agent { host: agent.name.clone(), why, command: agent.command.clone() }
 }
 
-/// Where the others find rank 0's host.
+/// The address at which the other ranks find rank 0's host.
 fn store_host(plan: &LaunchPlan, agents: &[HostAgent], ready: &AgentReady) -> String {
     use std::net::ToSocketAddrs as _;
     if let Some(address) = &plan.address {

@@ -1,17 +1,16 @@
-//! What ranks write, on its way to the terminal: as it comes, or line by line with the rank before each. Called by the
-//! launcher.
+//! Forwards the ranks' output to the terminal: unchanged, or line by line with the rank as a prefix. Called by the launcher.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// A line that grows longer is cut there.
+/// A longer line is split there.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// One of the launcher's two streams.
 pub(crate) struct RankOutput<W> {
     stream: W,
     label: bool,
-    /// Begun lines.
+    /// Incomplete lines, by rank.
     begun: BTreeMap<u32, Vec<u8>>,
 }
 
@@ -20,7 +19,7 @@ impl<W: Write> RankOutput<W> {
         Self { stream, label, begun: BTreeMap::new() }
     }
 
-    /// Writes what a rank wrote.
+    /// Writes output of a rank.
     pub(crate) fn write_bytes(&mut self, rank: u32, bytes: &[u8]) -> io::Result<()> {
         if !self.label {
             self.stream.write_all(bytes)?;
@@ -36,7 +35,7 @@ impl<W: Write> RankOutput<W> {
         self.stream.flush()
     }
 
-    /// Writes a last line that has no end.
+    /// Writes a last line that has no line end.
     pub(crate) fn finish_rank(&mut self, rank: u32) -> io::Result<()> {
         match self.begun.remove(&rank) {
             Some(mut begun) if !begun.is_empty() => {

@@ -1,7 +1,8 @@
-//! The launcher's decisions while a job runs: which frames of agents it believes, when the job fails, whom it asks to end and when it
-//! gives up. Called by `job`, which moves bytes and time; does no input or output itself.
+//! The launcher's decisions while a job runs: which frames of agents it accepts, when the job fails, when ranks are
+//! asked to end, and when the launcher gives up. Called by `job`, which passes frames and time; does no input or output
+//! itself.
 //!
-//! An agent is believed only about the ranks of its own host.
+//! A frame of an agent is accepted only about ranks of the agent's own host.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use super::hosts::{self, JobHost};
 
 /// After a failure, the time in which ranks may end by themselves.
 const OWN_TIME: Duration = Duration::from_millis(300);
-/// After a request to end.
+/// After SIGTERM, the time until SIGKILL.
 const ASKED_TIME: Duration = Duration::from_secs(3);
 /// After SIGKILL; ranks that are still running then are on a host that does not answer.
 const KILLED_TIME: Duration = Duration::from_secs(3);
@@ -31,20 +32,20 @@ pub(super) enum LauncherCommand {
     EndOutput(u32),
     /// Sends a frame to an agent.
     Send(usize, LauncherFrame),
-    /// Tells the user something.
+    /// Prints a message for the user.
     Tell(String),
 }
 
-/// How far the end has come.
+/// The progress of the job's end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum JobStage {
     Running,
-    /// A rank failed: until then all may end by themselves.
+    /// A rank failed; until this time all ranks may end by themselves.
     Own(Instant),
-    /// All have been asked to end.
+    /// All ranks were sent a request to end.
     Asked(Instant),
     Killed(Instant),
-    /// It is over, whatever has not ended.
+    /// The launcher has given up on ranks that have not ended.
     GivenUp,
 }
 
@@ -52,7 +53,7 @@ enum JobStage {
 #[derive(Debug)]
 pub(super) struct JobLifecycle {
     hosts: Vec<JobHost>,
-    /// Agents whose frames are still to come.
+    /// Agents whose streams are still open.
     open: Vec<bool>,
     space: PmiSpace,
     /// Ranks that have ended.
@@ -64,7 +65,7 @@ pub(super) struct JobLifecycle {
 }
 
 impl JobLifecycle {
-    /// A job of which all ranks run; `name` names its space of keys.
+    /// Creates a job whose ranks all run; `name` names its key space.
     pub(super) fn new(hosts: &[JobHost], name: &str) -> Self {
         let size: usize = hosts.iter().map(|host| host.count).sum();
         Self {
@@ -78,7 +79,7 @@ impl JobLifecycle {
         }
     }
 
-    /// Whether there is nothing to wait for.
+    /// Whether all ranks have ended or the launcher has given up.
     pub(super) fn is_over(&self) -> bool {
         self.stage == JobStage::GivenUp || !self.ended.contains(&false)
     }
@@ -102,7 +103,7 @@ impl JobLifecycle {
         self.failed.is_some()
     }
 
-    /// Takes the next actions.
+    /// Takes the pending commands, in order.
     pub(super) fn take_commands(&mut self) -> Vec<LauncherCommand> {
         std::mem::take(&mut self.commands)
     }
@@ -111,7 +112,7 @@ impl JobLifecycle {
         self.hosts.get(agent).map_or(0..0, |host| host.first..host.first + host.count)
     }
 
-    /// An agent has sent a frame.
+    /// Handles a frame of an agent.
     pub(super) fn on_frame(&mut self, agent: usize, frame: LauncherFrame, now: Instant) {
         let rank = match &frame {
             LauncherFrame::Output(rank, _)
@@ -143,7 +144,7 @@ impl JobLifecycle {
         }
     }
 
-    /// A rank's line of PMI. One that has ended gets no answer.
+    /// Handles a rank's PMI line. A rank that has ended gets no reply.
     fn on_pmi(&mut self, rank: u32, line: &str, now: Instant) {
         if self.ended.get(rank as usize) != Some(&false) {
             return;
@@ -164,7 +165,7 @@ impl JobLifecycle {
         }
     }
 
-    /// A rank has ended, for the first time or as was known.
+    /// Handles the end of a rank; a second report of the same rank has no effect.
     fn on_exit(&mut self, rank: u32, ending: RankEnding, now: Instant) {
         let Some(ended) = self.ended.get_mut(rank as usize) else { return };
         if std::mem::replace(ended, true) {
@@ -184,7 +185,7 @@ impl JobLifecycle {
         self.fail_job(code, now);
     }
 
-    /// An agent sends nothing more. Its ranks end with it; returns whether that ended the job.
+    /// Handles the end of an agent's stream. Its ranks end with it; returns whether that ended the job.
     pub(super) fn on_agent_end(&mut self, agent: usize, now: Instant) -> bool {
         if let Some(open) = self.open.get_mut(agent) {
             *open = false;
@@ -200,7 +201,7 @@ impl JobLifecycle {
         is_first
     }
 
-    /// The launcher got a signal. The first one is passed on, a second one ends everything.
+    /// Handles a signal to the launcher. The first one is forwarded; a second one ends everything.
     pub(super) fn on_signal(&mut self, number: i32, now: Instant) {
         if self.failed.is_none() {
             self.failed = Some(signal_status(number));
@@ -218,7 +219,7 @@ impl JobLifecycle {
         }
     }
 
-    /// The deadline may have passed.
+    /// Handles the deadline, if it has passed.
     pub(super) fn on_time(&mut self, now: Instant) {
         if self.deadline().is_none_or(|until| until > now) {
             return;
@@ -259,7 +260,7 @@ impl JobLifecycle {
     }
 }
 
-/// A status as the system has room for it; a failure never becomes 0.
+/// Converts an exit code to the system's range; a failure never becomes 0.
 fn status_byte(code: i32) -> u8 {
     match u8::try_from(code & 0xff) {
         Ok(0) | Err(_) => 1,
@@ -267,7 +268,7 @@ fn status_byte(code: i32) -> u8 {
     }
 }
 
-/// The status of a rank that a signal has killed. An agent may name any number.
+/// The exit status of a rank that a signal has killed. The agent may send any number.
 fn signal_status(signal: i32) -> u8 {
     status_byte(signal.saturating_add(128))
 }

@@ -7,7 +7,7 @@ use super::hardware::{GpuDriver, HostHardware};
 /// The user's choices, by which checks are planned.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CheckOptions {
-    /// Small sizes.
+    /// Use small sizes.
     pub(crate) quick: bool,
     /// The two hosts, if there are two.
     pub(crate) two_hosts: Option<HostPair>,
@@ -23,7 +23,7 @@ pub(crate) struct HostPair {
     /// Both, as the user named them.
     pub(crate) both: String,
     pub(crate) second: String,
-    /// How they are reached.
+    /// Options of `trunkline run` that reach them.
     pub(crate) options: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ struct FabricPlan<'a> {
 struct SizeArguments {
     messages: &'static str,
     collectives: &'static str,
-    /// Of ranks that may be more than processors.
+    /// Arguments of checks with four ranks, which may be more than the processors.
     four_ranks: &'static str,
     one_sided: &'static str,
     device: &'static str,
@@ -85,7 +85,7 @@ const QUICK: SizeArguments = SizeArguments {
     one_sided: "-b 8 -e 4K -f 32 -i 10",
     device: "-b 8 -e 8 -i 16",
 };
-/// Makes two software NICs, which are fused.
+/// The variable that makes two software NICs, for checks of fused NICs.
 const SOFT_NICS: (&str, &str) = ("TRUNKLINE_SOFT_NICS", "2");
 const SHARING: (&str, &str) = ("TRUNKLINE_QP_SHARING", "on");
 
@@ -112,7 +112,7 @@ fn size_arguments(options: &CheckOptions) -> &'static SizeArguments {
     if options.quick { &QUICK } else { &USUAL }
 }
 
-/// The fabrics to check: the one that the environment names, or all.
+/// Plans the fabrics to check: the one that the environment names, or all.
 fn plan_fabrics(options: &CheckOptions, hardware: &HostHardware) -> Vec<FabricPlan<'static>> {
     let few = |nics: usize, what: &str| (nics < 2).then(|| format!("fewer than two {what}"));
     let all = vec![
@@ -190,7 +190,7 @@ fn plan_fabric(options: &CheckOptions, fabric: &FabricPlan<'_>) -> Vec<PlannedCh
     let far_pair = far(&pair, "hosts-all_reduce", "all_reduce between the two hosts");
     let far_rma = far(&rma, "hosts-rma", "one-sided between the two hosts");
     let checks = [open, p2p, far_open, far_p2p, far_pair, far_rma, pair, merge, shared, rma, four];
-    // The check `info` already shows the software NIC.
+    // The check `info` already covers the software NIC.
     checks.into_iter().skip(usize::from(is_soft)).collect()
 }
 
@@ -202,7 +202,7 @@ fn between_hosts(
     kind: &str,
     about: &'static str,
 ) -> PlannedCheck {
-    // The launcher says how many ranks there are.
+    // The launcher sets the number of ranks.
     let mut bench = check.arguments.clone();
     if let Some(at) = bench.iter().position(|word| word == "-n") {
         bench.drain(at..at + 2);
@@ -262,7 +262,7 @@ fn plan_gpu(options: &CheckOptions, hardware: &HostHardware, driver: GpuDriver) 
     }
 }
 
-/// The first word of `TRUNKLINE_FABRIC`, which rows name.
+/// The first word of `TRUNKLINE_FABRIC`, which rows contain.
 fn fabric_family(value: &str) -> Option<String> {
     value.split(':').next().map(str::to_owned)
 }

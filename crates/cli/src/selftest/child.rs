@@ -30,7 +30,7 @@ pub(crate) enum ChildEnding {
     Signal(i32),
     /// Its time was over.
     Overdue,
-    /// This process was asked to end by that signal.
+    /// This signal requested the end of this process.
     Interrupted,
 }
 
@@ -102,7 +102,7 @@ impl ChildRunner {
         };
         let elapsed = begun.elapsed();
         let left = self.end_orphans();
-        // A process that cannot be ended may hold the pipes for ever.
+        // A process that cannot be killed may hold the pipes open for ever.
         let text = |thread: Option<JoinHandle<Vec<u8>>>| {
             let thread = thread.filter(|thread| left == 0 || thread.is_finished());
             let bytes = thread.and_then(|thread| thread.join().ok()).unwrap_or_default();
@@ -163,7 +163,7 @@ fn end_child(child: &mut Child) -> std::io::Result<()> {
     let group = Pid::from_child(child);
     let _ = kill_process_group(group, Signal::TERM);
     let ended = wait_until(child, Instant::now() + TERM_TIME, None)?.is_some();
-    // Others of the group may be left, whether or not its leader is.
+    // Other members of the group may still run, whether or not its leader does.
     let _ = kill_process_group(group, Signal::KILL);
     if !ended {
         wait_until(child, Instant::now() + KILL_TIME, None)?;
@@ -171,7 +171,7 @@ fn end_child(child: &mut Child) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The children of this process. The kernel's own list of them is not in every kernel.
+/// The children of this process, from `/proc`: not every kernel has the `children` files.
 fn own_children() -> Vec<Pid> {
     let own = rustix::process::getpid();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -179,14 +179,14 @@ fn own_children() -> Vec<Pid> {
     pids.filter(|pid| parent_of(*pid) == Some(own)).collect()
 }
 
-/// The parent's number is the second field after the name, which may hold anything.
+/// The parent's id is the second field after the name; the name may contain any character.
 fn parent_of(pid: Pid) -> Option<Pid> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
     fields.split(' ').nth(1)?.parse().ok().and_then(Pid::from_raw)
 }
 
-/// Which bytes are kept of more than may be.
+/// The part of an output that is kept if the output exceeds the limit.
 #[derive(Clone, Copy)]
 enum KeptBytes {
     First,
@@ -235,7 +235,7 @@ mod tests {
         let ended = shell("echo out; echo err >&2; exit 3", long, 0);
         assert_eq!((ended.ending, &*ended.output, &*ended.errors), (ChildEnding::Code(3), "out\n", "err\n"));
         assert_eq!(shell("kill -KILL $$", long, 0).ending, ChildEnding::Signal(9));
-        // More than is kept: the end of standard error.
+        // The output is longer than the kept part: the end of standard error.
         let ended = shell("yes line | head -c 100000 >&2; echo last >&2", long, 0);
         assert!(ended.errors.len() == ERROR_BYTES_MAX && ended.errors.ends_with("line\nlast\n"));
     }

@@ -1,7 +1,7 @@
-//! The facts of a host that a reader of a report needs to compare it: versions, NICs, GPUs, limits, settings.
+//! The facts of a host that make a report comparable: versions, NICs, GPUs, limits, settings.
 //!
-//! Called by `selftest`. Everything is read from files; nothing here names a user, a host or an address on purpose, and
-//! `redact` goes over the values all the same.
+//! Called by `selftest`. It reads files only. It adds no name of a user or host and no address on purpose; `redact`
+//! still cleans the values.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::sweep::machine;
 
 /// Variables that change the measured figures.
 const SETTINGS: [&str; 5] = ["TRUNKLINE_", "NCCL_", "RCCL_", "FI_", "MLX5_"];
-/// Those of them that belong to a job or a test, and may be secret.
+/// Prefixes of variables that belong to a job or a test, and may be secret.
 const PRIVATE: [&str; 3] = ["TRUNKLINE_JOB_", "TRUNKLINE_NETHOST_", "TRUNKLINE_TEST_"];
 /// Modules by which NICs reach memory of GPUs.
 const MODULES: [&str; 3] = ["nvidia_peermem", "gdrdrv", "amdgpu"];
@@ -82,7 +82,7 @@ fn locked_memory() -> String {
     }
 }
 
-/// The file that a library's name leads to, whose own name has the version.
+/// The file that a library's symbolic link resolves to; its name contains the version.
 fn library_version(hardware: &HostHardware, name: &str) -> String {
     let Some(path) = hardware.find_library(name) else { return "not installed".to_owned() };
     let real = path.canonicalize().unwrap_or(path);
@@ -93,7 +93,7 @@ fn library_version(hardware: &HostHardware, name: &str) -> String {
     }
 }
 
-/// The release of rdma-core: `libibverbs.so.1.14.44.0` is of 44.0.
+/// The release of rdma-core from a file name: `libibverbs.so.1.14.44.0` belongs to 44.0.
 fn rdma_core_release(file: &str) -> Option<String> {
     let numbers: Vec<&str> = file.strip_prefix("libibverbs.so.")?.split('.').collect();
     let [_, _, major, minor] = numbers[..] else { return None };
@@ -164,7 +164,7 @@ fn gpu_facts(hardware: &HostHardware) -> Vec<HostFact> {
     ]
 }
 
-/// The variables that change the measured figures, as a shell would take them.
+/// The variables that change the measured figures, quoted for a shell.
 fn relevant_settings(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
     let counts = |name: &str| {
         SETTINGS.iter().any(|start| name.starts_with(start))

@@ -1,4 +1,4 @@
-//! The few figures of a check that its row in the report shows, out of the lines of `--json`. Pure; called by `selftest`.
+//! Extracts the few figures of a check for its row in the report from the lines of `--json`. Pure; called by `selftest`.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -9,9 +9,9 @@ pub(crate) struct KeyFigure {
     pub(crate) name: &'static str,
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
-    /// The size that it was measured with.
+    /// The size at which it was measured.
     pub(crate) bytes: Option<u64>,
-    /// The operation, where a check has several.
+    /// The operation, if a check has several.
     pub(crate) operation: Option<String>,
 }
 
@@ -22,18 +22,18 @@ struct FigureSource {
     unit: &'static str,
 }
 
-/// The time of a single operation, of the first row, whose size is the smallest. Collectives have the mean of all runs alone.
+/// The time of a single operation, from the first row, whose size is the smallest. Collectives have only the mean of all runs.
 const LATENCY: FigureSource =
     FigureSource { name: "median latency", keys: &["latency_p50_us", "p50_us"], unit: "us" };
 const TIME: FigureSource = FigureSource { name: "mean time", keys: &["time_us"], unit: "us" };
-/// The most of all rows.
+/// Figures of which the largest of all rows is shown.
 const PEAKS: [FigureSource; 3] = [
     FigureSource { name: "peak", keys: &["one_way_gbs", "busbw", "bandwidth_gbs"], unit: "GB/s" },
     FigureSource { name: "peak each way", keys: &["both_way_gbs"], unit: "GB/s" },
     FigureSource { name: "rate", keys: &["rate_mps", "rate_mops"], unit: "M/s" },
 ];
 
-/// The figures of a check's rows; none if there are no rows.
+/// Returns the figures of a check's rows; empty without rows.
 pub(crate) fn key_figures(rows: &[Value]) -> Vec<KeyFigure> {
     // Rows of 0 bytes measure no transfer.
     let rows: Vec<&Value> = rows.iter().filter(|row| row["bytes"] != 0).collect();

@@ -1,7 +1,7 @@
 //! The hardware that checks need: RDMA devices, EFA, Slingshot, GPUs, and the libraries that reach them.
 //!
-//! Called by `selftest` once. It reads files and asks for access rights; it opens no device and loads no library, because a
-//! broken driver may hang its caller.
+//! Called by `selftest` once. It reads files and checks access rights; it opens no device and loads no library, because
+//! a broken driver may hang its caller.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const INTEL: u16 = 0x8086;
 #[derive(Clone, Debug)]
 pub(crate) struct RdmaPort {
     pub(crate) number: String,
-    /// As the kernel says it: `4: ACTIVE`.
+    /// As the kernel writes it: `4: ACTIVE`.
     pub(crate) state: String,
     pub(crate) rate: String,
     pub(crate) link_layer: String,
@@ -71,7 +71,7 @@ impl GpuDriver {
         }
     }
 
-    /// The files by which programs reach it, newest first.
+    /// The libraries by which programs access it, newest first.
     pub(crate) const fn library_names(self) -> &'static [&'static str] {
         match self {
             Self::Cuda => &["libcuda.so.1"],
@@ -102,7 +102,7 @@ pub(crate) struct HostHardware {
 }
 
 impl HostHardware {
-    /// Reads the host below `root`, which is `/` but in tests.
+    /// Reads the host below `root`, which is `/` except in tests.
     pub(crate) fn read_host(root: &Path) -> Self {
         let of_class = list_folder(&root.join("sys/class/cxi"));
         let of_dev =
@@ -246,7 +246,7 @@ fn read_port(device: &Path, number: String) -> RdmaPort {
     }
 }
 
-/// The names in a folder, in order; none where there is no such folder.
+/// The names in a folder, sorted; empty if the folder does not exist.
 pub(crate) fn list_folder(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> =
@@ -255,7 +255,7 @@ pub(crate) fn list_folder(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The first line of a file, or nothing.
+/// The first line of a file, or an empty string.
 pub(crate) fn first_line(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.lines().next().unwrap_or_default().trim().to_owned()
@@ -265,7 +265,7 @@ pub(crate) fn first_line(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    /// A file below a folder in the place of `/`.
+    /// Writes a file below a folder that stands for `/`.
     fn write(root: &Path, path: &str, text: &str) {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -306,7 +306,7 @@ mod tests {
         write(root.path(), "dev/infiniband/uverbs0", "");
         let node = root.path().join("dev/infiniband/uverbs0");
         fs::set_permissions(&node, fs::Permissions::from_mode(0o000)).unwrap();
-        // Root may open everything.
+        // Root may open every file.
         if rustix::process::geteuid().is_root() {
             return;
         }

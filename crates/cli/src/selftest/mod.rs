@@ -30,7 +30,7 @@ const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 const ERROR_LINES_MAX: usize = 20;
 /// Characters of an error that its row in the table shows.
 const CELL_CHARS_MAX: usize = 160;
-/// No check is started with less time than that.
+/// The least remaining time in which a check is started.
 const TIME_MIN: Duration = Duration::from_millis(500);
 
 /// Reasons of checks that are not reached, or not finished.
@@ -151,7 +151,7 @@ fn unrun_result(check: &PlannedCheck, status: CheckStatus, reason: &str) -> Chec
 fn command_line(check: &PlannedCheck) -> String {
     let variables = check.environment.iter().map(|(name, value)| format!("{name}={value}"));
     let words = check.arguments.iter().map(|word| match shlex::try_quote(word) {
-        // The report does not tell the folder of this program.
+        // The report must not contain the folder of this program.
         Ok(word) if word.ends_with("/trunkline") => "trunkline".to_owned(),
         Ok(word) => word.into_owned(),
         Err(_) => word.clone(),
@@ -194,7 +194,7 @@ fn judge_check(check: &PlannedCheck, ended: &EndedChild, is_cut: bool) -> CheckR
         reason: failure,
         figures: if check.expected.is_info { Vec::new() } else { figures::key_figures(&rows) },
         notes: notes.collect(),
-        // Of `info` the notes are enough; the rest names interfaces and addresses.
+        // For `info`, the notes are enough; its other values are interfaces and addresses.
         rows: if check.expected.is_info { Vec::new() } else { rows },
         error_lines: last.collect(),
         ..unrun_result(check, status, "")
@@ -209,7 +209,7 @@ fn last_error(errors: &str) -> String {
     })
 }
 
-/// The objects that a check printed: one, or one a line.
+/// The objects that a check printed: a single one, or one per line.
 fn parse_rows(output: &str, is_one: bool) -> Vec<Value> {
     if is_one {
         return serde_json::from_str(output).into_iter().collect();

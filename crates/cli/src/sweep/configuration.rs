@@ -1,4 +1,4 @@
-//! The configurations that are compared: how many links, whether and how they are shared. Pure.
+//! The compared configurations: how many links, and whether and how they are shared. Pure.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,19 +8,19 @@ use std::str::FromStr;
 pub(crate) struct SweepConfiguration {
     /// Groups of queue pairs for the connections of one direction between two processes; 0: each has its own.
     pub(crate) groups: u8,
-    /// How many times as deep as those of one connection a group's queues are; 1 where nothing is shared.
+    /// Depth of a group's queues, as a multiple of one connection's; 1 if connections share nothing.
     pub(crate) depth: u8,
-    /// Links of a connection.
+    /// Links per connection.
     pub(crate) links: u8,
 }
 
-/// Links of the connections that share nothing.
+/// Links per connection of the configurations without sharing.
 const UNSHARED: [u8; 2] = [1, 4];
 const GROUPS: [u8; 4] = [1, 2, 4, 8];
 const DEPTHS: [u8; 3] = [1, 2, 4];
 
 impl SweepConfiguration {
-    /// All of them: those that share nothing come first, and are what the others are compared with.
+    /// All configurations; those without sharing are first, because they are the baseline of the others.
     pub(crate) fn all() -> Vec<Self> {
         let unshared = UNSHARED.into_iter().map(|links| Self { groups: 0, depth: 1, links });
         let shared = GROUPS.into_iter().flat_map(|groups| DEPTHS.map(|depth| (groups, depth)));
@@ -32,11 +32,11 @@ impl SweepConfiguration {
         self.groups > 0
     }
 
-    /// What tells the plugin; set by our own names, which count before all aliases.
+    /// The environment of the plugin. It uses our own variables, which take precedence over all aliases.
     pub(crate) fn environment_variables(self) -> Vec<(String, String)> {
         let sharing = if self.is_shared() { "on" } else { "off" };
         let mut set = vec![
-            // What the NICs count is read there.
+            // The queue counts of the NICs are read from the status page.
             ("TRUNKLINE_STATUS", "1".to_owned()),
             ("TRUNKLINE_LINKS_PER_RAIL", self.links.to_string()),
             ("TRUNKLINE_QP_SHARING", sharing.to_owned()),
@@ -48,7 +48,7 @@ impl SweepConfiguration {
         set.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// In words.
+    /// The configuration in words.
     pub(crate) fn to_words(self) -> String {
         match self {
             Self { groups: 0, links: 1, .. } => "not shared, 1 link".to_owned(),

@@ -1,6 +1,6 @@
 //! The day, for the head of a report. Pure.
 
-/// The day of a time since 1970, in UTC, as `2026-11-22`.
+/// The day of a time in seconds since 1970, in UTC, as `2026-11-22`.
 ///
 /// Years begin in March here, so that a leap day is the last of its year.
 pub(super) fn of_unix(seconds: u64) -> String {

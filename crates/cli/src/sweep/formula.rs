@@ -1,4 +1,4 @@
-//! How many queue pairs and completion queues a rank should have in use, and whether it has. Pure.
+//! Compares the queue pairs and completion queues that a rank uses with the expected numbers. Pure.
 
 use trunkline_proto::limits::MEMBERS_OF_GROUP_MAX;
 
@@ -13,17 +13,17 @@ pub(crate) struct QueueCounts {
     pub(crate) completion: u32,
 }
 
-/// What was seen of a rank.
+/// The observed queues and connections of a rank.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct RankUsage {
-    /// What its NICs had in use at most, as they count.
+    /// The most queues that its NICs reported in use.
     pub(crate) queues: QueueCounts,
-    /// Connections that had carried no message in the end.
+    /// Connections without any message at the last poll.
     pub(crate) idle: u32,
 }
 
 impl RankUsage {
-    /// The most of two looks, the later one last.
+    /// Merges two polls: the most queues of both, and the idle connections of the later one.
     pub(crate) fn merge_most(self, later: Self) -> Self {
         let a = self.queues;
         let b = later.queues;
@@ -32,38 +32,38 @@ impl RankUsage {
     }
 }
 
-/// What one rank has in use, beside the formula.
+/// The queues of one rank, and those expected by the formula.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct QueueComparison {
-    /// As its NICs count.
+    /// As its NICs report.
     pub(crate) used: QueueCounts,
-    /// Queue pairs, and most completion queues, by the formula.
+    /// Queue pairs by the formula, and the most completion queues.
     pub(crate) expected: QueueCounts,
-    /// Queue pairs that may be missing: those of links beyond the first of a connection are made as it is used.
+    /// Queue pairs that may be missing: links of a connection after the first are made when it is used.
     pub(crate) unmade: u32,
 }
 
 impl QueueComparison {
-    /// Whether it is as the formula says.
+    /// Whether the queues match the formula.
     pub(crate) const fn matches_formula(&self) -> bool {
         self.pairs_fit() && self.completion_fits()
     }
 
-    /// Whether the queue pairs are.
+    /// Whether the number of queue pairs matches.
     pub(crate) const fn pairs_fit(&self) -> bool {
         let used = self.used.pairs;
         let expected = self.expected.pairs;
         used <= expected && used >= expected.saturating_sub(self.unmade)
     }
 
-    /// Whether the completion queues are. Fewer are no fault.
+    /// Whether the number of completion queues matches. Fewer are no fault.
     pub(crate) const fn completion_fits(&self) -> bool {
         self.used.completion <= self.expected.completion
     }
 }
 
-/// A rank with that configuration, which has `connections` to each of `out_peers` ranks and as many from each
-/// of `in_peers` ranks, beside what it should have in use.
+/// Compares the queues of a rank with the formula. The rank has `connections` connections to each of `out_peers` ranks,
+/// and as many from each of `in_peers` ranks.
 pub(crate) fn compare_queues(
     seen: RankUsage,
     configuration: SweepConfiguration,
@@ -76,9 +76,10 @@ pub(crate) fn compare_queues(
     QueueComparison { used: seen.queues, expected, unmade }
 }
 
-/// Of each direction towards each peer there are as many groups as connections, and no more than the configuration allows
-/// where they share, but for what one group does not hold; without sharing a connection is a group of its own. A group has the links of one connection, each a queue
-/// pair, and one completion queue, as a sweep uses one NIC. NICs that need no flush have no queue pair for it.
+/// The expected queues. Without sharing, each connection is a group of its own. With sharing, each peer and direction
+/// has as many groups as connections, up to the configured number or, if that is larger, the number that holds all
+/// connections. A group has the links of one connection, a queue pair per link, and one completion queue, because a
+/// sweep uses one NIC. NICs that need no flush have no queue pair for it.
 fn expected_queues(
     configuration: SweepConfiguration,
     connections: usize,
@@ -93,7 +94,7 @@ fn expected_queues(
     QueueCounts { pairs: all * u32::from(links), completion: all }
 }
 
-/// The rank to speak of: the first that does not fit, else the one with the most queue pairs.
+/// The rank to report: the first that does not match, else the one with the most queue pairs.
 pub(crate) fn foremost_rank(ranks: &[QueueComparison]) -> Option<QueueComparison> {
     let misfit = ranks.iter().find(|one| !one.matches_formula());
     misfit.or_else(|| ranks.iter().max_by_key(|one| one.used.pairs)).copied()

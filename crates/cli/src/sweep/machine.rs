@@ -1,4 +1,4 @@
-//! What ran the sweep, for the head of a report.
+//! Describes the machine of the sweep, for the head of a report.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,7 +1,8 @@
-//! Many configurations of queue pairs side by side: every collective with each, what it brings and what it costs.
+//! Compares configurations of queue pairs: each collective with each configuration, its bandwidth and its queues.
 //!
-//! Called by `cmd::sweep`. The runs are the plugin host's, as in `bench`: rank processes that load the plugin as NCCL does.
-//! What NICs have in use is read from the status pages of these processes. It decides nothing about the plugin.
+//! Called by `cmd::sweep`. The plugin host runs the rank processes, as in `bench`; they load the plugin as NCCL does.
+//! The queues in use are read from the status pages of these processes. It only measures, and selects no configuration
+//! for the plugin.
 
 pub(crate) mod configuration;
 mod date;
@@ -23,52 +24,52 @@ use self::results::{SweepCell, SweepResults};
 use self::watch::{QueueWatch, WatchError};
 use crate::bench::{self, BenchSettings, progress};
 
-/// What is to be run.
+/// The collectives, configurations and rounds to run.
 #[derive(Debug)]
 pub(crate) struct SweepPlan {
     /// The collectives, in the order of the report.
     pub(crate) collectives: Vec<Collective>,
-    /// The configurations; the first is what the others are compared with.
+    /// The configurations; the first is the baseline of the others.
     pub(crate) configurations: Vec<SweepConfiguration>,
-    /// How often each collective meets each configuration.
+    /// How often each collective runs with each configuration.
     pub(crate) rounds: usize,
-    /// Everything else that is the same for all runs.
+    /// The settings that are the same for all runs.
     pub(crate) common: CommonSettings,
 }
 
-/// What is the same for all runs.
+/// The settings that are the same for all runs.
 #[derive(Clone, Debug)]
 pub(crate) struct CommonSettings {
-    /// What to start; collective and environment are each run's own.
+    /// The ranks to start; each run sets its own collective and environment.
     pub(crate) job: RankJob,
     /// Sizes of the rows.
     pub(crate) sizes: Vec<usize>,
-    /// Runs before the timed ones.
+    /// Warm-up runs before the timed ones.
     pub(crate) warmup: u32,
     /// Timed runs of a row in a round.
     pub(crate) iterations: IterationRule,
-    /// JSON instead of a table.
+    /// Print JSON instead of a table.
     pub(crate) json: bool,
 }
 
 /// How often a row is run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum IterationRule {
-    /// So often.
+    /// This number of runs.
     Number(u32),
-    /// Until so many bytes were worked on, but so often at least and at most.
+    /// As many runs as move `bytes` together, within the limits.
     Fitting {
-        /// The bytes.
+        /// Bytes of all runs together.
         bytes: usize,
-        /// At least.
+        /// Fewest runs.
         few: u32,
-        /// At most.
+        /// Most runs.
         many: u32,
     },
 }
 
 impl IterationRule {
-    /// For a size, at least once.
+    /// The number of runs for a size, at least one.
     fn for_size(self, size: usize) -> u32 {
         match self {
             Self::Number(number) => number.max(1),
@@ -79,46 +80,46 @@ impl IterationRule {
     }
 }
 
-/// What all of it came to.
+/// The number of errors of a sweep.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SweepVerdict {
     /// Wrong elements.
     pub(crate) wrong: u64,
-    /// Collectives with a configuration whose queues are not as many as the formula says.
+    /// Cells (collective and configuration) whose queues do not match the formula.
     pub(crate) misfits: usize,
 }
 
-/// A sweep ended early.
+/// Why a sweep ended early.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum SweepError {
     /// A run failed.
     #[error("{collective} with {configuration}: {source}")]
     Launch {
-        /// What ran.
+        /// The collective that ran.
         collective: Collective,
-        /// With what.
+        /// Its configuration.
         configuration: SweepConfiguration,
-        /// Why it failed.
+        /// The cause.
         source: RankLaunchError,
     },
-    /// What the NICs have in use cannot be seen.
+    /// The queues in use cannot be read.
     #[error("{collective} with {configuration}: {source}")]
     Watch {
-        /// What ran.
+        /// The collective that ran.
         collective: Collective,
-        /// With what.
+        /// Its configuration.
         configuration: SweepConfiguration,
-        /// Why it is not seen.
+        /// The cause.
         source: WatchError,
     },
-    /// Nothing can be printed any more.
+    /// Standard output cannot be written.
     #[error("cannot write the results: {0}")]
     Print(#[from] io::Error),
 }
 
 impl SweepPlan {
-    /// What `bench` would be told for one of the runs, but for the number of iterations.
+    /// The settings of `bench` for one of the runs, except the number of iterations.
     pub(crate) fn run_settings(
         &self,
         collective: Collective,
@@ -140,16 +141,16 @@ impl SweepPlan {
         }
     }
 
-    /// Connections of one direction between two ranks that are each other's peers.
+    /// Connections of one direction between two peers.
     pub(crate) fn connection_count(&self) -> usize {
         self.common.job.comms * self.common.job.channels
     }
 }
 
-/// Runs everything, prints each collective when it is done, and returns what came out.
+/// Runs everything, prints each collective when it has finished, and returns the results.
 ///
-/// Each round has all configurations in turn, and begins with another one than the round before: a slow minute of the
-/// machine falls on all of them.
+/// Each round runs all configurations in turn, and starts with a different one than the round before. A slow minute of
+/// the machine therefore affects all of them.
 pub(crate) fn run_plan(plan: &SweepPlan, out: &mut impl Write) -> Result<SweepResults, SweepError> {
     let mut results = SweepResults::default();
     let configurations = &plan.configurations;
@@ -172,13 +173,13 @@ pub(crate) fn run_plan(plan: &SweepPlan, out: &mut impl Write) -> Result<SweepRe
     Ok(results)
 }
 
-/// Runs before all others, of the smallest size: what is made as it is used is made then.
+/// Warm-up runs of the smallest size before all others, in which links are made that connections make on first use.
 const SETTLING: u32 = 20;
 
-/// By how many configurations the beginnings of two rounds are apart; no divisor of their usual number.
+/// Distance between the first configurations of two rounds; not a divisor of the usual number of configurations.
 const NEXT: usize = 5;
 
-/// One round of a collective with one configuration: its ranks are started, connected, run and ended.
+/// Runs one round of a collective with one configuration: starts, connects, runs and ends its ranks.
 fn run_round(plan: &SweepPlan, cell: &mut SweepCell) -> Result<(), SweepError> {
     let SweepCell { collective, configuration, .. } = *cell;
     let failed = |source| SweepError::Launch { collective, configuration, source };
@@ -224,7 +225,7 @@ fn print_cells(
     })
 }
 
-/// What it all came to.
+/// Counts the errors of all results.
 pub(crate) fn judge_results(plan: &SweepPlan, results: &SweepResults) -> SweepVerdict {
     let misfits = results.cells.iter().filter(|cell| !cell.queue_comparison(plan).matches_formula()).count();
     SweepVerdict { wrong: results.cells.iter().map(SweepCell::wrong_count).sum(), misfits }

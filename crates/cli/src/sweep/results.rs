@@ -1,4 +1,4 @@
-//! What was measured: for each collective and configuration a list of sizes, and for each size one figure a round. Pure.
+//! The measured figures: for each collective and configuration a list of sizes, and for each size one figure per round. Pure.
 
 use trunkline_nccl_host::{Collective, PluginReport, RowResult};
 
@@ -7,7 +7,7 @@ use super::configuration::SweepConfiguration;
 use super::formula::{self, QueueComparison, RankUsage};
 use crate::bench::collective::RowHalf;
 
-/// Everything that was measured.
+/// All measured figures.
 #[derive(Debug, Default)]
 pub(crate) struct SweepResults {
     /// By collective, then by configuration.
@@ -19,11 +19,11 @@ pub(crate) struct SweepResults {
 pub(crate) struct SweepCell {
     pub(crate) collective: Collective,
     pub(crate) configuration: SweepConfiguration,
-    /// What the ranks loaded.
+    /// The plugin that the ranks loaded.
     pub(crate) info: PluginReport,
-    /// One for each size.
+    /// The points, one per size.
     pub(crate) points: Vec<SweepPoint>,
-    /// What was seen of each rank.
+    /// The observed queues of each rank.
     seen: Vec<RankUsage>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct SweepCell {
 pub(crate) struct SweepPoint {
     /// Elements of a rank's part.
     pub(crate) block: usize,
-    /// What each round gave.
+    /// The result of each round.
     pub(crate) rounds: Vec<RowHalf>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct RoundSpread {
 }
 
 impl RoundSpread {
-    /// Of some figures; none at all are zero.
+    /// The spread of some values; zeros for an empty list.
     pub(crate) fn from_values(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let at = |at: usize| values.get(at).copied().unwrap_or(0.0);
@@ -60,7 +60,7 @@ impl SweepPoint {
         RoundSpread::from_values(self.rounds.iter().map(|half| half.busbw).collect())
     }
 
-    /// The median of each figure, and all wrong elements.
+    /// The median of each figure, and the sum of wrong elements.
     pub(crate) fn median_half(&self) -> RowHalf {
         let median =
             |of: fn(&RowHalf) -> f64| RoundSpread::from_values(self.rounds.iter().map(of).collect()).median;
@@ -76,7 +76,7 @@ impl SweepPoint {
 }
 
 impl SweepCell {
-    /// One that has nothing yet.
+    /// Creates a cell without results.
     pub(crate) fn new(collective: Collective, configuration: SweepConfiguration) -> Self {
         Self {
             collective,
@@ -87,7 +87,7 @@ impl SweepCell {
         }
     }
 
-    /// Takes what a round gave for the size number `at`.
+    /// Adds the result of a round for the size with index `at`.
     pub(crate) fn add_round(&mut self, at: usize, block: usize, half: RowHalf) {
         if self.points.len() == at {
             self.points.push(SweepPoint { block, rounds: Vec::new() });
@@ -95,7 +95,7 @@ impl SweepCell {
         self.points[at].rounds.push(half);
     }
 
-    /// Takes what a round's ranks loaded, and what was seen of them.
+    /// Adds the plugin and the observed queues of a round's ranks.
     pub(crate) fn record_ranks(&mut self, info: &PluginReport, ranks: &[RankUsage]) {
         self.info = info.clone();
         self.seen.resize(ranks.len(), RankUsage::default());
@@ -104,20 +104,20 @@ impl SweepCell {
         }
     }
 
-    /// Wrong elements.
+    /// The number of wrong elements.
     pub(crate) fn wrong_count(&self) -> u64 {
         self.points.iter().map(|point| point.median_half().result.wrong).sum()
     }
 
-    /// What the rank to speak of has in use, and should have.
+    /// The queues of the rank to report, beside the expected ones.
     pub(crate) fn queue_comparison(&self, plan: &SweepPlan) -> QueueComparison {
         let ranks: Vec<QueueComparison> =
             (0..self.seen.len()).map(|rank| self.queue_comparison_of(plan, rank)).collect();
-        // What was not seen used nothing, which does not fit.
+        // Without observed ranks, compare zero queues, which do not match.
         formula::foremost_rank(&ranks).unwrap_or_else(|| self.queue_comparison_of(plan, 0))
     }
 
-    /// What one rank has in use, and should have.
+    /// The queues of one rank, beside the expected ones.
     pub(crate) fn queue_comparison_of(&self, plan: &SweepPlan, rank: usize) -> QueueComparison {
         let job = &plan.common.job;
         let (out_peers, in_peers) = self.collective.peer_counts(rank, job.ranks, job.root);
@@ -126,10 +126,10 @@ impl SweepCell {
         formula::compare_queues(seen, self.configuration, connections, out_peers, in_peers)
     }
 
-    /// Bus bandwidth beside another cell's: in each round the geometric mean over all sizes.
+    /// Bus bandwidth relative to another cell's: in each round the geometric mean over all sizes.
     ///
-    /// Rounds are compared with the same round of the other, which ran minutes apart at most; beside itself a cell is
-    /// compared with the median of its rounds, which shows how much the machine wavers.
+    /// A round is compared with the same round of the other cell, which ran minutes apart at most. A cell relative to
+    /// itself is compared with the median of its own rounds, which shows the machine's variation.
     pub(crate) fn relative_bandwidth(&self, other: &Self) -> RoundSpread {
         let own = self.mean_bandwidths();
         let others = other.mean_bandwidths();
@@ -140,7 +140,7 @@ impl SweepCell {
         )
     }
 
-    /// The geometric mean of bus bandwidth over all sizes, by round.
+    /// The geometric mean of bus bandwidth over all sizes, per round.
     fn mean_bandwidths(&self) -> Vec<f64> {
         let rounds = self.points.iter().map(|point| point.rounds.len()).min().unwrap_or(0);
         let sizes = self.points.len().max(1) as f64;

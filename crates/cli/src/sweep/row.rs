@@ -1,4 +1,4 @@
-//! One line a size on the terminal: in the columns of nccl-tests, or as JSON. Called by `sweep`.
+//! One line per size on the terminal: in the columns of nccl-tests, or as JSON. Called by `sweep`.
 
 use std::io;
 
@@ -9,22 +9,22 @@ use super::SweepPlan;
 use super::results::{SweepCell, SweepPoint};
 use crate::bench::collective::{self, CollectiveLine};
 
-/// One line of `--json`: what `bench` tells of a row, with medians over the rounds, and what it was run with.
+/// One line of `--json`: the keys of a row of `bench`, with medians over the rounds, and the configuration.
 #[derive(Debug, Serialize)]
 struct SweepLine<'a> {
     #[serde(flatten)]
     bench: CollectiveLine<'a>,
-    /// Its name.
+    /// The configuration's name.
     configuration: String,
-    /// 0: nothing is shared.
+    /// Groups; 0: connections share nothing.
     groups: u8,
     depth: u8,
-    /// Links of a connection.
+    /// Links per connection.
     qps: u8,
     rounds: usize,
     busbw_min: f64,
     busbw_max: f64,
-    /// In use, as the NIC counts.
+    /// In use, as the NICs report.
     queue_pairs: u32,
     cqs: u32,
     /// By the formula.
@@ -40,13 +40,13 @@ const COLUMNS: &str = "
 #                (B)    (elements)                               (us)  (GB/s)  (GB/s)   (GB/s)  (GB/s)
 ";
 
-/// The lines above a collective's.
+/// The lines above the rows of a collective.
 pub(super) fn table_header(plan: &SweepPlan, cell: &SweepCell) -> String {
     let settings = plan.run_settings(cell.collective, cell.configuration);
     format!("{}{COLUMNS}", settings.table_header(&format!("sweep, {}", cell.collective), &cell.info))
 }
 
-/// A cell's lines.
+/// The lines of a cell.
 pub(super) fn cell_lines(plan: &SweepPlan, cell: &SweepCell) -> io::Result<String> {
     let line = |point| {
         if plan.common.json { json_line(plan, cell, point) } else { Ok(table_row(plan, cell, point)) }
@@ -80,7 +80,7 @@ fn table_row(plan: &SweepPlan, cell: &SweepCell, point: &SweepPoint) -> String {
         "  {:>6}  {:>6}  {:>6}  {:>7}",
         used.pairs, expected.pairs, used.completion, expected.completion
     );
-    // Colours are for terminals only, the mark is for everybody.
+    // Only terminals show colours, so a misfit also gets a `!`.
     let queues =
         if counted.matches_formula() { queues } else { style(format!("{queues} !")).red().to_string() };
     let measured = if half.result.wrong == 0 { measured } else { style(measured).red().to_string() };

@@ -1,4 +1,4 @@
-//! What the NICs of ranks have in use, read from their status pages. Called by `sweep` between runs.
+//! Reads the queues that the ranks' NICs have in use from their status pages. Called by `sweep` between runs.
 
 use thiserror::Error;
 use trunkline_proto::wire::status::{CommState, NicUsage};
@@ -6,7 +6,7 @@ use trunkline_proto::wire::status::{CommState, NicUsage};
 use super::formula::{QueueCounts, RankUsage};
 use crate::top::find::{PageFindError, PageFinder};
 
-/// A rank shows nothing.
+/// A rank has no page that can be read.
 #[derive(Debug, Error)]
 #[error("rank {rank}: {source}")]
 pub(crate) struct WatchError {
@@ -14,20 +14,20 @@ pub(crate) struct WatchError {
     source: PageFindError,
 }
 
-/// Looks at the ranks again and again.
+/// Polls the status pages of the ranks.
 pub(crate) struct QueueWatch {
     finders: Vec<PageFinder>,
     seen: Vec<RankUsage>,
 }
 
 impl QueueWatch {
-    /// Will look at these processes, by rank.
+    /// Creates a watch of these processes, by rank.
     pub(crate) fn new(pids: &[u32]) -> Self {
         let finders: Vec<PageFinder> = pids.iter().map(|pid| PageFinder::new(Some(*pid))).collect();
         Self { seen: vec![RankUsage::default(); finders.len()], finders }
     }
 
-    /// Looks once.
+    /// Polls each rank once.
     ///
     /// # Errors
     /// [`WatchError`] if a rank has no page that can be read.
@@ -50,7 +50,7 @@ impl QueueWatch {
         Ok(())
     }
 
-    /// What was seen, by rank.
+    /// The observed queues, by rank.
     pub(crate) fn rank_usages(&self) -> &[RankUsage] {
         &self.seen
     }

@@ -1,5 +1,6 @@
-//! Finds status pages, and pages of shared memory: memory files of known names among the descriptors of every process that may be looked into.
-//! A page belongs to the process that says so on it and holds it; a child that inherited the descriptor does not count.
+//! Finds status pages, and pages of shared memory: memory files with known names among the descriptors of every process
+//! that may be inspected. A page belongs to the process whose id it contains and that holds it; a child that inherited
+//! the descriptor does not count.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,38 +15,38 @@ use trunkline_mem::{PageView, ViewError};
 use trunkline_node::{NodePageError, read_node};
 use trunkline_proto::wire::status::{NAME, StatusSnapshot, node};
 
-/// Looks between two searches through all processes; the others only look at the pages that are known.
+/// Polls between two searches through all processes; other polls read only the known pages.
 const SEARCH_EVERY: u32 = 5;
 
-/// Pages of one process that are looked at.
+/// Most pages of one process that are opened.
 const PAGES_MAX: usize = 16;
 
-/// Nothing can be looked at.
+/// Why no page can be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum PageFindError {
-    /// There is no list of processes.
+    /// `/proc` cannot be listed.
     #[error("cannot list the processes in /proc: {0}; is it mounted?")]
     NoProc(io::Error),
-    /// There is no such process.
+    /// The process does not exist.
     #[error("there is no process {0} (any more)")]
     NoProcess(u32),
-    /// It belongs to somebody else.
+    /// The process belongs to another user.
     #[error(
         "process {0} may not be looked into: it is protected or another user's; run this as that user or as root"
     )]
     NotAllowed(u32),
-    /// It shows nothing.
+    /// The process has no page.
     #[error(
         "process {0} has no status page and shares no memory: it does not use Trunkline (yet), or was started with TRUNKLINE_STATUS=0"
     )]
     NoPage(u32),
-    /// What it shows cannot be read.
+    /// The process's page cannot be read.
     #[error("the status page of process {pid} is not used: {why}")]
     Refused {
         /// The process.
         pid: u32,
-        /// What is wrong with the page.
+        /// The page's error.
         why: Rc<PageReadError>,
     },
 }
@@ -53,13 +54,13 @@ pub(crate) enum PageFindError {
 /// Why a page is not used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PageReadError {
-    /// It cannot be mapped.
+    /// The page cannot be mapped.
     #[error(transparent)]
     View(#[from] ViewError),
-    /// It is no status page of an engine.
+    /// It is not a status page of an engine.
     #[error(transparent)]
     Engine(#[from] StatusPageError),
-    /// It is no page of memory that is shared inside a node.
+    /// It is not a page of memory that is shared inside a node.
     #[error(transparent)]
     Node(#[from] NodePageError),
 }
@@ -69,46 +70,46 @@ pub(crate) enum PageReadError {
 pub(crate) struct RefusedPage {
     /// The process that holds it.
     pub(crate) pid: u32,
-    /// What is wrong with it.
+    /// The page's error.
     pub(crate) why: Rc<PageReadError>,
 }
 
-/// What one process shows right now.
+/// The current content of one process's status page.
 #[derive(Debug)]
 pub(crate) struct ShownProcess {
     /// The process, as this process sees it.
     pub(crate) pid: u32,
     /// The name of its program, cut by the system; printable.
     pub(crate) command: String,
-    /// What is on its page.
+    /// The page's content.
     pub(crate) status: StatusSnapshot,
 }
 
-/// What one endpoint of a process shows of the memory that it shares inside its node.
+/// The current page of one endpoint that shares memory inside its node.
 #[derive(Debug)]
 pub(crate) struct ShownNode {
     /// The process, as this process sees it.
     pub(crate) pid: u32,
-    /// The name of its program, as above.
+    /// The name of its program, cut by the system; printable.
     pub(crate) command: String,
-    /// What is on its page.
+    /// The page's content.
     pub(crate) page: node::SharedMemoryPage,
 }
 
-/// Everything that is shown right now.
+/// The content of all pages at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct FoundPages {
-    /// Processes with a page, by number.
+    /// Processes with a status page.
     pub(crate) shown: Vec<ShownProcess>,
-    /// Endpoints that share memory inside their node, by the numbers of their processes.
+    /// Endpoints that share memory inside their node.
     pub(crate) nodes: Vec<ShownNode>,
     /// Pages that cannot be used.
     pub(crate) refused: Vec<RefusedPage>,
-    /// Processes that may not be looked into.
+    /// Processes that may not be inspected.
     pub(crate) hidden: usize,
 }
 
-/// A page that was found earlier.
+/// A page that was found by an earlier poll.
 struct KnownPage {
     pid: u32,
     link: PathBuf,
@@ -117,7 +118,7 @@ struct KnownPage {
     view: PageView,
 }
 
-/// What a page is of.
+/// The owner's kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum PageKind {
     /// An engine.
@@ -126,28 +127,28 @@ enum PageKind {
     Node,
 }
 
-/// Looks again and again.
+/// Finds and reads the pages at each poll.
 pub(crate) struct PageFinder {
     only: Option<u32>,
     known: HashMap<(u64, u64), KnownPage>,
-    /// Looks until the next search.
+    /// Polls since the last search, modulo [`SEARCH_EVERY`].
     wait: u32,
     hidden: usize,
     refused: Vec<RefusedPage>,
 }
 
 impl PageFinder {
-    /// Looks at all processes, or at one.
+    /// Creates a finder for all processes, or for one.
     pub(crate) fn new(only: Option<u32>) -> Self {
         Self { only, known: HashMap::new(), wait: 0, hidden: 0, refused: Vec::new() }
     }
 
-    /// What is shown now.
+    /// Reads the current content of all pages.
     ///
     /// # Errors
-    /// [`PageFindError`]; if one process is asked for, also when it shows nothing.
+    /// [`PageFindError`]; for a single process, also if it has no page.
     pub(crate) fn find_pages(&mut self) -> Result<FoundPages, PageFindError> {
-        // A descriptor's number may mean another file by now, in the same process or a new one.
+        // By now the descriptor may refer to another file, in the same process or a new one.
         self.known.retain(|_, known| {
             kind_of(&known.link) == Some(known.kind) && file_of(&known.link) == Some(known.file)
         });
@@ -200,7 +201,7 @@ impl PageFinder {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
             match self.search_process(pid) {
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => self.hidden += 1,
-                // It is gone, which is no news.
+                // The process has ended meanwhile, which is normal.
                 Ok(()) | Err(_) => {}
             }
         }
@@ -229,7 +230,7 @@ impl PageFinder {
     }
 }
 
-/// Which page a descriptor is, by name.
+/// The kind of page that a descriptor's link names.
 fn kind_of(link: &Path) -> Option<PageKind> {
     let name = fs::read_link(link).ok();
     let name = name.as_deref().and_then(Path::to_str).and_then(|name| name.strip_prefix("/memfd:"));
@@ -240,15 +241,15 @@ fn kind_of(link: &Path) -> Option<PageKind> {
     }
 }
 
-/// What tells one file from another.
+/// Device and inode number, which identify a file.
 fn file_of(link: &Path) -> Option<(u64, u64)> {
     let file = fs::metadata(link).ok()?;
     Some((file.dev(), file.ino()))
 }
 
-/// Maps a page; and the number of the process that says that it is its own.
+/// Maps a page; returns it with the process id that it contains.
 fn open_page(link: &Path, kind: PageKind) -> Result<(PageView, u32), PageReadError> {
-    // Should it be something else by now, opening it neither waits nor changes anything.
+    // The link may refer to another file by now; these flags keep the open from blocking and from changing anything.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = rustix::fs::open(link, flags, Mode::empty());
     let file = file.map_err(|errno| ViewError::System(errno.into()))?;
@@ -260,7 +261,7 @@ fn open_page(link: &Path, kind: PageKind) -> Result<(PageView, u32), PageReadErr
     Ok((view, owner))
 }
 
-/// Whether the page is that process's own: it knows its number, in the innermost namespace it is in.
+/// Whether the page belongs to that process: it contains the process's id in its innermost namespace.
 fn is_owner(pid: u32, owner: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
@@ -268,7 +269,7 @@ fn is_owner(pid: u32, owner: u32) -> bool {
     own.unwrap_or(pid) == owner
 }
 
-/// The name of a process, fit to be printed.
+/// The name of a process, printable.
 fn command_name(pid: u32) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     let name = String::from_utf8_lossy(&name);

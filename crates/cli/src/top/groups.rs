@@ -1,4 +1,4 @@
-//! The groups of shared queue pairs of a sample, for whatever prints them.
+//! The groups of shared queue pairs of a sample, for the printing modules.
 
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::wire::status::group::CreditUsage;
@@ -11,7 +11,7 @@ use super::sample::{CommSample, ProcessSample, StatusSample};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShownGroup<'a> {
     pub(super) process: &'a ProcessSample,
-    /// Its number among those that the process shows.
+    /// Its index among the groups that the process shows.
     pub(super) number: usize,
     pub(super) group: &'a QueueGroupRecord,
 }
@@ -29,19 +29,19 @@ impl ShownGroup<'_> {
     }
 }
 
-/// What the open comms of a group have done, together.
+/// The sums over the open comms of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct MemberTotals {
     /// Bytes of their messages.
     pub(super) bytes: u64,
-    /// The same in a second, if it was looked at twice.
+    /// Bytes per second, if there was an earlier sample.
     pub(super) rate: Option<f64>,
-    /// Messages that ended otherwise than well.
+    /// Messages that failed.
     pub(super) failed: u64,
 }
 
 impl ShownGroup<'_> {
-    /// What its members have done.
+    /// Sums the counters of the group's members.
     pub(super) fn member_totals(&self) -> MemberTotals {
         let on =
             |conn: &&CommSample| number_of(conn).is_some_and(|record| usize::from(record) == self.number);
@@ -57,7 +57,7 @@ impl ShownGroup<'_> {
     }
 }
 
-/// So many of how many.
+/// Formats used and total credits.
 pub(super) fn format_taken(CreditUsage { used, total }: CreditUsage) -> String {
     match total {
         0 => "-".to_owned(),
@@ -65,7 +65,7 @@ pub(super) fn format_taken(CreditUsage { used, total }: CreditUsage) -> String {
     }
 }
 
-/// The group that a comm rides on, by number, if it is open and its group is shown.
+/// The index of the group that a comm is a member of, if the comm is open and its group is shown.
 pub(super) fn number_of(conn: &CommSample) -> Option<u8> {
     conn.comm.ride.filter(|_| conn.comm.state != CommState::Closed)?.record
 }
@@ -76,7 +76,7 @@ pub(super) fn member_of(conn: &CommSample) -> Option<u32> {
     Some(ride.member.to_bits())
 }
 
-/// The number of the process at the other end, if it is among those seen.
+/// The id of the peer's process, if it is in the sample.
 pub(super) fn pid_of(sample: &StatusSample, process: ProcessId) -> Option<u32> {
     sample.processes.iter().find(|other| other.id == process).map(|other| other.pid)
 }

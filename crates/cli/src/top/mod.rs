@@ -1,6 +1,6 @@
-//! What other processes show of themselves: finds their status pages, reads them, and prints what was read.
+//! Reads other processes' status pages: finds the pages, computes rates, and prints them.
 //!
-//! Called by `cmd::top` and `cmd::info`. It asks nothing of the processes it looks at and waits for none of them.
+//! Called by `cmd::top` and `cmd::info`. It sends nothing to these processes and waits for none of them.
 
 pub(crate) mod find;
 mod groups;

@@ -1,4 +1,4 @@
-//! Memory that is shared inside this host, for whatever prints it: a line for each end, every buffer and who holds it, JSON, Prometheus.
+//! Memory that is shared inside this host, in all formats: a line per endpoint, every buffer with its holders, JSON, Prometheus.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,23 +16,23 @@ use super::report::hex_id;
 use super::sample::StatusSample;
 use super::table::{NONE, format_bytes, format_count, format_duration, new_table};
 
-/// One end.
+/// One endpoint.
 #[derive(Debug)]
 pub(crate) struct NodeEndpoint {
     pid: u32,
     command: String,
     page: SharedMemoryPage,
-    /// How long its page is there.
+    /// The age of its page.
     up: Duration,
-    /// How long ago it was written.
+    /// The time since the page was written.
     age: Duration,
     rates: Option<NodeRates>,
 }
 
-/// What rates are made of: the moment of writing, and what was counted then.
+/// The values that rates are computed from: the time of writing, and the counters at that time.
 pub(super) type NodeSnapshot = (u64, [u64; 4]);
 
-/// So much a second, between the last two writings that were seen.
+/// Events per second between the last two observed writes.
 #[derive(Clone, Copy, Debug)]
 struct NodeRates {
     hits: f64,
@@ -42,7 +42,7 @@ struct NodeRates {
 }
 
 impl NodeEndpoint {
-    /// One that was found, and how it was before.
+    /// Makes an endpoint from a page that was found, and its rates from the snapshot before.
     pub(super) fn from_shown(shown: ShownNode, before: Option<&NodeSnapshot>) -> Self {
         let ShownNode { pid, command, page } = shown;
         let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -65,7 +65,7 @@ impl NodeEndpoint {
         self.page.number(which)
     }
 
-    /// Those that happened: reasons and how many.
+    /// The fallback reasons that occurred, with their counts.
     fn fallback_reasons(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let each = Number::ALL.iter().map(|which| (which.called(), self.number(*which)));
         let each = each.filter(|(called, times)| called.name == FALLBACKS && *times > 0);
@@ -80,13 +80,13 @@ impl NodeEndpoint {
         self.page.owner.rank.map_or_else(|| NONE.to_owned(), |rank| rank.to_string())
     }
 
-    /// Bytes of what is mapped here.
+    /// Bytes of mapped memory of other endpoints.
     fn mapped_bytes(&self) -> u64 {
         self.page.neighbours.iter().fold(0, |all, one| all.saturating_add(one.mapped_bytes))
     }
 }
 
-/// The name of the numbers that say why messages went without sharing.
+/// The name of the counters of messages that did not use shared memory.
 const FALLBACKS: &str = "fallbacks";
 
 fn rates_between((before, old): NodeSnapshot, (now, new): NodeSnapshot) -> Option<NodeRates> {
@@ -118,7 +118,7 @@ const COLUMNS: [(&str, CellAlignment); 19] = [
     ("AGE", Right),
 ];
 
-/// A line for each end, below one that says what they are, and why messages went without sharing; nothing where nobody shares memory.
+/// A title, a line for each endpoint, and the reasons for messages that did not use sharing; empty if no endpoint shares memory.
 pub(super) fn memory_lines(sample: &StatusSample) -> Vec<String> {
     if sample.nodes.is_empty() {
         return Vec::new();
@@ -168,12 +168,12 @@ fn format_zombies(node: &NodeEndpoint) -> String {
     }
 }
 
-/// What is younger than a second is as good as now.
+/// Ages below one second are shown as now.
 fn format_age(age: Duration) -> String {
     if age < Duration::from_secs(1) { "now".to_owned() } else { format_duration(age) }
 }
 
-/// Why messages of an end went without sharing; `None` if none did.
+/// The reasons why an endpoint's messages did not use sharing; `None` if all did.
 fn fallback_line(node: &NodeEndpoint) -> Option<String> {
     let reasons: Vec<_> = node
         .fallback_reasons()
@@ -214,7 +214,7 @@ const NEIGHBOURS: [(&str, CellAlignment); 7] = [
     ("IN USE", Right),
 ];
 
-/// Every buffer that an end shares and who holds it, and what it has mapped of whom; nothing where nobody shares memory.
+/// Every exported buffer with its holders, and the mappings of each endpoint; empty if no endpoint shares memory.
 pub(crate) fn buffer_lines(sample: &StatusSample) -> Vec<String> {
     sample.nodes.iter().flat_map(buffer_lines_of).collect()
 }
@@ -274,17 +274,17 @@ fn buffer_lines_of(node: &NodeEndpoint) -> Vec<String> {
     lines
 }
 
-/// For how long an export was not used when the page was written.
+/// How long an export had been unused when the page was written.
 fn unused_time(page: &SharedMemoryPage, export: &PageExport) -> Duration {
     Duration::from_nanos(page.written.saturating_sub(export.used))
 }
 
-/// A rank, or what is known instead.
+/// The neighbour's rank, or `unknown`.
 fn neighbour_name(one: &NeighbourRecord) -> String {
     one.rank.map_or_else(|| "unknown".to_owned(), |rank| format!("rank {rank}"))
 }
 
-/// Who holds an export, each with the number of its process.
+/// The holders of an export, each with its process id.
 fn held_by(page: &SharedMemoryPage, export: &PageExport) -> String {
     let known: Vec<_> = export.holder_records().filter_map(|at| page.neighbours.get(at)).collect();
     let mut names: Vec<_> =
@@ -296,7 +296,7 @@ fn held_by(page: &SharedMemoryPage, export: &PageExport) -> String {
     if names.is_empty() { "nobody".to_owned() } else { names.join(", ") }
 }
 
-/// One end, as JSON.
+/// One endpoint, as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct NodeRow {
     pid: u32,
@@ -304,15 +304,15 @@ pub(super) struct NodeRow {
     process: String,
     rank: Option<u32>,
     uptime_s: f64,
-    /// How old all of this is.
+    /// The age of these values, in seconds.
     age_s: f64,
     /// All numbers by name.
     numbers: Map<String, Value>,
-    /// Messages that went without sharing, by reason; all reasons.
+    /// Messages that did not use sharing, by reason; all reasons.
     fallbacks: Map<String, Value>,
     rates: Option<NodeRatesRow>,
     neighbours: Vec<NeighbourRow>,
-    /// At most 256.
+    /// The first 256 at most.
     exports: Vec<ExportRow>,
 }
 
@@ -352,7 +352,7 @@ struct ExportRow {
     passing: bool,
     pins: u32,
     unused_s: f64,
-    /// Holders, those included that are not in `held_by`.
+    /// Number of holders, including those that are not in `held_by`.
     holders: u32,
     held_by: Vec<HolderRow>,
 }
@@ -432,7 +432,7 @@ const OF_NEIGHBOURS: [NeighbourColumn; 4] = [
     ("node_mapped_bytes", "Their bytes.", |one| one.mapped_bytes),
 ];
 
-/// All numbers of all ends, and of their neighbours; no single buffers, which come and go.
+/// All numbers of all endpoints and of their neighbours. Single buffers are left out, because their series would be short-lived.
 pub(super) fn push_metrics(out: &mut String, sample: &StatusSample) {
     for (at, which) in Number::ALL.iter().enumerate() {
         let called = which.called();

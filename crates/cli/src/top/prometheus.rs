@@ -10,7 +10,7 @@ use super::node;
 use super::report::{direction_name, hex_id, nic_names};
 use super::sample::{CommSample, ProcessSample, StatusSample};
 
-/// The whole text.
+/// Renders the whole text.
 pub(crate) fn metrics_text(sample: &StatusSample, with_comms: bool) -> String {
     let mut out = String::new();
     for row in Counters::TABLE {
@@ -189,7 +189,7 @@ fn of_group(seen: &ShownGroup<'_>) -> String {
 
 fn of_comm(process: &ProcessSample, conn: &CommSample) -> String {
     let own = format!("comm=\"{}.{}\"", conn.index, conn.comm.generation);
-    // A label that says how links stand would be another series each time.
+    // The marker of a link's state is removed: each state would be another series.
     let nic = escape_label(&nic_names(process, conn)).replace('!', "");
     let direction = direction_name(conn.comm.direction);
     let peer = hex_id(conn.comm.peer);

@@ -10,7 +10,7 @@ use super::groups::{self, ShownGroup};
 use super::node;
 use super::sample::{CommSample, MessageRates, ProcessSample, StatusSample};
 
-/// Everything.
+/// The whole sample.
 #[derive(Debug, Serialize)]
 pub(crate) struct TopReport {
     version: &'static str,
@@ -18,7 +18,7 @@ pub(crate) struct TopReport {
     /// Endpoints that share memory inside this host.
     nodes: Vec<node::NodeRow>,
     refused: Vec<RefusedRow>,
-    /// Processes that may not be looked into.
+    /// Processes that may not be inspected.
     hidden: usize,
 }
 
@@ -29,12 +29,12 @@ struct ProcessRow {
     process: String,
     fabric: String,
     nics: Vec<String>,
-    /// What each of them has in use for this process, as it counts itself.
+    /// The queues of each NIC that are in use for this process, as the NIC reports.
     nic_usage: Vec<UsageRow>,
-    /// Groups of shared queue pairs that there are; `groups` has the first 32.
+    /// Number of groups of shared queue pairs; `groups` contains the first 32.
     group_count: u32,
     groups: Vec<GroupRow>,
-    /// Control streams to other hosts, the connections that carry all of them, and those of the stream with the fewest.
+    /// Control streams to other hosts, the connections of all of them, and those of the stream with the fewest.
     control_streams: u16,
     control_connections: u32,
     control_connections_fewest: u16,
@@ -60,11 +60,11 @@ struct UsageRow {
 
 #[derive(Debug, Serialize)]
 struct GroupRow {
-    /// What the rows of comms call it.
+    /// The index that rows of comms refer to.
     group: usize,
     direction: &'static str,
     peer: String,
-    /// The peer's number, if it is among the processes.
+    /// The process id of the peer, if it is in the sample.
     peer_pid: Option<u32>,
     /// The NIC of its first link.
     nic: String,
@@ -94,15 +94,15 @@ struct CommRow {
     generation: u16,
     state: &'static str,
     direction: &'static str,
-    /// The NICs of its links, joined by `+`; one that does not carry has a `!`.
+    /// The NICs of its links, joined by `+`; a `!` follows a NIC whose link is not in use.
     nic: String,
     links: Vec<LinkRow>,
     /// The group of queue pairs that it shares, if that is among `groups`.
     group: Option<u8>,
-    /// Which member of it; none if it shares nothing.
+    /// Its member number in the group; none if it shares nothing.
     member: Option<u32>,
     peer: String,
-    /// The peer's number, if it is among the processes.
+    /// The process id of the peer, if it is in the sample.
     peer_pid: Option<u32>,
     messages: u64,
     bytes: u64,
@@ -224,7 +224,7 @@ fn comm_row(sample: &StatusSample, process: &ProcessSample, conn: &CommSample) -
     }
 }
 
-/// All 128 bits of a process's name.
+/// All 128 bits of a process's id in hexadecimal.
 pub(super) fn hex_id(id: ProcessId) -> String {
     id.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -244,23 +244,23 @@ pub(super) fn direction_name(direction: CommDirection) -> &'static str {
     }
 }
 
-/// The name of a NIC, or its number where the page has no room for names.
+/// The name of a NIC, or its number if the page has no room for names.
 pub(super) fn nic_name(process: &ProcessSample, at: u16) -> String {
     process.nics.get(usize::from(at)).cloned().unwrap_or_else(|| at.to_string())
 }
 
-/// The NIC of each link of a comm, and whether the link carries.
+/// The NIC of each link of a comm, and whether the link is in use.
 fn comm_links(process: &ProcessSample, conn: &CommSample) -> impl Iterator<Item = (String, bool)> {
     conn.comm.links.iter().map(move |(nic, carries)| (nic_name(process, nic), carries))
 }
 
-/// The NICs of a comm's links as one word: joined by `+`, with a `!` behind one whose link does not carry.
+/// The NICs of a comm's links as one word, joined by `+`; a `!` follows a NIC whose link is not in use.
 pub(super) fn nic_names(process: &ProcessSample, conn: &CommSample) -> String {
     let names = comm_links(process, conn).map(|(nic, carries)| if carries { nic } else { nic + "!" });
     names.collect::<Vec<_>>().join("+")
 }
 
-/// The number of the process at the other end, if it is among those seen.
+/// The id of the peer's process, if it is in the sample.
 pub(super) fn peer_pid(sample: &StatusSample, conn: &CommSample) -> Option<u32> {
     groups::pid_of(sample, conn.comm.peer)
 }

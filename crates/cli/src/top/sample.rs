@@ -1,4 +1,4 @@
-//! What is shown at one moment, and how fast it changed since the moment before.
+//! All pages at one moment, and the rates since the previous sample.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,19 +13,19 @@ use trunkline_proto::wire::status::{
 use super::find::{FoundPages, PageFindError, PageFinder, RefusedPage, ShownProcess};
 use super::node::{self, NodeEndpoint};
 
-/// The time over which a single look measures rates.
+/// The time between the two polls of a single sample with rates.
 const ONCE: Duration = Duration::from_millis(200);
 
-/// Everything at one moment.
+/// All pages at one moment.
 #[derive(Debug)]
 pub(crate) struct StatusSample {
-    /// Processes with a page, by number.
+    /// Processes with a status page, by id.
     pub(crate) processes: Vec<ProcessSample>,
     /// Endpoints that share memory inside their node, by process.
     pub(crate) nodes: Vec<NodeEndpoint>,
     /// Pages that cannot be used.
     pub(crate) refused: Vec<RefusedPage>,
-    /// Processes that may not be looked into.
+    /// Processes that may not be inspected.
     pub(crate) hidden: usize,
 }
 
@@ -37,17 +37,17 @@ pub(crate) struct ProcessSample {
     pub(crate) id: ProcessId,
     pub(crate) fabric: String,
     pub(crate) nics: Vec<String>,
-    /// What each of them has in use.
+    /// The queues of each NIC that are in use.
     pub(crate) usage: Vec<NicUsage>,
-    /// Groups of shared queue pairs that it has; more than it shows if it has many.
+    /// Number of its groups of shared queue pairs; may be more than `groups` contains.
     pub(crate) group_count: u32,
-    /// Those that it shows, each in its place.
+    /// The groups that it shows, by index.
     pub(crate) groups: [Option<QueueGroupRecord>; RECORDS],
     /// Its control streams to other hosts.
     pub(crate) control: ControlStreams,
-    /// When its page was made, since 1970.
+    /// When its page was created, since 1970.
     pub(crate) since: Duration,
-    /// How long that is ago.
+    /// How long ago that was.
     pub(crate) up: Duration,
     pub(crate) fault: Option<FaultCode>,
     pub(crate) counters: Counters,
@@ -58,14 +58,14 @@ pub(crate) struct ProcessSample {
 /// One comm of it.
 #[derive(Debug)]
 pub(crate) struct CommSample {
-    /// Which of the process's comms.
+    /// Its index among the process's comms.
     pub(crate) index: usize,
     pub(crate) comm: CommRecord,
     pub(crate) counts: MessageCounts,
     pub(crate) rates: Option<MessageRates>,
 }
 
-/// So much a second.
+/// Events per second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageRates {
     pub(crate) messages_sent: f64,
@@ -76,14 +76,14 @@ pub(crate) struct MessageRates {
 }
 
 impl ProcessSample {
-    /// Comms that are open or failed and not closed.
+    /// Comms that are open, or failed and not closed.
     pub(crate) fn open_comms(&self) -> u64 {
         self.counters.comms_opened.saturating_sub(self.counters.comms_closed)
     }
 }
 
 impl ProcessSample {
-    /// What the NIC has in use that has the most of its queue pairs in use.
+    /// The usage of the NIC with the largest share of its queue pairs in use.
     pub(crate) fn fullest_nic(&self) -> NicUsage {
         let share = |usage: &&NicUsage| {
             u64::from(usage.queue_pairs) * u64::from(u32::MAX) / u64::from(usage.queue_pairs_max.max(1))
@@ -99,10 +99,10 @@ impl CommSample {
 }
 
 impl StatusSample {
-    /// A single look at all processes or at one; with rates, for which it looks twice.
+    /// Takes a single sample of all processes or of one. With rates, it polls twice.
     ///
     /// # Errors
-    /// [`PageFindError`], as when [looking](PageFinder::find_pages).
+    /// [`PageFindError`], as from [`find_pages`](PageFinder::find_pages).
     pub(crate) fn take_once(only: Option<u32>, with_rates: bool) -> Result<Self, PageFindError> {
         let mut finder = PageFinder::new(only);
         let mut sampler = StatusSampler::default();
@@ -115,13 +115,13 @@ impl StatusSample {
     }
 }
 
-/// The counted values that rates are made of.
+/// The counters that rates are computed from.
 type CounterSnapshot = [u64; 5];
 
-/// What tells one comm of one process from all others.
+/// Identifies a comm of a process among all others.
 type CommKey = (ProcessId, usize, u16);
 
-/// Remembers the moment before.
+/// Computes samples, and stores the counters of the previous one.
 #[derive(Debug, Default)]
 pub(crate) struct StatusSampler {
     before: Option<Instant>,
@@ -131,7 +131,7 @@ pub(crate) struct StatusSampler {
 }
 
 impl StatusSampler {
-    /// What was found just now.
+    /// Makes a sample from the pages that were just read.
     pub(crate) fn take_sample(&mut self, found: FoundPages) -> StatusSample {
         let now = Instant::now();
         let passed = self.before.replace(now).map(|before| (now - before).as_secs_f64());
@@ -170,7 +170,7 @@ fn rates_since(
 ) -> Option<MessageRates> {
     let before = before?;
     let passed = passed.filter(|passed| *passed > 0.0)?;
-    // A copy may be older in one word than the one before it, which is no rate.
+    // A counter may be smaller than in the previous copy, because copies are not atomic; its rate is then 0.
     let rate = |at: usize| now[at].saturating_sub(before[at]) as f64 / passed;
     Some(MessageRates {
         messages_sent: rate(0),

@@ -1,4 +1,4 @@
-//! A sample as a table: one line a process, or one a comm.
+//! A sample as a table: one line per process, or one per comm.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::node;
 use super::report::{direction_name, nic_names, state_name};
 use super::sample::{CommSample, MessageRates, ProcessSample, StatusSample};
 
-/// What has no rate yet.
+/// The placeholder for a missing rate.
 pub(super) const NONE: &str = "-";
 
 const PROCESS_COLUMNS: [(&str, CellAlignment); 16] = [
@@ -68,7 +68,7 @@ const GROUP_COLUMNS: [(&str, CellAlignment); 15] = [
     ("FAILED", CellAlignment::Right),
 ];
 
-/// The lines of a sample, and one above them.
+/// The lines of a sample, the titles included.
 pub(crate) fn sample_lines(sample: &StatusSample, with_comms: bool) -> Vec<String> {
     let mut lines = vec![summary_line(sample)];
     lines.extend(sample.refused.iter().map(|page| format!("page of {} not used: {}", page.pid, page.why)));
@@ -98,7 +98,7 @@ fn summary_line(sample: &StatusSample) -> String {
 
 pub(super) fn new_table<const N: usize>(columns: [(&str, CellAlignment); N]) -> Table {
     let mut table = Table::new();
-    // Whoever prints it cuts the lines: wrapped ones cannot be read.
+    // The caller cuts long lines, because wrapped ones are unreadable.
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(columns.map(|(name, _)| name));
     for (column, (_, alignment)) in table.column_iter_mut().zip(columns) {
@@ -140,7 +140,7 @@ fn fewest_connections(control: ControlStreams) -> String {
     if control.streams == 0 { NONE.to_owned() } else { control.fewest.to_string() }
 }
 
-/// Queue pairs in use, of how many.
+/// Queue pairs in use, and their limit.
 fn queue_pairs(usage: NicUsage) -> String {
     match usage.queue_pairs_max {
         0 => usage.queue_pairs.to_string(),
@@ -148,7 +148,7 @@ fn queue_pairs(usage: NicUsage) -> String {
     }
 }
 
-/// The groups of shared queue pairs of all processes, below a line that says so; nothing where there are none.
+/// The groups of shared queue pairs of all processes, below a title; empty if no process has groups.
 fn group_lines(sample: &StatusSample) -> Vec<String> {
     let mut shown = 0;
     let mut table = new_table(GROUP_COLUMNS);
@@ -212,7 +212,7 @@ fn comm_table(sample: &StatusSample) -> Table {
     table
 }
 
-/// The peer's number where it is seen too, else the beginning of its name.
+/// The peer's process id if it is in the sample, else the first digits of its identifier.
 fn peer_name(sample: &StatusSample, peer: ProcessId) -> String {
     groups::pid_of(sample, peer).map_or_else(|| format!("id {peer}"), |pid| pid.to_string())
 }
@@ -221,7 +221,7 @@ fn peer_name(sample: &StatusSample, peer: ProcessId) -> String {
 fn group_number(conn: &CommSample) -> String {
     match (groups::number_of(conn), groups::member_of(conn)) {
         (Some(group), _) => group.to_string(),
-        // One that is not shown.
+        // A group that the page does not show.
         (None, Some(_)) => "?".to_owned(),
         (None, None) => NONE.to_owned(),
     }
@@ -231,7 +231,7 @@ fn format_rate(rates: Option<&MessageRates>, text: impl Fn(&MessageRates) -> Str
     rates.map_or_else(|| NONE.to_owned(), text)
 }
 
-/// Three digits or so, with a unit of a thousand.
+/// Formats a value with about three digits and a unit prefix.
 fn format_scaled(value: f64, step: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut at = 0;
@@ -303,7 +303,7 @@ mod tests {
         }
     }
 
-    /// A comm that rides on a group, and how many gigabytes it sends a second.
+    /// A comm that is a member of a group, and the gigabytes that it sends per second.
     fn rider(group: u8, rate: f64) -> CommSample {
         let zero = MessageCounts::default();
         let member = MemberId::from_bits(0x0c05);

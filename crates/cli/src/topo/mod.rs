@@ -1,6 +1,6 @@
-//! A node's GPUs and NICs for people and programs: as text, as a picture, as JSON.
+//! Shows a node's GPUs and NICs as text, as a picture, or as JSON.
 //!
-//! Called by `cmd::topo`. What is where, and who uses what, is the `topo` crate's; this only shows it.
+//! Called by `cmd::topo`. The `topo` crate finds the devices and assigns the NICs; this module only prints them.
 
 mod picture;
 mod report;
@@ -17,14 +17,14 @@ use trunkline_topo::{GpusBy, NicAssignment, NodeGpu, NodeNic, NodeTopology, PciA
 #[derive(Debug)]
 pub(crate) struct TopologyView {
     topology: NodeTopology,
-    /// By places of the topology.
+    /// The assignment, by indices into the topology.
     assignment: NicAssignment,
-    /// Whether a NIC is one of those that are shared out.
+    /// Whether each NIC takes part in the assignment.
     candidates: Vec<bool>,
 }
 
 impl TopologyView {
-    /// Shares the NICs that `takes` says yes to out over the GPUs, at most `most` for one.
+    /// Assigns the NICs for which `takes` is true to the GPUs, at most `most` per GPU.
     pub(crate) fn new(topology: NodeTopology, takes: impl Fn(&NodeNic) -> bool, most: usize) -> Self {
         let chosen = topology.candidate_nics(takes);
         let assignment = topology.assign_nics(&chosen, most);
@@ -55,7 +55,7 @@ impl TopologyView {
         nodes.len()
     }
 
-    /// What there is, in one line.
+    /// The numbers of GPUs, NICs and NUMA nodes, in one line.
     fn title_line(&self) -> String {
         let count = |count: usize, what: &str| match count {
             0 => format!("no {what}"),
@@ -87,7 +87,7 @@ impl TopologyView {
         }
     }
 
-    /// What is worth a line of its own.
+    /// Notes that deserve a line of their own.
     fn note_lines(&self) -> Vec<String> {
         let mut notes = Vec::new();
         match self.topology.gpus_by() {
@@ -112,7 +112,7 @@ impl TopologyView {
     }
 }
 
-/// A vendor and a device as people say them.
+/// Formats a vendor and a device.
 fn model_name(id: Option<(u16, u16)>) -> String {
     match id {
         Some((0x10de, device)) => format!("NVIDIA {device:04x}"),
@@ -122,7 +122,7 @@ fn model_name(id: Option<(u16, u16)>) -> String {
     }
 }
 
-/// A speed as people say it.
+/// Formats a speed.
 pub(crate) fn format_speed(mbps: Option<u32>) -> String {
     match mbps {
         Some(mbps) if mbps % 1000 == 0 => format!("{} Gb/s", mbps / 1000),

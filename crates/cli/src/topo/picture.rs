@@ -1,5 +1,5 @@
-//! The node as one SVG file without anything outside of it: a frame a NUMA node, frames for host bridges and switches in it,
-//! GPUs above, NICs below, a line for each NIC that a GPU uses. Pure. Called by `cmd::topo`.
+//! The node as one self-contained SVG file: a frame per NUMA node, with frames for host bridges and switches in it.
+//! GPUs are drawn above, NICs below, with a line for each NIC that a GPU uses. Pure. Called by `cmd::topo`.
 
 use svg::Document;
 use svg::node::element::{Group as Element, Line, Path, Rectangle, Text, Title};
@@ -9,25 +9,25 @@ use super::tree::{DeviceGroup, TreeEntry, build_tree};
 use super::{TopologyView, format_address, format_gpus, format_speed, model_name};
 
 const MARGIN: f64 = 24.0;
-/// Frames of nodes begin below title and subtitle.
+/// The top of the nodes' frames, below title and subtitle.
 const TOP: f64 = 84.0;
-/// A device's box, and the way to the next.
+/// Width and height of a device's box, and the gap to the next one.
 const BOX: (f64, f64) = (108.0, 46.0);
 const GAP: f64 = 10.0;
-/// Above the devices of a frame: its label. Beside and below: air.
+/// Height of a frame's label above its devices, and the padding on the other sides.
 const HEAD: f64 = 24.0;
 const PAD: f64 = 10.0;
 /// Between GPUs and NICs.
 const LINKS: f64 = 84.0;
 /// Between the frames of nodes.
 const BETWEEN: f64 = 24.0;
-/// A row of nodes is no wider, unless one alone is.
+/// Widest row of nodes, unless a single node is wider.
 const ROW_MAX: f64 = 1600.0;
-/// Room for the title.
+/// Least width of the picture, for the title.
 const WIDTH_MIN: f64 = 640.0;
-/// Letters of a name in a box.
+/// Most letters of a name in a box.
 const LETTERS: usize = 14;
-/// Size of a frame's label, and the most that a letter of it takes.
+/// Font size of a frame's label, and the greatest width of one of its letters.
 const LABEL: (u32, f64) = (10, 5.8);
 
 const TEXT: &str = "#222222";
@@ -47,22 +47,22 @@ struct BoxColours {
     edge: &'static str,
 }
 
-/// Where a device's box begins, by its number.
+/// The position of each device's box, by number.
 #[derive(Default)]
 struct DevicePositions {
     gpus: Vec<(f64, f64)>,
     nics: Vec<(f64, f64)>,
 }
 
-/// How far down a frame reaches, the same for all nodes of the picture, so that devices stand in rows.
+/// The height of frames, the same for all nodes of the picture, so that devices are drawn in rows.
 #[derive(Clone, Copy)]
 struct PictureRows {
-    /// Frames inside each other, the node's not counted.
+    /// Levels of nested frames, the node's not counted.
     depth: usize,
 }
 
 impl PictureRows {
-    /// From the upper edge of a node's frame to its GPUs.
+    /// The distance from the upper edge of a node's frame to its GPUs.
     fn gpu_offset(self) -> f64 {
         HEAD * (self.depth + 1) as f64 + PAD
     }
@@ -119,7 +119,7 @@ pub(crate) fn render_picture(view: &TopologyView) -> String {
     format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{document}\n")
 }
 
-/// Own devices of a group: how many of each.
+/// The group's own devices: the numbers of GPUs and NICs.
 fn own_devices(group: &DeviceGroup) -> (usize, usize) {
     let count = |wanted: fn(&TreeEntry) -> bool| group.entries.iter().filter(|entry| wanted(entry)).count();
     (count(|entry| matches!(entry, TreeEntry::Gpu(_))), count(|entry| matches!(entry, TreeEntry::Nic(_))))
@@ -132,12 +132,12 @@ fn inner_groups(group: &DeviceGroup) -> impl Iterator<Item = &DeviceGroup> {
     })
 }
 
-/// Boxes beside each other with gaps between.
+/// The width of `count` boxes in a row, with gaps between them.
 fn boxes_width(count: usize) -> f64 {
     count as f64 * (BOX.0 + GAP) - if count > 0 { GAP } else { 0.0 }
 }
 
-/// How wide a group's frame is: its own devices, then the groups in it.
+/// The width of a group's frame: its own devices, then the groups in it.
 fn frame_width(group: &DeviceGroup) -> f64 {
     let (gpus, nics) = own_devices(group);
     let parts = std::iter::once(boxes_width(gpus.max(nics))).chain(inner_groups(group).map(frame_width));
@@ -146,8 +146,8 @@ fn frame_width(group: &DeviceGroup) -> f64 {
     parts.iter().sum::<f64>() + gaps + 2.0 * PAD
 }
 
-/// Draws a group's frame with all in it, `deep` frames inside its node's, and notes where its devices are.
-/// The node's frame begins at the height `y`, the group's at `x`.
+/// Draws a group's frame with its content, `deep` frames inside its node's, and records where its devices are. The
+/// node's frame begins at the height `y`, the group's at `x`.
 fn draw_frame(
     group: &DeviceGroup,
     x: f64,
@@ -171,7 +171,7 @@ fn draw_frame(
     all = all.add(outline).add(label);
     let (gpus, nics) = own_devices(group);
     let columns = gpus.max(nics);
-    // The fewer stand in the middle of the more.
+    // The shorter row is centred above or below the longer one.
     let begin = |count: usize| x + PAD + (boxes_width(columns) - boxes_width(count)) / 2.0;
     let mut next_gpu = begin(gpus);
     let mut next_nic = begin(nics);
@@ -243,7 +243,7 @@ fn draw_devices(view: &TopologyView, places: &DevicePositions) -> Element {
     all
 }
 
-/// A box with a name and two smaller lines; all of it, and what is told besides, is shown to who points at it.
+/// Draws a box with a name and two smaller lines. The full text and the lines of `told` are its tooltip.
 fn draw_device(x: f64, y: f64, colours: BoxColours, words: &[String; 3], told: &[String]) -> Element {
     let [name, address, what] = words;
     let said: Vec<&str> =
@@ -266,7 +266,7 @@ fn draw_device(x: f64, y: f64, colours: BoxColours, words: &[String; 3], told: &
     all
 }
 
-/// What lines and boxes mean, and where it ends below.
+/// Draws the legend of lines and boxes; returns it with its lower edge.
 fn draw_legend(view: &TopologyView, top: f64, right: f64) -> (Element, f64) {
     let mut all = Element::new().set("class", "legend");
     let mut x = MARGIN;
@@ -302,7 +302,7 @@ fn draw_legend(view: &TopologyView, top: f64, right: f64) -> (Element, f64) {
     (all, y)
 }
 
-/// Colour and dashes of a line: Okabe and Ito's colours, and readable without any.
+/// Colour and dashes of a line: Okabe and Ito's colours, and distinguishable without colour.
 fn line_style(distance: Distance) -> (&'static str, &'static str) {
     match distance {
         Distance::Pix => ("#009E73", "none"),

@@ -8,7 +8,7 @@ use super::TopologyView;
 /// A GPU.
 #[derive(Debug, Serialize)]
 struct TopologyGpuRow {
-    /// Its number in the order of addresses.
+    /// Its number, in the order of addresses.
     index: usize,
     address: String,
     /// Vendor and device.
@@ -17,7 +17,7 @@ struct TopologyGpuRow {
     place: PlaceRow,
     /// Its NICs, in the order in which they are used.
     nics: Vec<PickRow>,
-    /// Whether the first is reached without the processor.
+    /// Whether the path to the first one avoids the processor.
     close: bool,
 }
 
@@ -33,7 +33,7 @@ struct PickRow {
 struct PlaceRow {
     numa: Option<u16>,
     host_bridge: Option<String>,
-    /// Bridges below it, then the device.
+    /// The bridges below the host bridge, then the device.
     path: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ struct TopologyNicRow {
     place: PlaceRow,
     interfaces: Vec<String>,
     speed_mbps: Option<u32>,
-    /// Whether it is one of those that are shared out.
+    /// Whether it takes part in the assignment.
     shared_out: bool,
     /// The GPUs that use it.
     gpus: Vec<usize>,
@@ -66,7 +66,7 @@ struct TopologyNicRow {
     distances: Vec<String>,
 }
 
-/// All of it.
+/// The whole node.
 #[derive(Debug, Serialize)]
 pub(crate) struct TopologyReport {
     sysfs: String,
@@ -78,7 +78,7 @@ pub(crate) struct TopologyReport {
 }
 
 impl TopologyReport {
-    /// Of a node that was read from `sysfs`.
+    /// The report of a node that was read from `sysfs`.
     pub(crate) fn new(view: &TopologyView, sysfs: String) -> Self {
         Self {
             sysfs,

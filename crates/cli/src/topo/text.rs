@@ -1,14 +1,14 @@
-//! The node as text, for 80 columns: the tree, then who uses what. Pure. Called by `cmd::topo`.
+//! The node as text, for 80 columns: the tree, then the NICs of each GPU. Pure. Called by `cmd::topo`.
 
 use trunkline_topo::Distance;
 
 use super::tree::{DeviceGroup, TreeEntry, build_tree};
 use super::{TopologyView, format_address, format_gpus, format_speed, model_name};
 
-/// As wide as a line gets.
+/// Most columns of a line.
 const COLUMNS: usize = 80;
 
-/// What is said of a device, a cell each: name with its branch, address, model or speed, interfaces, users.
+/// The cells of a device: name with its branch, address, model or speed, interfaces, users.
 type DeviceCells = [String; 5];
 
 /// A line of the tree.
@@ -42,7 +42,7 @@ pub(crate) fn topology_lines(view: &TopologyView) -> Vec<String> {
     all.into_iter().map(|line| cut_line(&line)).collect()
 }
 
-/// The lines below a group, each with the branches that lead to it.
+/// Appends the lines below a group, each with the branches that lead to it.
 fn push_branches(view: &TopologyView, group: &DeviceGroup, before: &str, lines: &mut Vec<TreeLine>) {
     for (at, entry) in group.entries.iter().enumerate() {
         let last = at + 1 == group.entries.len();
@@ -86,7 +86,7 @@ fn nic_cells(view: &TopologyView, at: usize) -> DeviceCells {
     ]
 }
 
-/// Lines whose columns begin below each other; those of groups stay as they are.
+/// Aligns the columns of lines; lines of groups stay unchanged.
 fn align_lines(lines: &[TreeLine]) -> Vec<String> {
     let width = |at: usize| {
         let cells = lines.iter().map(|line| match line {
@@ -115,7 +115,7 @@ fn assignment_lines(view: &TopologyView) -> Vec<String> {
         let picks = view.assignment.gpu_nics(at);
         let Some(first) = picks.first() else { continue };
         let head = format!("  GPU {at:<number$}  {}  {:<4}  ", gpu.address, first.distance);
-        // NICs of one class may be at different distances; what is farther than the first says so.
+        // NICs of one class may be at different distances; those farther than the first show their distance.
         let name = |pick: &trunkline_topo::AssignedNic| {
             let name = view.nics()[pick.nic].name.to_string();
             if pick.distance == first.distance { name } else { format!("{name}({})", pick.distance) }
@@ -126,7 +126,7 @@ fn assignment_lines(view: &TopologyView) -> Vec<String> {
     lines
 }
 
-/// What the distances of the table mean.
+/// The explanation of the distances in the table.
 fn legend_lines(view: &TopologyView) -> Vec<String> {
     let used = |distance: &&Distance| {
         let rows = 0..view.gpus().len();
@@ -136,7 +136,7 @@ fn legend_lines(view: &TopologyView) -> Vec<String> {
     Distance::ALL.iter().filter(used).map(line).collect()
 }
 
-/// Words behind a head, on as many lines as they need.
+/// Puts words after a head, on as many lines as they need.
 fn wrap_words<'a>(head: &str, words: impl Iterator<Item = &'a str>) -> Vec<String> {
     let indent = head.chars().count();
     let mut lines = vec![head.to_owned()];
@@ -158,7 +158,7 @@ fn wrap_words<'a>(head: &str, words: impl Iterator<Item = &'a str>) -> Vec<Strin
     lines
 }
 
-/// A line that fits.
+/// Cuts a line to the width.
 fn cut_line(line: &str) -> String {
     match line.char_indices().nth(COLUMNS) {
         None => line.to_owned(),

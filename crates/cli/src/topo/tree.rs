@@ -1,23 +1,23 @@
-//! The tree to draw: NUMA nodes, host bridges, switches, devices. Pure. Called by `text` and `picture`.
+//! The tree of NUMA nodes, host bridges, switches and devices. Pure. Called by `text` and `picture`.
 //!
-//! A bridge with one way to go on is left out: it tells nothing of who is near whom.
+//! A bridge with a single child is left out: it does not affect any distance.
 
 use std::collections::BTreeMap;
 
 use trunkline_topo::{DeviceLocation, NodeTopology, PciAddress};
 
-/// What stands in a tree.
+/// An entry of the tree.
 #[derive(Debug)]
 pub(super) enum TreeEntry {
     /// A GPU by its number.
     Gpu(usize),
     /// A NIC by its number.
     Nic(usize),
-    /// Several of these behind something.
+    /// Several entries behind a common bridge.
     Group(DeviceGroup),
 }
 
-/// What several devices are behind of.
+/// A node, bridge, switch or card, and the entries below it.
 #[derive(Debug)]
 pub(super) struct DeviceGroup {
     pub(super) label: String,
@@ -25,7 +25,7 @@ pub(super) struct DeviceGroup {
 }
 
 impl DeviceGroup {
-    /// How many groups are inside each other, this one included.
+    /// The nesting depth of groups, this one included.
     pub(super) fn depth(&self) -> usize {
         let inner = |entry: &TreeEntry| match entry {
             TreeEntry::Group(group) => group.depth(),
@@ -35,13 +35,13 @@ impl DeviceGroup {
     }
 }
 
-/// A device on its way down, and what is left of that.
+/// A device, and the part of its path that is still below the current bridge.
 struct DescendingDevice<'a> {
     hops: &'a [PciAddress],
     entry: TreeEntry,
 }
 
-/// The NUMA nodes with all that is at them. An unknown one comes last.
+/// The NUMA nodes with all their devices. The unknown node is last.
 pub(super) fn build_tree(topology: &NodeTopology) -> Vec<DeviceGroup> {
     let gpus = topology.gpus().iter().enumerate().map(|(at, gpu)| (&gpu.place, TreeEntry::Gpu(at)));
     let nics = topology.nics().iter().enumerate().map(|(at, nic)| (&nic.place, TreeEntry::Nic(at)));
@@ -59,7 +59,7 @@ pub(super) fn build_tree(topology: &NodeTopology) -> Vec<DeviceGroup> {
         .collect()
 }
 
-/// The host bridges of a node, by their first addresses; what is on no bus comes last.
+/// The host bridges of a node, by their first addresses; devices without a bus are last.
 fn bridge_entries(devices: Vec<(&DeviceLocation, TreeEntry)>) -> Vec<TreeEntry> {
     let mut bridges: BTreeMap<(PciAddress, &str), (&str, Vec<DescendingDevice<'_>>)> = BTreeMap::new();
     let mut firsts: BTreeMap<&str, PciAddress> = BTreeMap::new();
@@ -85,7 +85,7 @@ fn bridge_entries(devices: Vec<(&DeviceLocation, TreeEntry)>) -> Vec<TreeEntry> 
     grouped.chain(nowhere).collect()
 }
 
-/// What is below a bridge, by address. No deeper than a path is long.
+/// The entries below a bridge, by address. Recursion ends with the longest path.
 fn entries_below(devices: Vec<DescendingDevice<'_>>) -> Vec<TreeEntry> {
     let mut ways: BTreeMap<PciAddress, (Vec<TreeEntry>, Vec<DescendingDevice<'_>>)> = BTreeMap::new();
     for DescendingDevice { hops, entry } in devices {
@@ -106,7 +106,8 @@ fn entries_below(devices: Vec<DescendingDevice<'_>>) -> Vec<TreeEntry> {
     found
 }
 
-/// The card whose functions these are, if they are functions of one and nothing is behind them: no switch is needed for that.
+/// The card whose functions these devices are, if all are functions of one card without anything behind them. Such a
+/// card needs no switch in the tree.
 fn common_card(devices: &[DescendingDevice<'_>]) -> Option<String> {
     let mut cards = devices.iter().map(|device| match device.hops {
         [function] => Some(function.card_name()),
@@ -116,7 +117,7 @@ fn common_card(devices: &[DescendingDevice<'_>]) -> Option<String> {
     cards.all(|card| card.as_ref() == Some(&first)).then_some(first)
 }
 
-/// Several things as a group, one without.
+/// Makes a group of several entries; a single entry needs none.
 fn group_entries(label: String, entries: Vec<TreeEntry>) -> Vec<TreeEntry> {
     if entries.len() < 2 { entries } else { vec![TreeEntry::Group(DeviceGroup { label, entries })] }
 }

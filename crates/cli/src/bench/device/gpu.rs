@@ -1,4 +1,5 @@
-//! M2: a kernel of a GPU posts, and a thread of the host executes. Measured where there is a GPU of NVIDIA and NVRTC; elsewhere the row says why not.
+//! M2: a GPU kernel posts, and a host thread executes. Measured on hosts with an NVIDIA GPU and NVRTC; on other hosts
+//! the row contains the reason why not.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,22 +16,22 @@ use super::{DeviceBenchError, DeviceBenchRow, DeviceBenchSettings};
 use crate::bench::BenchError;
 use crate::bench::times::OperationTimes;
 
-/// Slots, behind data that is put from the first half to the second.
+/// Bytes of the slots, which follow the data. Puts copy the first half of the data to the second.
 const SLOTS: u64 = 4096;
-/// Threads of a block of the kernel that counts how many entries a second.
+/// Threads per block of the kernel that measures entries per second.
 const BLOCK: u32 = 32;
-/// Entries of such a row.
+/// Entries of the row of entries per second.
 const ENTRIES: u64 = 200_000;
-/// Depth of a queue.
+/// Depth of a queue, in entries.
 const DEPTH: u32 = 1024;
-/// How long a kernel may take.
+/// Time limit of one kernel.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Most bytes of a put.
 const PUT_MAX: usize = 16 << 20;
 
 type GpuRowSink<'a> = &'a mut dyn FnMut(&DeviceBenchRow) -> Result<(), BenchError>;
 
-/// Where a rank's region is.
+/// The memory that contains a rank's region.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum RegionPlacement {
     Device,
@@ -55,7 +56,7 @@ fn ranks_error(error: &dyn std::fmt::Display) -> DeviceBenchError {
     DeviceBenchError::Ranks(error.to_string())
 }
 
-/// The first GPU, with our kernels; or why not.
+/// Opens the first GPU with our kernels; else returns the reason.
 fn open_device() -> Result<KernelDevice, String> {
     let gpu = VendorDriver::open(GpuVendor::Nvidia).map_err(|error| error.to_string())?;
     let device = gpu.open_device(0).map_err(|error| error.to_string())?;
@@ -63,7 +64,7 @@ fn open_device() -> Result<KernelDevice, String> {
     Ok(KernelDevice { device, program })
 }
 
-/// B5: the rows of M2, or one that says why there are none.
+/// B5: the rows of M2, or one row with the reason why they are missing.
 pub(super) fn measure_kernels(
     settings: &DeviceBenchSettings,
     print: GpuRowSink<'_>,
@@ -83,7 +84,7 @@ pub(super) fn measure_kernels(
     Ok(())
 }
 
-/// A rank whose peer is itself: what kernels are given, and all that this holds.
+/// A rank whose peer is itself: the kernel's arguments, and the memory and queues that they refer to.
 struct LoopbackRank {
     queues: DeviceQueues<LoopbackNetwork>,
     lanes: KernelLanes,
@@ -136,7 +137,7 @@ impl LoopbackRank {
         Ok(Self { queues, lanes, region, pinned, results, bases, job })
     }
 
-    /// Runs a kernel of one block; how long it took, and the results.
+    /// Runs a kernel of one block; returns its time and its results.
     fn run_kernel(
         &self,
         machine: &KernelDevice,
@@ -163,7 +164,7 @@ impl LoopbackRank {
         Ok((took, bytes.chunks_exact(8).map(word).collect()))
     }
 
-    /// So that the kernel ends, which is waited for.
+    /// Aborts the queues so that a running kernel ends; the caller waits for that.
     fn abort_queues(&self) {
         use trunkline_proto::wire::device_queue::{AbortWord, EntryStatus};
         let numbers = self.lanes.queue_numbers().iter().flatten();
@@ -172,7 +173,7 @@ impl LoopbackRank {
         }
     }
 
-    /// The first bytes of the second half, where puts go.
+    /// Reads the first bytes of the second half, the target of puts.
     fn read_target(
         &self,
         machine: &KernelDevice,
@@ -191,7 +192,7 @@ impl LoopbackRank {
     }
 }
 
-/// A put and its wait, by the device's clock.
+/// Measures one put and its wait, by the device's clock.
 fn measure_put(
     machine: &KernelDevice,
     settings: &DeviceBenchSettings,
@@ -224,7 +225,7 @@ fn measure_put(
     Ok(DeviceBenchRow { wrong: wrong + failed, ..row })
 }
 
-/// Millions of entries a second of a block's threads, each of which posts batches.
+/// Measures millions of entries per second of a block's threads, each of which posts batches.
 fn measure_rate(
     machine: &KernelDevice,
     place: RegionPlacement,

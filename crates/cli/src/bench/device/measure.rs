@@ -1,4 +1,4 @@
-//! What is measured: B1 to B4 and B6, and of B5 what threads of the host do, of the specification of device queues.
+//! The measurements B1 to B4 and B6 of the specification of device queues, and the part of B5 that runs on host threads.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,27 +20,27 @@ use super::{DeviceBenchError, DeviceBenchRow, DeviceBenchSettings};
 use crate::bench::BenchError;
 use crate::bench::times::{OperationTimes, warm_up};
 
-/// Runs of a row of few bytes.
+/// Runs of a row of small puts.
 const RUNS: usize = 2000;
-/// Operations that are timed together, where one is short.
+/// Operations timed together if one of them is short.
 const PARTS: u32 = 16;
-/// Bytes up to which one is.
+/// Largest size in bytes whose operations count as short.
 const SHORT: usize = 4096;
-/// Turns of the operations that are compared with each other, where they are short.
+/// Alternations between the compared operations, if they are short.
 const TURNS: usize = 8;
-/// Bytes from which a row has few runs.
+/// Size in bytes above which a row has few runs.
 const LONG: usize = 64 << 20;
 /// Peers of the fan-out.
 const PEERS: usize = 64;
-/// Rounds of them.
+/// Rounds of the fan-out.
 const FANS: usize = 200;
-/// Queues that are idle.
+/// Idle queues of B3.
 const IDLE: u32 = 1024;
 
-/// Ways of B1 and B2.
+/// Execution paths of B1 and B2.
 pub(super) const WAYS: usize = ExecutionPath::ALL.len();
 
-/// What the goals are about.
+/// The figures that the goals compare.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GoalFigures {
     pub(super) m1_put_us: f64,
@@ -50,7 +50,7 @@ pub(super) struct GoalFigures {
     pub(super) idle_flags_us: f64,
     pub(super) look_counter_ns: f64,
     pub(super) look_tickets_ns: f64,
-    /// B4: 64 puts until one counter has them all, and until their tickets are done.
+    /// B4: 64 puts, until one counter contains all of them, and until all tickets are done.
     pub(super) fan_counter_us: f64,
     pub(super) fan_tickets_us: f64,
     pub(super) m0_counter_us: f64,
@@ -59,11 +59,11 @@ pub(super) struct GoalFigures {
     pub(super) m1_companion_us: f64,
 }
 
-/// A word on its own line.
+/// A word on its own cache line.
 #[repr(align(128))]
 struct CacheLine(AtomicU64);
 
-/// Half of what a word takes to another processor and back, in microseconds.
+/// Measures half the round trip of a word to another processor, in microseconds.
 pub(super) fn line_transfer_us() -> Result<f64, DeviceBenchError> {
     const ROUNDS: u64 = 20_000;
     let line = CacheLine(AtomicU64::new(0));
@@ -98,7 +98,7 @@ pub(super) fn line_transfer_us() -> Result<f64, DeviceBenchError> {
 
 type RowSink<'a> = &'a mut dyn FnMut(&DeviceBenchRow) -> Result<(), BenchError>;
 
-/// Everything, a row at a time.
+/// Measures everything and prints one row at a time.
 pub(super) fn measure_all(
     settings: &DeviceBenchSettings,
     print: RowSink<'_>,
@@ -129,7 +129,7 @@ pub(super) fn measure_all(
             )?,
         }
     }
-    // B5: the same operations again, side by side.
+    // B5: the same operations again, in adjacent rows.
     modes.iter().try_for_each(&mut *print)?;
     gpu::measure_kernels(settings, print)?;
     measure_idle(print, &mut found)?;
@@ -145,12 +145,12 @@ fn run_count(settings: &DeviceBenchSettings, bytes: usize) -> usize {
     }
 }
 
-/// Where one run takes long there are fewer.
+/// The fewest runs of a row; large sizes take long, so they have fewer.
 const fn runs_least(bytes: usize) -> usize {
     if bytes > LONG { 3 } else { 20 }
 }
 
-/// Times an operation, several at a time where one is about as long as a look at the clock.
+/// Times an operation. Short ones are timed in batches, because reading the clock takes about the same time.
 fn time_operation(
     bytes: usize,
     count: usize,
@@ -161,7 +161,8 @@ fn time_operation(
     OperationTimes::time_runs(times, parts, |_| (0..parts).try_for_each(|_| operation()))
 }
 
-/// Has somebody wait at a rank while another one puts there: its executor stays awake, as it does for a kernel that waits for what comes.
+/// Keeps a waiter polling at a rank while another rank puts to it. Its executor then stays awake, as it does for a
+/// kernel that waits for data.
 fn with_waiter<N: MemberNetwork + 'static, T>(
     rank: &BenchRank<N>,
     f: impl FnOnce() -> Result<T, DeviceBenchError>,
@@ -179,7 +180,7 @@ fn with_waiter<N: MemberNetwork + 'static, T>(
     })
 }
 
-/// B1 and B2.
+/// Measures B1 and B2 on one execution path.
 fn measure_path<N: MemberNetwork + 'static>(
     ranks: &[BenchRank<N>; 2],
     way: ExecutionPath,
@@ -241,7 +242,7 @@ fn measure_path<N: MemberNetwork + 'static>(
     Ok(())
 }
 
-/// Only a network needs the other side.
+/// Adds a waiter at the remote rank. Only a network needs the remote rank's executor.
 fn with_remote_waiter<N: MemberNetwork + 'static, T>(
     rank: &BenchRank<N>,
     way: ExecutionPath,
@@ -273,15 +274,16 @@ impl<N: MemberNetwork + 'static> BenchRank<N> {
     }
 }
 
-/// An operation of one put, with its name and what its bytes are made of.
+/// A variant of a put: its name, the seed of its pattern, and the operation.
 struct PutVariant<'a> {
     what: &'static str,
     seed: u64,
     round: &'a mut dyn FnMut() -> Result<(), DeviceBenchError>,
 }
 
-/// Puts of the first rank to the second, one at a time, each of which is posted and waited for. The kinds take turns, some runs each: a machine that is
-/// slow for a while is slow for all. The bytes are checked each time.
+/// Measures puts of the first rank to the second, one at a time, each posted and waited for. The variants alternate,
+/// several runs each, so that a slow phase of the machine affects all of them. The received bytes are checked after
+/// each variant's runs.
 fn in_turns<N: MemberNetwork + 'static, const KINDS: usize>(
     ranks: &[BenchRank<N>; 2],
     way: ExecutionPath,
@@ -307,7 +309,7 @@ fn in_turns<N: MemberNetwork + 'static, const KINDS: usize>(
             *wrong += count_wrong(&ranks[1].memory, bytes, kind.seed);
         }
     }
-    // As many as there are kinds.
+    // `found` has one element per variant.
     let mut found = found.into_iter();
     Ok(kinds.map(|kind| {
         let (nanos, wrong) = found.next().unwrap_or_default();
@@ -324,7 +326,8 @@ fn in_turns<N: MemberNetwork + 'static, const KINDS: usize>(
     }))
 }
 
-/// A put until its ticket is done, until a channel of one lane is flushed, until a counter has it that its own entry raises, and until one that a companion raises.
+/// Measures a put until each of four events: its ticket is done, a channel of one lane is flushed, a counter raised by
+/// its own entry has the new value, and a counter raised by a companion has it.
 fn measure_puts<N: MemberNetwork + 'static>(
     ranks: &[BenchRank<N>; 2],
     queue: &DeviceQueue<QueueWords>,
@@ -371,13 +374,13 @@ fn measure_puts<N: MemberNetwork + 'static>(
     in_turns(ranks, way, bytes, count, kinds)
 }
 
-/// A channel of one lane, whose first entry is that one.
+/// The ticket record of a channel of one lane whose first entry is `first`.
 fn one_lane(first: u64) -> Result<TicketRecord<QueueWords>, DeviceBenchError> {
     let words = QueueWords::try_heap(64).map_err(|error| DeviceBenchError::Ranks(error.to_string()))?;
     TicketRecord::create(words, 0, &[first]).ok_or(DeviceBenchError::Panicked)
 }
 
-/// Half of a put with a signal there, and one back.
+/// Measures half of a put with a signal and one in return.
 fn ping_pong<N: MemberNetwork + 'static>(
     ranks: &[BenchRank<N>; 2],
     way: ExecutionPath,
@@ -419,7 +422,7 @@ fn ping_pong<N: MemberNetwork + 'static>(
     Ok(DeviceBenchRow { wrong: count_wrong(&ranks[1].memory, bytes, 4) + came.abs_diff(all as u64), ..row })
 }
 
-/// Millions of entries a second.
+/// Measures millions of entries per second.
 fn measure_rate<N: MemberNetwork + 'static>(
     rank: &BenchRank<N>,
     queue: &DeviceQueue<QueueWords>,
@@ -448,7 +451,7 @@ fn measure_rate<N: MemberNetwork + 'static>(
     Ok((each * batch * producers) as f64 / began.elapsed().as_secs_f64() / 1e6)
 }
 
-/// B3: a byte for each queue, as a GPU sets them, in place of a bit.
+/// B3: a byte per queue, as a GPU sets them, instead of a bit.
 fn idle_flags() -> Result<OperationTimes, QueueError> {
     let bytes = DoorbellLayout::new(IDLE)?.by_bytes().page_bytes();
     let page = BellPage::create_for_devices(allocate_words(bytes), IDLE)?;
@@ -462,12 +465,12 @@ fn idle_flags() -> Result<OperationTimes, QueueError> {
     })
 }
 
-/// B3: no producer and no waiter, just the executor.
+/// B3: no producer and no waiter, only the executor.
 fn measure_idle(print: RowSink<'_>, found: &mut GoalFigures) -> Result<(), BenchError> {
     let mut executor = QueueExecutor::new(LoopbackNetwork(0), IDLE).map_err(DeviceBenchError::from)?;
     let queues: Result<Vec<_>, _> = (0..IDLE).map(|_| executor.make_queue(64, 0)).collect();
     let queues = queues.map_err(DeviceBenchError::from)?;
-    // What was taken on is looked at once.
+    // The executor checks new queues once; finish that before the measurement.
     while executor.run_pass().busy {}
     let times = OperationTimes::time_runs(RUNS, 100, |_| {
         for _ in 0..100 {
@@ -498,8 +501,8 @@ fn measure_idle(print: RowSink<'_>, found: &mut GoalFigures) -> Result<(), Bench
     ))
 }
 
-/// B4: 64 puts until one counter has them all, and until their tickets are done, in turns: a machine that is slow for a while is slow for both. How long these took,
-/// and the counter's value.
+/// B4: times 64 puts until one counter contains all of them, and until all tickets are done. The two alternate, so that
+/// a slow phase of the machine affects both. Returns both times and the counter's value.
 fn time_fan_outs(
     rank: &BenchRank<LoopbackNetwork>,
     queues: &[DeviceQueue<QueueWords>],
@@ -534,7 +537,7 @@ fn time_fan_outs(
     Ok((nanos.map(|nanos| OperationTimes::from_nanos(nanos, 1)), counted))
 }
 
-/// B4: that, and the waiter's looks once all has completed, which is what it does at least.
+/// B4: the fan-outs, then the time of one check by the waiter after everything has completed, which is the least that a waiter needs.
 fn fan_out(print: RowSink<'_>, found: &mut GoalFigures) -> Result<(), BenchError> {
     let ranks = start_loopback_ranks(ExecutionPath::M1, 8)?;
     let rank = &ranks[0];
@@ -563,7 +566,7 @@ fn fan_out(print: RowSink<'_>, found: &mut GoalFigures) -> Result<(), BenchError
     print(&DeviceBenchRow::from_times("B4", "a look: 64 tickets", ExecutionPath::M1.name(), 8, looks))
 }
 
-/// B6: what a channel of the standard library takes for the same.
+/// B6: the round trip over a channel of the standard library, as a baseline.
 fn measure_baseline(settings: &DeviceBenchSettings, print: RowSink<'_>) -> Result<(), BenchError> {
     let (ask, asked) = mpsc::channel::<u64>();
     let (answer, answered) = mpsc::channel::<u64>();

@@ -1,6 +1,6 @@
-//! Device queues: a row a size and way, then what has one size; and how it compares with what is aimed at.
+//! Benchmarks device queues: a row per size and execution path, then the rows of one size, then a comparison with the goals.
 //!
-//! Called by `cmd::device`. The ranks are in this process (`ranks`); what is measured is in `measure`, of a GPU in `gpu`.
+//! Called by `cmd::device`. The ranks are in this process (`ranks`); `measure` has the measurements, `gpu` those on a GPU.
 
 mod gpu;
 mod measure;
@@ -16,23 +16,23 @@ use super::times::OperationTimes;
 use crate::bench::BenchError;
 use measure::GoalFigures;
 
-/// Largest put: an entry for each GiB of it, which all fit into a queue at once.
+/// Largest put in bytes. It has an entry per GiB, and all its entries fit into a queue at once.
 pub(crate) const BYTES_MAX: usize = 64 << 30;
-/// Ranks that have as many bytes at a time, and what else there is beside them.
+/// Ranks that allocate the largest size at the same time, and the bytes that the process needs beside their memory.
 const RANKS: usize = 2;
 const BESIDE: usize = 256 << 20;
-/// Rows that do not come once a size and way, without those of a GPU.
+/// Rows that do not repeat per size and execution path, without those of a GPU.
 const ROWS: usize = 24;
 
-/// What the arguments say.
+/// The parsed arguments.
 pub(crate) struct DeviceBenchSettings {
     /// Sizes of the rows.
     pub(crate) sizes: Vec<usize>,
-    /// Timed runs, 0 for a number that fits.
+    /// Timed runs per row; 0 selects a number that fits the size.
     pub(crate) iterations: usize,
     /// Most producers of one queue.
     pub(crate) producers: usize,
-    /// JSON instead of tables.
+    /// Print JSON instead of tables.
     pub(crate) json: bool,
 }
 
@@ -42,10 +42,10 @@ impl DeviceBenchSettings {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// What two ranks take, where the host has no more.
+    /// Checks that the host has enough memory for two ranks.
     ///
     /// # Errors
-    /// What it takes, and what there is.
+    /// The needed and the available bytes, as text.
     pub(crate) fn check_memory(&self) -> Result<(), String> {
         let needed = self.largest_size().saturating_mul(RANKS).saturating_add(BESIDE);
         let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -57,14 +57,14 @@ impl DeviceBenchSettings {
         }
     }
 
-    /// About as many as there will be.
+    /// Estimates the number of rows, for the progress bar.
     fn row_estimate(&self) -> usize {
         let ways = measure::WAYS;
         ways * (4 * self.sizes.len() + 4) + 2 * self.sizes.len() + ROWS
     }
 }
 
-/// Bytes that new programs can have, as the kernel says.
+/// Parses the bytes available to new programs from `/proc/meminfo` (`MemAvailable`).
 fn available_bytes(meminfo: &str) -> Option<usize> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
@@ -73,27 +73,27 @@ fn available_bytes(meminfo: &str) -> Option<usize> {
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DeviceBenchError {
-    /// The ranks cannot be made.
+    /// The ranks cannot be created.
     #[error("ranks in this process: {0}")]
     Ranks(String),
-    /// A queue did not take an entry.
+    /// A queue rejected an entry.
     #[error(transparent)]
     Post(#[from] trunkline_device_queue::ReserveError),
     /// An operation was not posted.
     #[error(transparent)]
     Operation(#[from] trunkline_device_queue::OpError),
-    /// An entry, or a signal, failed or did not come.
+    /// An entry or a signal failed or did not arrive.
     #[error(transparent)]
     Wait(#[from] trunkline_device_queue::WaitError),
-    /// No queue.
+    /// A queue cannot be created.
     #[error(transparent)]
     Queue(#[from] trunkline_device::QueueError),
-    /// A thread of the measurement has panicked.
+    /// A thread of the measurement panicked.
     #[error("a thread of the measurement has panicked")]
     Panicked,
 }
 
-/// One line.
+/// One row.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct DeviceBenchRow {
     bench: &'static str,
@@ -115,7 +115,7 @@ pub(crate) struct DeviceBenchRow {
     skipped: Option<String>,
 }
 
-/// What is aimed at, and what was found.
+/// A goal and the measured figure.
 #[derive(Debug, Serialize)]
 struct GoalResult {
     bar: String,
@@ -153,7 +153,7 @@ impl DeviceBenchRow {
         }
     }
 
-    /// Nothing was measured, and why.
+    /// A row with the reason why nothing was measured.
     fn skipped(bench: &'static str, operation: &str, way: &'static str, reason: String) -> Self {
         Self { skipped: Some(reason), ..Self::from_rate(bench, operation, way, 0, 1, 0.0).without_rate() }
     }
@@ -185,7 +185,7 @@ impl DeviceBenchRow {
         }
     }
 
-    /// The same as a row of B5, if it is of an operation by which modes are compared.
+    /// The same figures as a row of B5, if the operation is one by which modes are compared.
     fn of_mode(&self) -> Option<Self> {
         let is_compared = matches!(self.operation.as_str(), "put + wait" | "puts");
         is_compared.then(|| Self { bench: "B5", ..self.clone() })
@@ -213,7 +213,7 @@ impl DeviceBenchRow {
     }
 }
 
-/// Runs everything; returns how much was wrong.
+/// Runs everything and returns the number of wrong bytes.
 pub(crate) fn run_device_bench(settings: &DeviceBenchSettings) -> Result<u64, BenchError> {
     let mut out = std::io::stdout().lock();
     let transfer = measure::line_transfer_us()?;
@@ -251,10 +251,11 @@ pub(crate) fn run_device_bench(settings: &DeviceBenchSettings) -> Result<u64, Be
     Ok(wrong)
 }
 
-/// Unit of a ratio.
+/// Unit of a ratio of two times.
 const TIMES: &str = "of the time";
 
-/// The measured goals of device queues. A ratio of two medians of one run, or a time against line transfers of it.
+/// Compares the measured figures with the goals of device queues: a ratio of two medians of one run, or a time in line
+/// transfers of the same run.
 fn compare_goals(found: &GoalFigures, transfer: f64) -> Vec<GoalResult> {
     let most = |bar: &str, found: f64, wanted: f64, unit| GoalResult {
         bar: bar.to_owned(),

@@ -1,11 +1,12 @@
-//! What is put: bytes that say where they belong, and what came of them. A piece at a time, so that it takes no memory of its own.
+//! The pattern of put data: bytes that depend on their offset, and the check of received ones. Works in pieces, so that
+//! it allocates little memory.
 
 use trunkline_mem::MemoryRange;
 
-/// Bytes at a time.
+/// Bytes of a piece.
 const PIECE: usize = 1 << 20;
 
-/// The bytes of a word, by its place: two places are alike nowhere, also not a GiB apart.
+/// The bytes of the word with index `at`. Different indices give different words, also a GiB apart.
 const fn pattern_word(at: u64, seed: u64) -> [u8; 8] {
     (at ^ (seed << 56)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }
@@ -21,7 +22,7 @@ fn piece_ranges(bytes: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..bytes).step_by(PIECE).map(move |begin| (begin, PIECE.min(bytes - begin)))
 }
 
-/// Fills the source, and empties the target.
+/// Fills the source with the pattern, and clears the target.
 pub(super) fn fill_source([source, target]: [&MemoryRange; 2], bytes: usize, seed: u64) {
     let mut data = Vec::with_capacity(PIECE);
     let zeros = vec![0; PIECE.min(bytes)];
@@ -33,7 +34,7 @@ pub(super) fn fill_source([source, target]: [&MemoryRange; 2], bytes: usize, see
     }
 }
 
-/// How many bytes are wrong at the target.
+/// Counts the wrong bytes at the target.
 pub(super) fn count_wrong(target: &MemoryRange, bytes: usize, seed: u64) -> u64 {
     let mut data = Vec::with_capacity(PIECE);
     let mut there = vec![0; PIECE.min(bytes)];
@@ -71,7 +72,7 @@ mod tests {
             target.write(at, &byte).unwrap();
         }
         assert!(count_wrong(&target, bytes, 4) > 0, "another seed is other bytes");
-        // What belongs a GiB further is no good here.
+        // A word from a GiB further on must count as wrong here.
         let far = |at: u64| pattern_word(at + (1 << 27), 3) == pattern_word(at, 3);
         assert!(!(0..1000).any(far));
     }

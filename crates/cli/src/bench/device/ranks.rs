@@ -1,4 +1,4 @@
-//! Two ranks in this process: of one network each, or with nothing between them but memory.
+//! Two ranks in this process: each with a network, or connected by memory alone.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use super::DeviceBenchError;
 
 /// Queues of a rank.
 const QUEUES: u32 = 1100;
-/// Bytes of a rank's slots, behind its data.
+/// Bytes of a rank's slots, which follow its data.
 const SLOTS_BYTES: usize = 1 << 20;
-/// Where slots begin.
+/// Alignment of the slots.
 const ALIGN: usize = 4096;
 
 /// How entries are executed.
@@ -94,15 +94,15 @@ impl MemberNetwork for LoopbackNetwork {
     }
 }
 
-/// A rank, whatever its network.
+/// A rank on any network.
 pub(super) struct BenchRank<N: MemberNetwork + 'static> {
     me: u32,
-    /// Where its slots begin, behind its data; so they do at the other one.
+    /// Offset of the slots, after the data; the same at both ranks.
     slots: u64,
     pub(super) queues: DeviceQueues<N>,
     pub(super) memory: MemoryRange,
     words: QueueWords,
-    /// By rank.
+    /// Keys of both ranks' regions, by rank.
     keys: [EntryKey; 2],
 }
 
@@ -122,7 +122,7 @@ fn start_rank<N: MemberNetwork + 'static>(
     Ok(BenchRank { me, slots: slots as u64, queues, memory, words, keys: [key; 2] })
 }
 
-/// Two ranks of so many bytes with nothing between them.
+/// Starts two ranks with `bytes` of data each and no network between them.
 pub(super) fn start_loopback_ranks(
     way: ExecutionPath,
     bytes: usize,
@@ -144,7 +144,7 @@ pub(super) fn start_loopback_ranks(
 
 type SoftJob = Arc<RmaJob<SoftFabric, UnixHost>>;
 
-/// The same with software NICs.
+/// Starts two ranks that are connected by software NICs.
 pub(super) fn start_soft_ranks(
     way: ExecutionPath,
     bytes: usize,
@@ -163,7 +163,7 @@ pub(super) fn start_soft_ranks(
     let start = |me: u32, job: SoftJob| {
         job.set_members(me, &cards).map_err(|error| ranks(&error))?;
         let network = || RmaNetwork::new(Arc::clone(&job)).map_err(|error| ranks(&error));
-        // The heap is the region's memory, so it comes first.
+        // The heap is the region's memory, so the rank is started first.
         let one = start_rank(me, network()?, way.mode(), bytes)?;
         job.add_heap(one.memory.clone()).map_err(|error| ranks(&error))?;
         Ok::<_, DeviceBenchError>(one)
@@ -187,13 +187,13 @@ impl<N: MemberNetwork + 'static> BenchRank<N> {
         PeerAddress { peer, addr, key: self.keys[peer as usize & 1].to_bits() }
     }
 
-    /// A put, as an entry for each GiB.
+    /// The entries of a put: one per GiB.
     pub(super) fn put_entries(&self, bytes: usize) -> Vec<QueueEntry> {
         let bytes = self.put_range(bytes);
         (0..bytes.entry_count()).map(|nth| bytes.nth_entry(nth)).collect()
     }
 
-    /// The same, and the last one raises a counter here.
+    /// The entries of a put, of which the last one raises a counter of this rank.
     pub(super) fn put_counted(&self, bytes: usize, slot: u64) -> Result<Vec<QueueEntry>, DeviceBenchError> {
         let mut entries = self.put_entries(bytes);
         let last = entries.pop().and_then(|last| self.counter_addition(slot).attach_to(last));
@@ -206,7 +206,7 @@ impl<N: MemberNetwork + 'static> BenchRank<N> {
         PutBytes { from, to: self.remote_address(1 - self.me, 0), len: len as u64 }
     }
 
-    /// What is added to a counter here.
+    /// The addition of 1 to a counter of this rank.
     pub(super) fn counter_addition(&self, slot: u64) -> WordAddition {
         WordAddition { at: self.remote_address(self.me, self.slots + 128 * slot), value: 1, poisoned: true }
     }
@@ -228,7 +228,7 @@ impl<N: MemberNetwork + 'static> BenchRank<N> {
         SignalSlot::with_poison_word(self.slots + 128 * slot).read_value(&self.words)
     }
 
-    /// One look at what comes here, as a kernel that waits looks.
+    /// Polls once for arrivals, as a waiting kernel does.
     pub(super) fn poll_once(&self) {
         trunkline_device_queue::WordMemory::pause(&self.words);
         std::thread::yield_now();
@@ -242,7 +242,7 @@ impl<N: MemberNetwork + 'static> BenchRank<N> {
     }
 }
 
-/// No limit: a clock would be read for each operation.
+/// A deadline that never passes, because checking a limit would read a clock for each operation.
 pub(super) const fn endless_patience() -> HostDeadline {
     HostDeadline::without_deadline()
 }

@@ -1,14 +1,14 @@
-//! Logarithmic axes: where values stand, where ticks stand, what they are called. Pure.
+//! Logarithmic axes: positions of values and ticks, and their labels. Pure.
 //!
 //! Called by `picture`, and by the curves of `sweep`.
 
 /// A logarithmic axis.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogAxis {
-    /// Logarithms of the ends.
+    /// Logarithms of the lowest and the highest value.
     low: f64,
     high: f64,
-    /// Where the ends are on the paper.
+    /// Positions of the ends on the paper.
     from: f64,
     to: f64,
 }
@@ -25,13 +25,13 @@ pub(crate) struct AxisRange {
 /// A line of the grid.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AxisTick {
-    /// Where it is.
+    /// The value of the line.
     pub(crate) value: f64,
-    /// What it is called; a line without is drawn lighter.
+    /// The label; lines without one are drawn lighter.
     pub(crate) label: Option<String>,
 }
 
-/// Units: what one is worth, and its name.
+/// Units: value and name of each.
 type UnitScale = [(f64, &'static str)];
 
 const BYTES: &UnitScale = &[
@@ -44,20 +44,19 @@ const BYTES: &UnitScale = &[
 
 const TIMES: &UnitScale = &[(1e-3, "ns"), (1.0, "\u{b5}s"), (1e3, "ms"), (1e6, "s")];
 
-/// How far the ends of an axis are from the outermost figures, at least.
+/// Least ratio between an end of an axis and the outermost value.
 const AIR: f64 = 1.15;
 
 /// Most labels of an axis of sizes.
 const SIZE_LABELS_MAX: u32 = 8;
 
 impl LogAxis {
-    /// Creates an axis that shows all values of a range: the lowest stands at `from` on the paper, the
-    /// highest at `to`.
+    /// Creates an axis that shows all values of a range: the lowest is drawn at `from` on the paper, the highest at `to`.
     pub(crate) fn new(values: AxisRange, from: f64, to: f64) -> Self {
         Self { low: values.low.ln(), high: values.high.ln(), from, to }
     }
 
-    /// Where a value stands on the paper.
+    /// The position of a value on the paper.
     pub(crate) fn position_of(&self, value: f64) -> f64 {
         self.from + (value.ln() - self.low) / (self.high - self.low) * (self.to - self.from)
     }
@@ -71,7 +70,7 @@ pub(crate) fn value_range(values: impl Iterator<Item = f64>) -> AxisRange {
     })
 }
 
-/// Powers of two, all within the range, evenly spaced and not too many; its ends where there is none.
+/// Powers of two within the range, evenly spaced and few enough for labels; the ends of the range if it contains none.
 pub(crate) fn size_ticks(sizes: AxisRange) -> Vec<AxisTick> {
     let AxisRange { low, high } = sizes;
     // A size just off a power of two by rounding is that power.
@@ -91,7 +90,7 @@ pub(crate) fn size_ticks(sizes: AxisRange) -> Vec<AxisTick> {
     ticks
 }
 
-/// Decades, with 2 and 5 named too where there are few, and the range widened to the next 1, 2 or 5.
+/// Decades, with labels at 2 and 5 too if there are few, and the range widened to the next 1, 2 or 5.
 pub(crate) fn decimal_ticks(values: AxisRange, label: impl Fn(f64) -> String) -> (AxisRange, Vec<AxisTick>) {
     let AxisRange { low, high } = values;
     let decades = (low.log10().floor() as i32)..=(high.log10().ceil() as i32);
@@ -112,17 +111,17 @@ pub(crate) fn decimal_ticks(values: AxisRange, label: impl Fn(f64) -> String) ->
     (AxisRange { low: below, high: above }, ticks.collect())
 }
 
-/// A size in bytes: `8 B`, `64 KiB`, `1 MiB`.
+/// Formats a size in bytes: `8 B`, `64 KiB`, `1 MiB`.
 pub(crate) fn format_size(bytes: f64) -> String {
     in_units(bytes, BYTES)
 }
 
-/// A time in microseconds: `500 ns`, `20 us`, `1.5 ms`.
+/// Formats a time in microseconds: `500 ns`, `20 us`, `1.5 ms`.
 pub(crate) fn format_time(microseconds: f64) -> String {
     in_units(microseconds, TIMES)
 }
 
-/// Three figures, without zeros at the end.
+/// Formats three digits, without trailing zeros.
 pub(crate) fn format_number(value: f64) -> String {
     let decimals = (2 - value.abs().log10().floor() as i32).clamp(0, 9) as usize;
     let text = format!("{value:.decimals$}");

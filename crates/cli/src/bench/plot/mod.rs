@@ -1,4 +1,4 @@
-//! Pictures of benchmark results: rows in, one SVG file out.
+//! Draws pictures of benchmark results: rows in, one SVG file out.
 //!
 //! Called by `cmd::bench` after a run and by `cmd::plot` for saved ones. The rows are the lines that `bench --json`
 //! prints; nothing else is read.
@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use thiserror::Error;
 
-/// Most runs of one picture: as many as have a look of their own.
+/// Most runs of one picture: the number of distinct line styles.
 pub(crate) const RUNS_MAX: usize = 21;
 
-/// Why there is no picture.
+/// Why the picture cannot be drawn.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum PlotError {
@@ -27,37 +27,37 @@ pub(crate) enum PlotError {
     /// The picture cannot be written.
     #[error("{path}: {1}", path = .0.display())]
     Write(PathBuf, #[source] io::Error),
-    /// A line is no row.
+    /// A line is not a row of results.
     #[error("{file}:{line}: not a row of `trunkline bench --json`: {source}")]
     Row {
-        /// Where it came from.
+        /// The file's name.
         file: String,
-        /// Counted from 1.
+        /// The line's number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The parse error.
         source: serde_json::Error,
     },
-    /// A row's figure cannot stand on a logarithmic axis.
+    /// A row's value cannot be drawn on a logarithmic axis.
     #[error("{file}:{line}: {name} is {value}, and only what is above zero can be drawn")]
     Figure {
-        /// Where it came from.
+        /// The file's name.
         file: String,
-        /// Counted from 1.
+        /// The line's number, from 1.
         line: usize,
         /// The field.
         name: &'static str,
         /// Its value.
         value: f64,
     },
-    /// A file without rows of the kind that was asked for.
+    /// A file contains no rows of the requested kind.
     #[error("{0}: no {1} rows")]
     Empty(String, &'static str),
-    /// More than have a look of their own.
+    /// More runs than distinct line styles.
     #[error("{0} runs; one picture shows {RUNS_MAX} at most")]
     Many(usize),
 }
 
-/// One row of `bench --json`, as far as a picture needs it.
+/// The fields of a row of `bench --json` that a picture needs.
 #[derive(Debug, Deserialize)]
 struct PlotRow {
     #[serde(flatten)]
@@ -70,7 +70,7 @@ struct PlotRow {
     one_way_gbs: Option<f64>,
 }
 
-/// What the rows of one run have in common.
+/// The values that all rows of one run share.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 struct RunIdentity {
     collective: String,
@@ -102,7 +102,7 @@ impl RunIdentity {
         ["p2p", "put", "get"].contains(&self.collective.as_str())
     }
 
-    /// In the order in which they are told: what tells most comes first.
+    /// The words of the title, the most distinctive first.
     fn title_words(&self) -> [String; 8] {
         let unless = |plain: bool, word: String| if plain { String::new() } else { word };
         let network = format!("{} on {}", self.plugin, self.device);
@@ -131,13 +131,13 @@ struct PlotPoint {
 #[derive(Debug)]
 pub(crate) struct PlotRun {
     what: RunIdentity,
-    /// What it is called, if its caller knows better than its rows.
+    /// The name given by the caller, which replaces the one made from the rows.
     name: Option<String>,
     points: Vec<PlotPoint>,
 }
 
-/// Reads the runs of a file that `bench --json` wrote; `-` is standard input. A file may hold several: a run ends where
-/// the next row is of something else, or its size does not grow.
+/// Reads the runs of a file that `bench --json` wrote; `-` is standard input. A file may contain several runs. A run
+/// ends before a row with another identity, or with a size that is not larger.
 pub(crate) fn read_runs(path: &str, name: &str, in_place: bool) -> Result<Vec<PlotRun>, PlotError> {
     let failed = |error| PlotError::Read(path.to_owned(), error);
     let input: Box<dyn BufRead> = match path {
@@ -158,7 +158,7 @@ pub(crate) fn read_runs(path: &str, name: &str, in_place: bool) -> Result<Vec<Pl
     Ok(runs)
 }
 
-/// The picture of a run that is under way.
+/// The picture of a run in progress.
 #[derive(Debug)]
 pub(crate) struct PendingPlot {
     path: PathBuf,
@@ -166,18 +166,18 @@ pub(crate) struct PendingPlot {
 }
 
 impl PendingPlot {
-    /// One that has no rows yet.
+    /// Creates a picture without rows.
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, lines: RefCell::default() }
     }
 
-    /// Makes sure that it can be written, before a long run; a file that is there keeps its content.
+    /// Checks that the file can be written before a long run begins. An existing file keeps its content.
     pub(crate) fn prepare_file(&self) -> Result<(), PlotError> {
         let opened = File::options().append(true).create(true).open(&self.path);
         opened.map(drop).map_err(|error| PlotError::Write(self.path.clone(), error))
     }
 
-    /// A row, as `--json` prints it.
+    /// Adds a row, as `--json` prints it.
     pub(crate) fn add_row(&self, line: String) {
         self.lines.borrow_mut().push(line);
     }
@@ -188,7 +188,7 @@ impl PendingPlot {
     }
 }
 
-/// The runs of lines that this process made itself.
+/// Parses lines that this process wrote itself into runs.
 fn parse_own_lines(lines: &[String]) -> Result<Vec<PlotRun>, PlotError> {
     let mut runs = Vec::new();
     for (at, line) in lines.iter().enumerate() {
@@ -197,7 +197,7 @@ fn parse_own_lines(lines: &[String]) -> Result<Vec<PlotRun>, PlotError> {
     Ok(runs)
 }
 
-/// Puts a row to the last run, or begins the next one with it.
+/// Appends a row to the last run, or starts the next run with it.
 fn add_row(
     runs: &mut Vec<PlotRun>,
     text: &str,
@@ -245,7 +245,7 @@ pub(crate) fn draw_runs(path: &Path, runs: &[PlotRun]) -> Result<(), PlotError> 
     written.map_err(|error| PlotError::Write(path.to_owned(), error))
 }
 
-/// What all runs have in common, for the title, and what each is called in the legend.
+/// Returns the words that all runs share, for the title, and a name of each run for the legend.
 fn name_runs(runs: &[PlotRun]) -> (String, Vec<String>) {
     let words: Vec<[String; 8]> = runs.iter().map(|run| run.what.title_words()).collect();
     let same = |at: usize| words.iter().all(|others| others[at] == words[0][at]);
@@ -255,7 +255,7 @@ fn name_runs(runs: &[PlotRun]) -> (String, Vec<String>) {
     let mut names: Vec<String> = Vec::new();
     for (run, words) in runs.iter().zip(&words) {
         let differs = join((0..8).filter(|&at| !same(at)).map(|at| words[at].as_str()).collect());
-        // A file of one run is called as its user called it.
+        // A file with a single run keeps the name that its user chose.
         let alone = runs.iter().filter(|other| other.name == run.name).count() == 1;
         let name = match &run.name {
             Some(name) if alone || differs.is_empty() => name.clone(),

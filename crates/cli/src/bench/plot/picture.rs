@@ -1,6 +1,6 @@
-//! The drawing: two panels side by side, bandwidth and time over size, and the legend below them.
+//! Draws two panels side by side, bandwidth and time over size, and the legend below them.
 //!
-//! Called by `plot`. Text of users goes into text nodes only, where the library escapes it.
+//! Called by `plot`. The user's text is written into text nodes only, which the library escapes.
 
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Path, Polyline, Rectangle, Text, Title};
@@ -14,10 +14,10 @@ const PANEL_TOP: f64 = 92.0;
 const PANEL_HEIGHT: f64 = 380.0;
 /// Room for the labels left of a panel.
 const LABELS: f64 = 64.0;
-/// From a panel's lower edge to the first line of the legend.
+/// Distance from a panel's lower edge to the first line of the legend.
 const TO_LEGEND: f64 = 72.0;
 const LEGEND_LINE: f64 = 24.0;
-/// Most runs of a legend of one column; then there are two.
+/// Most runs of a legend with one column; more runs use two.
 const LEGEND_ALONE: usize = 4;
 /// Longest text of the legend and the title, in letters.
 const LEGEND_LETTERS: usize = 72;
@@ -27,13 +27,13 @@ const TEXT: &str = "#222222";
 const FAINT: &str = "#555555";
 const FONTS: &str = "Helvetica, Arial, 'DejaVu Sans', sans-serif";
 
-/// Okabe and Ito's colours, which people with any kind of colour vision tell apart; without yellow, too light on white.
+/// Okabe and Ito's colours, which readers with any kind of colour vision can distinguish; without yellow, which is too light on white.
 const COLOURS: [&str; 7] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"];
 
 /// Dashes of the first seven runs, the next and the last.
 const DASHES: [&str; 3] = ["none", "7 4", "2 3"];
 
-/// The whole file.
+/// Renders the whole file.
 pub(super) fn render_picture(runs: &[PlotRun]) -> String {
     let (title, labels) = name_runs(runs);
     let lines = if runs.len() <= LEGEND_ALONE { runs.len() } else { runs.len().div_ceil(2) };
@@ -98,7 +98,7 @@ fn time_panel(runs: &[PlotRun], x: f64) -> PlotPanel {
     }
 }
 
-/// Whether some run is point to point, or is not.
+/// Whether any run is point-to-point, or, if `p2p` is false, any is not.
 fn has_runs(runs: &[PlotRun], p2p: bool) -> bool {
     runs.iter().any(|run| run.what.is_p2p() == p2p)
 }
@@ -112,7 +112,7 @@ impl PlotPanel {
         let left = self.x + LABELS;
         let right = self.x + width;
         let bottom = PANEL_TOP + PANEL_HEIGHT;
-        // A little air, so that the first and the last point stand free; more where all have one size.
+        // Margins keep the first and the last point off the edges; they are wider if all points have one size.
         let air = ((sizes.high / sizes.low).powf(0.03)).max(1.1);
         let shown_sizes = AxisRange { low: sizes.low / air, high: sizes.high * air };
         let across = LogAxis::new(shown_sizes, left, right);
@@ -143,7 +143,7 @@ impl PlotPanel {
         group
     }
 
-    /// One run, with a marker at each point that tells its figures to whoever points at it.
+    /// Draws one run, with a marker at each point that shows its figures as a tooltip.
     fn draw_run(&self, run: &PlotRun, label: &str, at: usize, across: &LogAxis, up: &LogAxis) -> Group {
         let place =
             |point: &PlotPoint| (across.position_of(point.bytes), up.position_of((self.value)(point)));
@@ -177,7 +177,7 @@ fn legend_entry(at: usize, label: &str, x: f64, y: f64) -> Group {
         .add(text_node(x + 46.0, y + 4.5, shorten_text(label, LEGEND_LETTERS), 13))
 }
 
-/// The look of a run's line.
+/// Applies colour, width and dashes of a run's line.
 fn style_line<T: svg::Node>(mut node: T, at: usize) -> T {
     node.assign("stroke", run_colour(at));
     node.assign("stroke-width", 2);
@@ -190,7 +190,7 @@ fn run_colour(at: usize) -> &'static str {
     COLOURS[at % COLOURS.len()]
 }
 
-/// A shape that goes with the colour: the picture can be read without either.
+/// The marker's shape, which distinguishes runs without colour.
 fn run_marker(at: usize, x: f64, y: f64) -> Box<dyn svg::Node> {
     let corners = |steps: &[(f64, f64)]| {
         let steps: Vec<String> =

@@ -101,7 +101,7 @@ fn ticks_of_sizes_are_powers_of_two_and_few() {
         ["8 B", "64 B", "512 B", "4 KiB", "32 KiB", "256 KiB", "2 MiB", "16 MiB"]
     );
     assert_eq!(labels(4096.0, 4096.0), ["4 KiB"]);
-    // No power of two between: the sizes themselves.
+    // The range contains no power of two: the ticks are the sizes themselves.
     assert_eq!(labels(300.0, 500.0), ["300 B", "500 B"]);
     assert_eq!(labels(300.0, 300.0), ["300 B"]);
 }

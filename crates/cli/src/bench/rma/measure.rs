@@ -1,4 +1,4 @@
-//! The measurements. Every rank calls all of them in the same order; rank 0 has the times. Between two of them all ranks meet.
+//! The measurements. All ranks call them in the same order, with a barrier between two of them; rank 0 has the times.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -9,44 +9,44 @@ use super::super::times::{OperationTimes, warm_up};
 use super::{FixedSizeResult, RmaBenchSettings};
 use crate::bench::BenchError;
 
-/// Bytes around the data that nobody may touch.
+/// Guard bytes on each side of the data, which no operation may change.
 const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xa5;
-/// Bytes that all timed runs of a size move together, and how many runs that may be.
+/// Bytes that all timed runs of a size move together, and the limits of the number of runs.
 const WHOLE: usize = 32 << 20;
 const FEW: usize = 20;
 const MANY: usize = 10_000;
-/// Operations at a rank that computes, at most, and the time between two of them: longer than a serving thread stays awake.
+/// Most operations at a computing rank, and the pause between two of them, which is longer than a serving thread stays awake.
 const AT_COMPUTING: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Puts or gets of one size.
+/// Results of puts or of gets of one size.
 pub(super) struct TransferResult {
     pub(super) name: &'static str,
     pub(super) times: OperationTimes,
-    /// Of a stream, 1e9 bytes a second.
+    /// Bandwidth of a stream, in 1e9 bytes per second.
     pub(super) gbs: f64,
-    /// Millions a second.
+    /// Millions of operations per second.
     pub(super) rate: f64,
     pub(super) wrong: u64,
 }
 
-/// What all measurements use.
+/// The memory and settings that all measurements share.
 pub(super) struct RmaBench<'a> {
     world: &'a World,
     settings: &'a RmaBenchSettings,
-    /// Where data arrives, between two guards.
+    /// The target of puts, between two guards.
     data: SymmetricSlice<u8>,
-    /// Where it comes from.
+    /// The source of puts.
     source: SymmetricSlice<u8>,
     words: SymmetricSlice<u64>,
     halves: SymmetricSlice<u32>,
-    /// On each rank: all that was wrong, anywhere.
+    /// On each rank: the number of errors found on any rank.
     wrong: Symmetric<u64>,
 }
 
 impl<'a> RmaBench<'a> {
-    /// Lines of [`measure_line`](Self::measure_line).
+    /// Number of lines of [`measure_line`](Self::measure_line).
     pub(super) const LINES: usize = 8;
 
     pub(super) fn new(world: &'a World, settings: &'a RmaBenchSettings) -> Result<Self, Error> {
@@ -62,7 +62,7 @@ impl<'a> RmaBench<'a> {
         })
     }
 
-    /// Timed runs at a size.
+    /// Timed runs of a size.
     pub(super) fn iteration_count(&self, bytes: usize) -> usize {
         match self.settings.iterations {
             0 => (WHOLE / bytes.max(1)).clamp(FEW, MANY),
@@ -70,13 +70,13 @@ impl<'a> RmaBench<'a> {
         }
     }
 
-    /// What was wrong so far, anywhere; the same on all ranks.
+    /// The number of errors found on any rank so far; the same on all ranks.
     pub(super) fn wrong_of_all(&self) -> Result<u64, BenchError> {
         self.world.barrier()?;
         Ok(self.wrong.load())
     }
 
-    /// Tells all ranks of what this one found wrong; how much all found since `before`.
+    /// Adds this rank's errors to the counter of every rank; returns the errors that all ranks found since `before`.
     fn share_wrong(&self, before: u64, wrong: u64) -> Result<u64, Error> {
         if wrong > 0 {
             for rank in 0..self.world.size() {
@@ -91,13 +91,13 @@ impl<'a> RmaBench<'a> {
         u64::from(self.settings.check && what)
     }
 
-    /// A byte of the pattern of a size.
+    /// The pattern of a size.
     fn pattern_bytes(bytes: usize, salt: usize) -> Vec<u8> {
         let byte = |at: usize| ((at ^ at >> 8 ^ at >> 16).wrapping_mul(31) + bytes + salt) as u8;
         (0..bytes).map(byte).collect()
     }
 
-    /// How many bytes of the data are not as they should be, guards included.
+    /// Counts the bytes of the data that differ from `expected`, guards included.
     fn count_differing(&self, expected: &[u8]) -> u64 {
         if !self.settings.check {
             return 0;
@@ -109,7 +109,7 @@ impl<'a> RmaBench<'a> {
         (guards + moved.iter().zip(expected).filter(|(left, right)| left != right).count()) as u64
     }
 
-    /// Puts of a size, then gets.
+    /// Measures puts of a size, then gets.
     pub(super) fn measure_transfers(&self, bytes: usize) -> Result<[TransferResult; 2], Error> {
         Ok([self.measure_puts(bytes)?, self.measure_gets(bytes)?])
     }
@@ -159,7 +159,7 @@ impl<'a> RmaBench<'a> {
         Ok(TransferResult { name: "get", times, gbs, rate, wrong: self.share_wrong(before, wrong)? })
     }
 
-    /// Measures on rank 0, while the others wait for it.
+    /// Measures on rank 0, while the other ranks wait for it.
     fn on_first(
         &self,
         measure: impl FnOnce() -> Result<OperationTimes, Error>,
@@ -173,7 +173,7 @@ impl<'a> RmaBench<'a> {
         Ok(times)
     }
 
-    /// So many in a stream, with a quiet behind them: 1e9 bytes and millions a second.
+    /// Times a stream of operations with a quiet after it. Returns 1e9 bytes per second and millions of operations per second.
     fn time_stream(
         &self,
         bytes: usize,
@@ -197,7 +197,7 @@ impl<'a> RmaBench<'a> {
         Ok(((bytes * count) as f64 / seconds / 1e9, count as f64 / seconds / 1e6))
     }
 
-    /// What has one size, by line.
+    /// Measures the line number `line` of the table of single sizes.
     pub(super) fn measure_line(&self, line: usize) -> Result<FixedSizeResult, Error> {
         self.words.fill(0);
         self.halves.fill(0);
@@ -214,7 +214,7 @@ impl<'a> RmaBench<'a> {
         }
     }
 
-    /// Times on rank 0, and what rank 1 then has to say.
+    /// Times an operation on rank 0, then checks the result on rank 1.
     fn time_operation(
         &self,
         name: &str,
@@ -240,7 +240,7 @@ impl<'a> RmaBench<'a> {
         self.time_operation("fetch-add, 8 B", 8, add, |all| self.words.load(0) == 3 * all as u64)
     }
 
-    /// Rank 1 makes no call of ours until rank 0 has put a word there.
+    /// Times fetch-adds at rank 1, which makes no call of the library until rank 0 has put a word there.
     pub(super) fn fetch_adds_at_computing_rank(&self) -> Result<FixedSizeResult, Error> {
         let world = self.world;
         let before = self.wrong.load();
@@ -290,7 +290,7 @@ impl<'a> RmaBench<'a> {
         self.time_operation("swap, 4 B", 4, swap, |all| self.halves.load(0) == all as u32 - 1)
     }
 
-    /// A stream of those that bring nothing back.
+    /// Measures a stream of additions that return no value.
     fn measure_add_stream(&self) -> Result<FixedSizeResult, Error> {
         let count = self.iteration_count(8);
         let before = self.wrong.load();
@@ -307,7 +307,7 @@ impl<'a> RmaBench<'a> {
         })
     }
 
-    /// Half round trips of signals, maybe each behind a put of 8 B.
+    /// Measures half round trips of signals, each after a put of 8 B if `puts` is set.
     fn measure_signals(&self, puts: bool) -> Result<FixedSizeResult, Error> {
         let world = self.world;
         let count = self.iteration_count(8);
@@ -366,7 +366,7 @@ impl<'a> RmaBench<'a> {
         self.time_operation("quiet, nothing to wait for", 0, |_| self.world.quiet(), |_| true)
     }
 
-    /// A quiet after a put to each of so many ranks.
+    /// Measures a quiet after a put to each of `peers` ranks.
     pub(super) fn measure_quiet(&self, peers: usize) -> Result<FixedSizeResult, Error> {
         let world = self.world;
         let before = self.wrong.load();
@@ -387,7 +387,7 @@ impl<'a> RmaBench<'a> {
         Ok(FixedSizeResult { name, bytes: 8, times: Some(times), rate: None, wrong })
     }
 
-    /// So many ranks add to one word of rank 0.
+    /// Measures `callers` ranks that add to one word of rank 0.
     pub(super) fn fan_in_adds(&self, callers: usize) -> Result<FixedSizeResult, Error> {
         let count = self.iteration_count(8);
         let add = |_| self.world.fetch_inc(0, self.words.at(0)).map(drop);
@@ -395,7 +395,7 @@ impl<'a> RmaBench<'a> {
         self.fan_in("fetch-adds", callers, count, add, || self.words.load(0) == all)
     }
 
-    /// So many ranks put to words of their own on rank 0.
+    /// Measures `callers` ranks that put to distinct words of rank 0.
     pub(super) fn fan_in_puts(&self, callers: usize) -> Result<FixedSizeResult, Error> {
         let count = self.iteration_count(8);
         let place = 4 + self.world.rank();

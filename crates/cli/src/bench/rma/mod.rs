@@ -1,4 +1,5 @@
-//! One-sided communication: a table of puts and gets by size, then what has one size: atomics, signals, quiets, fan-in.
+//! Benchmarks one-sided communication: a table of puts and gets by size, then a table of operations of one size:
+//! atomics, signals, quiets, fan-in.
 //!
 //! Called by `cmd::rma` in each rank; rank 0 prints.
 
@@ -17,25 +18,25 @@ use super::times::OperationTimes;
 use crate::bench::BenchError;
 use measure::{RmaBench, TransferResult};
 
-/// What the arguments say.
+/// The parsed arguments.
 pub(crate) struct RmaBenchSettings {
     /// Sizes of the rows.
     pub(crate) sizes: Vec<usize>,
     /// Whether bytes and values are checked.
     pub(crate) check: bool,
-    /// Timed runs, 0 for a number that fits.
+    /// Timed runs; 0 selects a number that fits the size.
     pub(crate) iterations: usize,
     /// Whether a bare TCP connection is measured, too.
     pub(crate) raw: bool,
     /// Whether operations at a rank that makes no call are measured, too.
     pub(crate) computing: bool,
-    /// JSON instead of tables.
+    /// Print JSON instead of tables.
     pub(crate) json: bool,
     /// The picture to draw.
     pub(crate) plot: Option<PendingPlot>,
 }
 
-/// One line of `--json`, with the names that `bench p2p` has.
+/// One line of `--json`, with the keys of `bench p2p`.
 #[derive(Debug, Serialize)]
 struct RmaLine<'a> {
     collective: &'a str,
@@ -59,12 +60,12 @@ struct RmaLine<'a> {
     wrong: u64,
 }
 
-/// A line of the second table: what has one size.
+/// A line of the second table, which has operations of one size.
 struct FixedSizeResult {
     name: String,
     bytes: usize,
     times: Option<OperationTimes>,
-    /// Millions a second.
+    /// Millions of operations per second.
     rate: Option<f64>,
     wrong: u64,
 }
@@ -79,7 +80,7 @@ const COLUMNS_ONE: &str = "\
 #                                          p50       p99       max      rate  #wrong
 #                                         (us)      (us)      (us)    (M/s)";
 
-/// Runs everything; returns how much was wrong, which all ranks know.
+/// Runs everything; returns the number of errors of all ranks, on all ranks.
 pub(crate) fn run_rma(settings: &RmaBenchSettings, world: &World) -> Result<u64, BenchError> {
     settings.plot.as_ref().map_or(Ok(()), PendingPlot::prepare_file)?;
     let mut out = RmaPrinter::new(settings, world)?;
@@ -126,7 +127,7 @@ pub(crate) fn run_rma(settings: &RmaBenchSettings, world: &World) -> Result<u64,
     bench.wrong_of_all()
 }
 
-/// Prints, on rank 0.
+/// Prints rows on rank 0; does nothing on other ranks.
 struct RmaPrinter<'a> {
     settings: &'a RmaBenchSettings,
     world: &'a World,
@@ -152,7 +153,7 @@ impl<'a> RmaPrinter<'a> {
         Ok(printer)
     }
 
-    /// What comes next.
+    /// Shows the next step in the progress bar.
     fn announce_step(&self, what: String) {
         self.bar.set_message(what);
     }
@@ -165,12 +166,12 @@ impl<'a> RmaPrinter<'a> {
         Ok(())
     }
 
-    /// A line for people.
+    /// Prints a line of text, unless JSON was requested.
     fn print_line(&mut self, text: &str) -> Result<(), BenchError> {
         if self.settings.json { Ok(()) } else { self.print_text(text) }
     }
 
-    /// A row of the first table.
+    /// Prints a row of the first table.
     fn print_transfers(&mut self, bytes: usize, row: &[TransferResult; 2]) -> Result<(), BenchError> {
         self.bar.inc(1);
         if self.settings.json {
@@ -194,7 +195,7 @@ impl<'a> RmaPrinter<'a> {
         ))
     }
 
-    /// A row of the second.
+    /// Prints a row of the second table.
     fn print_result(&mut self, one: &FixedSizeResult) -> Result<(), BenchError> {
         self.bar.inc(1);
         let times = one.times;
@@ -270,7 +271,7 @@ impl<'a> RmaPrinter<'a> {
         })
     }
 
-    /// Draws the picture, if there is to be one: a run for puts and one for gets.
+    /// Draws the picture, if one was requested: a run for puts and one for gets.
     fn finish_plot(&mut self, moved: &[(usize, [TransferResult; 2])]) -> Result<(), BenchError> {
         self.bar.finish_and_clear();
         let Some(plot) = &self.settings.plot else { return Ok(()) };

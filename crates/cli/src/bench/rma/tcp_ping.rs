@@ -1,5 +1,5 @@
-//! What TCP itself takes inside a host: eight bytes there and back over one connection, both ends asking for them without a
-//! pause. What one-sided operations over TCP are held against.
+//! The round trip of TCP inside a host: eight bytes in each direction over one connection, with both ends polling
+//! without a pause. It is the baseline of one-sided operations over TCP.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -10,10 +10,11 @@ use trunkline::World;
 use super::super::times::{OperationTimes, warm_up};
 use crate::bench::BenchError;
 
-/// How long the other end may take to call.
+/// How long the other end may take to connect.
 const CALL: Duration = Duration::from_secs(5);
 
-/// Times on rank 0, which rank 1 answers; nothing elsewhere, or if they do not meet in this host.
+/// Times round trips between rank 0 and rank 1 on rank 0. Other ranks return zeros; rank 0 returns `None` if the two do
+/// not connect inside this host.
 pub(super) fn round_trips(world: &World, count: usize) -> Result<Option<OperationTimes>, BenchError> {
     let port = world.alloc_one::<u64>()?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -68,7 +69,7 @@ fn set_spinning(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nonblocking(true)
 }
 
-/// Eight bytes, which come at once.
+/// Reads eight bytes, polling without a pause.
 fn read_ping(stream: &mut TcpStream) -> std::io::Result<()> {
     let mut bytes = [0; 8];
     loop {

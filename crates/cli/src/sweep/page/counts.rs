@@ -1,4 +1,4 @@
-//! Queue pairs and completion queues: bars with the formula marked, and a table of all of them.
+//! Queue pairs and completion queues: bars with the formula marked, and a table with all numbers.
 
 use svg::Document;
 use svg::node::element::{Element, Group, Line, Rectangle, Text, Title};
@@ -12,12 +12,12 @@ use crate::sweep::results::{SweepCell, SweepResults};
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 240.0;
 const LEFT: f64 = 8.0;
-/// Widest room of a bar.
+/// Largest width of a bar.
 const BAR_MAX: f64 = 64.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 200.0;
 
-/// The bars, the table, and what they mean.
+/// The section with the bars, the table, and their explanation.
 pub(super) fn counts_section(plan: &SweepPlan, results: &SweepResults) -> Element {
     let told = "What one rank has in use at most, as its NICs count, and what the formula says: for each peer and direction \
                 as many groups as connections, at most m where they share, each with a queue pair a link and one completion \
@@ -67,7 +67,7 @@ fn queue_cell(counted: QueueComparison) -> Element {
     ))
 }
 
-/// The cell to show of a configuration: one that does not fit, else the one with the most queue pairs.
+/// The cell of a configuration to show: one that does not match the formula, else the one with the most queue pairs.
 fn shown_count(plan: &SweepPlan, results: &SweepResults, at: usize) -> Option<QueueComparison> {
     let cells = || {
         results
@@ -79,7 +79,7 @@ fn shown_count(plan: &SweepPlan, results: &SweepResults, at: usize) -> Option<Qu
     misfits.or_else(|| cells().max_by_key(|one| one.used.pairs))
 }
 
-/// What is drawn of a configuration.
+/// The numbers drawn for a configuration.
 #[derive(Clone, Copy)]
 struct QueueBar {
     used: u32,
@@ -92,7 +92,7 @@ impl QueueBar {
         Self { used, expected, fits }
     }
 
-    /// With its mark and its number, `width` of the paper from `x` on.
+    /// Draws the bar with its mark and its number, `width` wide from `x` on.
     fn draw_bar(self, name: &str, x: f64, width: f64, scale: f64) -> Group {
         let Self { used, expected, fits } = self;
         let top = BOTTOM - f64::from(used) * scale;

@@ -1,4 +1,4 @@
-//! Bus bandwidth over size: a picture for each collective, a line for each configuration.
+//! Bus bandwidth over size: a picture per collective, a line per configuration.
 
 use svg::Document;
 use svg::node::element::{Circle, Element, Group, Line, Polyline, Rectangle, Text, Title};
@@ -47,7 +47,7 @@ fn line_class(one: SweepConfiguration) -> String {
     }
 }
 
-/// Where a point is: bytes, and GB/s.
+/// The coordinates of a point: bytes and GB/s.
 fn point_coordinates(plan: &SweepPlan, cell: &SweepCell, point: &SweepPoint) -> (f64, f64) {
     let settings = plan.run_settings(cell.collective, cell.configuration);
     (
@@ -56,7 +56,7 @@ fn point_coordinates(plan: &SweepPlan, cell: &SweepCell, point: &SweepPoint) -> 
     )
 }
 
-/// `None` if there is nothing above zero to draw.
+/// Draws a collective's picture; `None` if no value is above zero.
 fn curve_chart(plan: &SweepPlan, cells: &[SweepCell]) -> Option<Document> {
     let name = cells.first()?.collective.name();
     let shown = |(bytes, gbs): &(f64, f64)| *bytes > 0.0 && *gbs > 0.0 && gbs.is_finite();
@@ -71,7 +71,7 @@ fn curve_chart(plan: &SweepPlan, cells: &[SweepCell]) -> Option<Document> {
         axis::value_range(points().filter(shown).map(|(_, gbs)| gbs)),
         axis::format_number,
     );
-    // A little air, so that the first and the last point stand free; more where all have one size.
+    // Margins keep the first and the last point off the edges; they are wider if all points have one size.
     let air = (sizes.high / sizes.low).powf(0.03).max(1.1);
     let shown_sizes = AxisRange { low: sizes.low / air, high: sizes.high * air };
     let across = LogAxis::new(shown_sizes, LEFT, RIGHT);
@@ -104,7 +104,7 @@ fn curve_chart(plan: &SweepPlan, cells: &[SweepCell]) -> Option<Document> {
     Some(document)
 }
 
-/// One configuration, with a mark at each point that tells its figures to whoever points at it.
+/// Draws one configuration, with a mark at each point that shows its figures as a tooltip.
 fn draw_curve(plan: &SweepPlan, cell: &SweepCell, across: &LogAxis, up: &LogAxis) -> Group {
     let class = line_class(cell.configuration);
     let mut corners = Vec::new();

@@ -1,17 +1,17 @@
-//! Elements of HTML, in fewer words. Called by the parts of the page.
+//! Short constructors for elements of HTML. Called by the parts of the page.
 
 use svg::node::element::Element;
 use svg::node::{Node, Text, Value};
 
 /// An element that can be built in one expression.
 pub(super) trait ElementBuilder: Node + Sized {
-    /// With that attribute.
+    /// Sets an attribute.
     fn set(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.assign(name, value);
         self
     }
 
-    /// With that child.
+    /// Appends a child.
     fn add(mut self, child: impl Into<Box<dyn Node>>) -> Self {
         self.append(child);
         self
@@ -20,7 +20,7 @@ pub(super) trait ElementBuilder: Node + Sized {
 
 impl ElementBuilder for Element {}
 
-/// An element without content. Only those may stay so that HTML knows as empty.
+/// An element without content; valid only for the elements that HTML defines as empty.
 pub(super) fn html_element(name: &str) -> Element {
     Element::new(name)
 }

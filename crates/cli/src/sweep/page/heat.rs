@@ -7,10 +7,10 @@ use super::element::{ElementBuilder as _, html_element, table_row, text_element}
 use crate::sweep::SweepPlan;
 use crate::sweep::results::{RoundSpread, SweepCell, SweepResults};
 
-/// A ratio that is this far from 1, or farther, has the full colour.
+/// A ratio at least this far from 1 has the full colour.
 const FULL: f64 = 2.0;
 
-/// The table, and what it means.
+/// The section with the table and its explanation.
 pub(super) fn heat_section(plan: &SweepPlan, results: &SweepResults) -> Element {
     let first = plan.configurations.first().map_or_else(String::new, ToString::to_string);
     let told = format!(
@@ -56,7 +56,7 @@ fn mean_row(plan: &SweepPlan, results: &SweepResults) -> Element {
     table_row(std::iter::once(head).chain((0..plan.configurations.len()).map(mean))).set("class", "mean")
 }
 
-/// Blue for faster, orange for slower; nothing at 1. Transparent, so that it does for light and dark.
+/// Blue for faster, orange for slower, none at 1. Transparent, so that it suits light and dark screens.
 fn cell_colour(ratio: f64) -> String {
     let strength = (ratio.log2() / FULL.log2()).clamp(-1.0, 1.0) * 0.6;
     let strength = if strength.is_finite() { strength } else { 0.0 };

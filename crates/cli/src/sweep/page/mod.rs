@@ -1,7 +1,7 @@
-//! The report of a sweep: one HTML file that needs nothing else, for light and dark screens.
+//! The report of a sweep: one self-contained HTML file, for light and dark screens.
 //!
-//! Called by `cmd::sweep`. The file is a tree of elements; the library that writes SVG writes HTML as well, and escapes all
-//! text, so the page is well-formed whatever a plugin calls itself.
+//! Called by `cmd::sweep`. The file is a tree of elements. The library that writes SVG writes HTML as well and escapes
+//! all text, so the page is well-formed for any plugin name.
 
 mod counts;
 mod curves;
@@ -20,10 +20,10 @@ use super::formula::QueueComparison;
 use super::results::{SweepCell, SweepResults};
 use super::{SweepPlan, machine};
 
-/// How everything looks.
+/// The style sheet.
 const STYLE: &str = include_str!("style.css");
 
-/// There is no report.
+/// The report cannot be written.
 #[derive(Debug, Error)]
 #[error("{}: {source}", path.display())]
 pub(crate) struct SweepPageError {
@@ -31,7 +31,7 @@ pub(crate) struct SweepPageError {
     source: io::Error,
 }
 
-/// Makes sure that the report can be written, before a long run; a file that is there keeps its content.
+/// Checks that the report can be written before a long run begins. An existing file keeps its content.
 pub(crate) fn prepare_file(path: &Path) -> Result<(), SweepPageError> {
     let opened = File::options().append(true).create(true).open(path);
     opened.map(drop).map_err(|source| SweepPageError { path: path.to_owned(), source })
@@ -48,7 +48,7 @@ pub(crate) fn write_report(
     written.map_err(|source| SweepPageError { path: path.to_owned(), source })
 }
 
-/// What was run, and where.
+/// The command and the machine of a run.
 struct ReportOrigin {
     command: String,
     machine: String,
@@ -89,7 +89,7 @@ fn page_text(plan: &SweepPlan, results: &SweepResults, run: &ReportOrigin) -> St
     format!("<!DOCTYPE html>\n{}\n", html_element("html").set("lang", "en").add(head).add(body))
 }
 
-/// What ran where.
+/// The table of the run's command, machine and settings.
 fn facts_table(plan: &SweepPlan, results: &SweepResults, run: &ReportOrigin) -> Element {
     let job = &plan.common.job;
     let info = results.cells.first().map(|cell| cell.info.clone()).unwrap_or_default();
@@ -126,7 +126,7 @@ fn facts_table(plan: &SweepPlan, results: &SweepResults, run: &ReportOrigin) -> 
     })
 }
 
-/// What nobody is to overlook.
+/// The outcome, for the top of the page: wrong elements and mismatched queues.
 fn outcome_section(plan: &SweepPlan, results: &SweepResults) -> Element {
     let wrong: u64 = results.cells.iter().map(SweepCell::wrong_count).sum();
     let misfits: Vec<QueueComparison> = results
@@ -151,7 +151,7 @@ fn outcome_section(plan: &SweepPlan, results: &SweepResults) -> Element {
     html_element("div").set("class", "outcome").add(data).add(queues)
 }
 
-/// The heads of columns: a configuration each.
+/// The column heads, one per configuration.
 fn column_heads(plan: &SweepPlan) -> Element {
     let first = text_element("th", "\u{a0}");
     plan.configurations.iter().fold(html_element("tr").add(first), |line, one| {

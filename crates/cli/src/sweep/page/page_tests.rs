@@ -40,7 +40,7 @@ fn plan() -> SweepPlan {
     }
 }
 
-/// Results in which configuration number N is N+1 times as fast as the first, and `spoil` changes what was seen.
+/// Results in which configuration number N is N+1 times as fast as the first; `spoil` changes the observed queues.
 fn results(plan: &SweepPlan, spoil: impl Fn(SweepConfiguration, &mut QueueCounts)) -> SweepResults {
     let mut cells = Vec::new();
     for collective in plan.collectives.iter().copied() {
@@ -90,7 +90,7 @@ fn every_word_is_escaped_and_nothing_comes_from_elsewhere() {
         !page.contains("http://")
             || page.matches("http").count() == page.matches("http://www.w3.org/").count()
     );
-    // HTML knows few elements without content.
+    // HTML defines only few elements without content.
     let empty = |node: &Node<'_, '_>| node.is_element() && !node.has_children();
     let names: Vec<&str> = tree.descendants().filter(empty).map(|node| node.tag_name().name()).collect();
     let known = ["meta", "line", "rect", "circle", "polyline"];
@@ -111,7 +111,7 @@ fn each_collective_has_a_line_and_a_cell_for_each_configuration() {
         heat.descendants().filter(|node| node.has_tag_name("b")).filter_map(|node| node.text()).collect();
     let wanted: Vec<String> = (1..=14).map(|times| format!("{times}.00")).collect();
     assert_eq!(ratios, [wanted.clone(), wanted.clone(), wanted].concat(), "two collectives and their mean");
-    // The looks of all lines differ.
+    // The styles of all lines differ.
     let mut looks: Vec<&str> =
         of_class(&tree, "line").iter().filter_map(|node| node.attribute("class")).collect();
     looks.sort_unstable();
