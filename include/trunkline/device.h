@@ -1,19 +1,18 @@
-// Device queues of Trunkline, for code that runs on a device: CUDA and HIP, compiled ahead or at run time, and
-// threads of a host.
+// Device queues of Trunkline, for code that runs on a device: CUDA and HIP, compiled ahead or at run time, and threads of a host.
 //
-// Include this one file. It needs no other header, no standard library and no toolkit: C++17, no exceptions, no virtual
-// functions, no statics. docs/device.md says how to write a kernel by it, docs/wire.md ("Device queues") what lies in memory.
+// Include this one file. It needs no other header, no standard library and no toolkit: C++17, no exceptions, no virtual functions, no
+// statics. docs/device.md explains how to write a kernel, docs/wire.md ("Device queues") defines the memory layout.
 //
-//   device/abi.h        layouts and numbers that the host knows as well
-//   device/platform.h   the few accesses of memory that a device has; one file for each kind of device
+//   device/abi.h        layouts and numbers that the host uses too
+//   device/platform.h   memory accesses of a device; one file for each kind of device
 //   device/turns.h      turns of lanes that run in lockstep
 //   device/entry.h      entries as eight words
-//   device/queue.h      reserve, write, publish, submit, poll, wait, give up
+//   device/queue.h      reserve, write, publish, submit, poll, wait, cancel
 //   device/slot.h       signals and counters
 //   device/lane.h       a queue and its companion
 //   device/original.h   operations of the original API
 //   device/successor.h  operations of its successor: channels of several lanes
-//   device/group.h      groups of threads that go on, or stop, as one
+//   device/group.h      groups of threads that continue or stop as one
 //   device/window.h     windows: puts, gets, signals, counters and barriers by ranks, offsets and numbers
 //   device/stream.h     bytes from kernel to kernel: send, receive, forward, reduce
 //   device/mlx5.h       the same protocol on a queue pair of NVIDIA's NICs

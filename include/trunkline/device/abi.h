@@ -1,5 +1,5 @@
 // Layouts and numbers of device queues that host and device share. The host's are in Rust, crates/proto/src/wire/device_queue and
-// crates/device-queue/src/view.rs; tests compare them with these.
+// crates/device-queue/src/view.rs; tests compare both.
 #ifndef TRUNKLINE_DEVICE_ABI_H
 #define TRUNKLINE_DEVICE_ABI_H
 
@@ -19,10 +19,10 @@ constexpr u32 DEPTH_MAX = 32768;
 constexpr u64 LENGTH_MAX = 1ull << 30;
 constexpr u32 INLINE_BYTES_MAX = 24;
 constexpr u32 LANES_MAX = 64;
-// Bytes from a lane's signal to the next lane's, where each lane has its own.
+// Bytes between the signals of two lanes, where each lane has its own.
 constexpr u64 LANE_STRIDE = 128;
 
-// Words of a queue that producers change, as indices into `View::words`: each in a line of its own.
+// Producers' words of a queue, as indices into `View::words`, each in a line of its own.
 constexpr u32 WORD_RESERVED = 0;
 constexpr u32 WORD_READY = 16;
 constexpr u32 WORD_SUBMITTED = 32;
@@ -48,22 +48,22 @@ constexpr u64 FRONTIER_FAILED = 1ull << 63;
 constexpr u64 COMPANION_NONE = 0;
 constexpr u64 COMPANION_ASKED = 1;
 constexpr u64 COMPANION_REFUSED = ~0ull;
-// A companion of number n is n + COMPANION_FIRST.
+// The word of companion n is n + COMPANION_FIRST.
 constexpr u64 COMPANION_FIRST = 2;
 
 // `View::flags`.
 constexpr u32 VIEW_CHECKED = 1;
 
-// A queue as its producers see it: addresses that are good where the kernel runs. Made by the host, read only.
+// A queue as its producers see it: addresses that are valid where the kernel runs. Created by the host, read only.
 struct View {
-    u64 *words;        // producers' words. On a device in its own memory, as it changes them by atomics
-    u64 *told;         // frontier, abort, companion and error page: only loaded, but for the two requests
+    u64 *words;        // producers' words. A device has them in its own memory, as it changes them by atomics
+    u64 *told;         // frontier, abort, companion and error page: only loaded, except for the two requests
     u64 *ring;         // entries
     u64 *completions;
     u64 *bell;         // the doorbell
-    void *mark;        // what tells the engine to look at the doorbell: a word with a bit, or a byte
-    u64 bit;           // the bit; 0: `mark` is a byte of its own, which a device must have
-    u64 *claims;       // two words of the device's own memory, for who asks first; null: the queue is in the host's hands alone
+    void *mark;        // a word with a bit, or a byte, that has the engine poll the doorbell
+    u64 bit;           // the bit; 0: `mark` is a byte of its own, as a device needs
+    u64 *claims;       // two words of the device's memory, where one thread claims a request; null: the producers are host threads
     u32 depth;
     u32 number;
     u32 epoch;
@@ -143,15 +143,15 @@ struct Remote {
     u32 peer;
 };
 
-// How a wait ended. The numbers are those that a verdict carries.
+// How a wait ended. The numbers are those in a verdict.
 enum Kind : u32 {
     GOOD = 0,
-    FAILED = 1,    // the queue failed before the entry, or at it
-    POISONED = 2,  // what was to change the signal or counter has failed
-    ABORTED = 3,   // somebody has told everybody to stop
-    TIMEOUT = 4,   // the time is over; what was waited for may still happen
-    STALE = 5,     // the ticket is of another queue, or of an earlier one in the same memory
-    REFUSED = 6,   // there is no companion queue, and there will be none
+    FAILED = 1,    // the queue failed at this entry or before it
+    POISONED = 2,  // the operation that was to change the signal or counter has failed
+    ABORTED = 3,   // the queue was aborted
+    TIMEOUT = 4,   // the budget is spent; the awaited event may still happen
+    STALE = 5,     // the ticket belongs to another queue, or to an earlier queue in the same memory
+    REFUSED = 6,   // no companion queue exists, and none will be created
 };
 
 struct Wait {
@@ -161,17 +161,17 @@ struct Wait {
     u64 first_bad;  // FAILED: the first entry that failed
 };
 
-// What became of an operation that posts.
+// The result of an operation that posts.
 enum Posting : u32 {
     POSTED = 0,
-    BUSY = 1,       // there is no room, or those before have not published
-    TOO_MANY = 2,   // there never will be
-    OVER = 3,       // the queue has come to its end: `why`
-    COMPANION = 4,  // there is no companion: `why`
+    BUSY = 1,       // the queue is full, or earlier reservations are unpublished
+    TOO_MANY = 2,   // the queue never has room for this many entries
+    OVER = 3,       // the queue has failed or was aborted: `why`
+    COMPANION = 4,  // no companion exists: `why`
     EMPTY = 5,      // a put of no bytes
-    RANGE = 6,      // the bytes are not all within an address space
-    GROUP = 7,      // more threads than the queue is deep, or none
-    WAITING = 8,    // it was posted; the wait for it ended by `why`
+    RANGE = 6,      // the range exceeds the address space
+    GROUP = 7,      // no threads, or more than the queue is deep
+    WAITING = 8,    // it was posted, but the wait for it failed: `why`
 };
 
 struct Post {
@@ -179,7 +179,7 @@ struct Post {
     Wait why;
 };
 
-// Names an entry that was published.
+// Names a published entry.
 struct Ticket {
     u32 queue;
     u32 epoch;

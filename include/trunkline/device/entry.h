@@ -1,4 +1,4 @@
-// Entries: what a queue is asked to do, as the eight words that lie in its ring.
+// Entries: operations for a queue, as the eight words in its ring.
 #ifndef TRUNKLINE_DEVICE_ENTRY_H
 #define TRUNKLINE_DEVICE_ENTRY_H
 
@@ -7,7 +7,7 @@
 
 namespace trunkline {
 
-// What must have ended before an entry begins, beyond what always must.
+// The entries that must have ended before an entry begins, in addition to the queue's own rules.
 enum Fence : u8 {
     FENCE_NONE = 0,
     FENCE_READS_AND_ATOMICS = FLAG_FENCE_READS_AND_ATOMICS,
@@ -21,7 +21,7 @@ TRUNKLINE_FN Entry fenced(Entry entry, Fence fence) {
     return entry;
 }
 
-// For traces.
+// Sets the tag, for traces.
 TRUNKLINE_FN Entry tagged(Entry entry, u16 tag) {
     entry.tag = tag;
     return entry;
@@ -35,12 +35,12 @@ TRUNKLINE_FN Entry towards(Entry entry, const Remote &remote) {
 }
 
 TRUNKLINE_FN Entry entry_nop() { return entry_of(OP_NOP); }
-// Makes what was read or written here visible to the device.
+// Makes data that was read or written here visible to the device.
 TRUNKLINE_FN Entry entry_show() { return entry_of(OP_SHOW); }
-// Completes when all before have.
+// Completes when all earlier entries have.
 TRUNKLINE_FN Entry entry_barrier() { return entry_of(OP_BARRIER); }
 
-// At most LENGTH_MAX bytes.
+// Writes at most LENGTH_MAX bytes.
 TRUNKLINE_FN Entry entry_write(const Local &from, const Remote &to, u64 len) {
     Entry entry = towards(entry_of(OP_WRITE), to);
     entry.local = from.addr;
@@ -49,7 +49,7 @@ TRUNKLINE_FN Entry entry_write(const Local &from, const Remote &to, u64 len) {
     return entry;
 }
 
-// The same, and the other side is told a number when the bytes are there.
+// As entry_write, with an immediate that the target receives when the bytes have arrived.
 TRUNKLINE_FN Entry entry_write_telling(const Local &from, const Remote &to, u64 len, u32 number) {
     Entry entry = entry_write(from, to, len);
     entry.flags |= FLAG_IMMEDIATE;
@@ -57,7 +57,7 @@ TRUNKLINE_FN Entry entry_write_telling(const Local &from, const Remote &to, u64 
     return entry;
 }
 
-// A WRITE that raises a counter of this process once it has completed. `poisoned`: a poison word stands behind the counter.
+// Has a WRITE raise a counter of this process once it has completed. `poisoned`: a poison word follows the counter.
 TRUNKLINE_FN Entry entry_counted(Entry write, const Local &counter, u32 value, bool poisoned) {
     write.flags |= FLAG_COUNTED;
     if (poisoned) write.flags |= FLAG_POISONED;
@@ -66,7 +66,7 @@ TRUNKLINE_FN Entry entry_counted(Entry write, const Local &counter, u32 value, b
     return write;
 }
 
-// At most INLINE_BYTES_MAX bytes, which stand in the entry.
+// Writes at most INLINE_BYTES_MAX bytes, which are copied into the entry.
 TRUNKLINE_FN Entry entry_write_inline(const void *bytes, u32 len, const Remote &to) {
     Entry entry = towards(entry_of(OP_WRITE), to);
     u64 words[3] = {0, 0, 0};
@@ -80,7 +80,7 @@ TRUNKLINE_FN Entry entry_write_inline(const void *bytes, u32 len, const Remote &
     return entry;
 }
 
-// At most LENGTH_MAX bytes.
+// Reads at most LENGTH_MAX bytes.
 TRUNKLINE_FN Entry entry_read(const Local &into, const Remote &from, u64 len) {
     Entry entry = towards(entry_of(OP_READ), from);
     entry.local = into.addr;
@@ -89,8 +89,8 @@ TRUNKLINE_FN Entry entry_read(const Local &into, const Remote &from, u64 len) {
     return entry;
 }
 
-// A change of the word at `at`: OP_ADD, OP_SET and OP_MAX have one operand, OP_SWAP_IF has what the word is compared with
-// besides, OP_ADD_MASKED the highest bits of the numbers in it. `poisoned`: a poison word stands behind the word.
+// Changes the word at `at`. OP_ADD, OP_SET and OP_MAX use one operand. OP_SWAP_IF compares the word with `comparand`; OP_ADD_MASKED uses it
+// as the highest bits of the numbers in the word. `poisoned`: a poison word follows the word.
 TRUNKLINE_FN Entry entry_atomic(Op op, const Remote &at, u64 operand, u64 comparand, bool poisoned) {
     Entry entry = towards(entry_of(op), at);
     entry.operand = operand;
@@ -99,7 +99,7 @@ TRUNKLINE_FN Entry entry_atomic(Op op, const Remote &at, u64 operand, u64 compar
     return entry;
 }
 
-// Holds the queue until another one's entry has completed.
+// Holds the queue until an entry of another queue has completed.
 TRUNKLINE_FN Entry entry_wait(u32 queue, u64 index) {
     Entry entry = entry_of(OP_WAIT);
     entry.remote = index;
@@ -116,7 +116,7 @@ TRUNKLINE_FN Entry entry_notify(u32 peer, u32 number) {
 
 TRUNKLINE_FN u64 halves(u32 low, u32 high) { return low | (u64)high << 32; }
 
-// Where the entry of an index lies.
+// Returns the place of an index.
 TRUNKLINE_FN u64 *place_of_entry(const View &view, u64 index) { return view.ring + (index & (view.depth - 1)) * 8; }
 
 // Writes an entry to the place of its index.

@@ -1,7 +1,6 @@
-// Groups of threads: one of them, the leader, posts and waits; all hear how that ended, so that a group goes on, or stops, as
-// one.
+// Groups of threads: the leader posts and waits, and all threads get the same result, so that a group continues or stops as one.
 //
-// Every thread of a group makes the same calls in the same order. None of them may leave while others go on.
+// Every thread of a group makes the same calls in the same order. No thread may leave while others continue.
 #ifndef TRUNKLINE_DEVICE_GROUP_H
 #define TRUNKLINE_DEVICE_GROUP_H
 
@@ -15,17 +14,16 @@
 
 namespace trunkline {
 
-// How the threads of a group meet.
+// How the threads of a group synchronise.
 enum Meeting : u32 {
-    MEET_ALONE = 0,  // there is one
-    MEET_WARP = 1,   // a whole warp or wavefront, all of whose threads run
+    MEET_ALONE = 0,  // a single thread
+    MEET_WARP = 1,   // a whole warp or wavefront, whose threads all run
     MEET_BLOCK = 2,  // a whole block
-    MEET_COUNT = 3,  // by a counter in memory; all of them must run at the same time
+    MEET_COUNT = 3,  // by a counter in memory; all threads must run at the same time
 };
 
-// Words of a group, in memory that its threads share and that are 0 at first: the verdict (crates/device-queue/src/verdict.rs), a count
-// of who has come, what the leader hands on (up to 8 words), and a count of meetings. The next kernel may go on with them as
-// they are.
+// Words of a group, in memory that its threads share, initially 0: the verdict (crates/device-queue/src/verdict.rs), the number of arrived
+// threads, up to 8 words from the leader, and the number of meetings. The next kernel may continue with their current values.
 constexpr u32 GROUP_WORDS = 16;
 constexpr u32 GROUP_ARRIVED = 3;
 constexpr u32 GROUP_HANDED = 4;
@@ -36,20 +34,21 @@ struct Group {
     u32 rank;  // 0: the leader
     u32 size;
     Meeting meeting;
-    u32 round;  // of verdicts; they count from 1
+    u32 round;  // of verdicts, from 1 on
 };
 
 TRUNKLINE_FN Group group_of(u64 *words, u32 rank, u32 size, Meeting meeting) {
     return Group{words, rank, size, meeting, 0};
 }
 
-// The calling thread alone.
+// Returns a group of the calling thread alone.
 TRUNKLINE_FN Group alone(u64 *words) { return group_of(words, 0, 1, MEET_ALONE); }
 
 #if !defined(TRUNKLINE_ON_HOST)
 TRUNKLINE_FN Group this_block(u64 *words) { return group_of(words, rank_in_block(), size_of_block(), MEET_BLOCK); }
 
-// The calling thread's warp. `words` are those of the block's first warp, others' follow. Blocks are of whole warps.
+// Returns the group of the calling thread's warp. `words` are those of the block's first warp; those of the others follow. Blocks consist
+// of whole warps.
 TRUNKLINE_FN Group this_warp(u64 *words) {
     u32 rank = rank_in_block();
     u32 size = size_of_warp();
@@ -59,14 +58,14 @@ TRUNKLINE_FN Group this_warp(u64 *words) {
 
 TRUNKLINE_FN bool is_leader(const Group &group) { return group.rank == 0; }
 
-// Waits until all have come. What each wrote before can be read by the others after.
+// Waits until all threads have arrived. Writes of each thread before the call are visible to all after it.
 TRUNKLINE_FN void meet(const Group &group) {
 #if !defined(TRUNKLINE_ON_HOST)
     if (group.meeting == MEET_WARP) return warp_sync();
     if (group.meeting == MEET_BLOCK) return block_sync();
 #endif
     if (group.meeting == MEET_ALONE) return;
-    // All that is kept between two meetings is in memory: a copy of the group would begin anew.
+    // All state between two meetings is in memory: a counter in a copy of the group would start again at 0.
     u64 meetings = dev_load(group.words + GROUP_MEETINGS);
     sys_fence();
     if (dev_add(group.words + GROUP_ARRIVED, 1) + 1 == group.size) {
@@ -79,14 +78,14 @@ TRUNKLINE_FN void meet(const Group &group) {
     TRUNKLINE_WAITED("meet");
 }
 
-// Tells the group how a round ended; the leader alone does.
+// Publishes the result of a round. Called by the leader alone.
 TRUNKLINE_FN void tell(u64 *words, u32 round, Wait how) {
     dev_store_relaxed(words + 1, halves(how.status, how.detail));
     dev_store_relaxed(words + 2, how.first_bad);
     dev_store(words, halves(round, how.kind));
 }
 
-// How a round ended, once the leader has told; TIMEOUT also when nothing was told in time.
+// Returns the result of a round, once the leader has published it; TIMEOUT also if it was not published in time.
 TRUNKLINE_FN Wait hear(u64 *words, u32 round, Budget &budget) {
     for (;;) {
         u64 told = dev_load(words);
@@ -102,7 +101,7 @@ TRUNKLINE_FN Wait hear(u64 *words, u32 round, Budget &budget) {
     }
 }
 
-// The leader's result, for all. `handed`: words of the leader's that all get with it.
+// Shares the leader's result with all threads, together with the leader's words in `handed`.
 TRUNKLINE_CALL Wait agree(Group &group, const Wait &leaders, u64 *handed, u32 count) {
     group.round += 1;
     if (is_leader(group)) {
@@ -113,7 +112,7 @@ TRUNKLINE_CALL Wait agree(Group &group, const Wait &leaders, u64 *handed, u32 co
     Budget once = looks(1);
     Wait how = hear(group.words, group.round, once);
     for (u32 at = 0; at < count; at++) handed[at] = dev_load_relaxed(group.words + GROUP_HANDED + at);
-    // Nobody tells of the next round before all have heard of this one.
+    // The leader publishes the next round only after all threads have read this one.
     meet(group);
     return how;
 }
@@ -127,21 +126,21 @@ TRUNKLINE_CALL Post agree(Group &group, const Post &leaders, Put &put) {
     return Post{(Posting)(u32)handed[0], why};
 }
 
-// Waits until an entry is over; the leader looks.
+// Waits until an entry has ended. Only the leader polls.
 TRUNKLINE_FN Wait wait(Group &group, const View &view, const Ticket &ticket, Budget &budget) {
     Wait how = good();
     if (is_leader(group)) how = wait(view, ticket, budget);
     return agree(group, how, nullptr, 0);
 }
 
-// Waits until a signal or counter is as wanted; what it is then.
+// Waits until a signal or counter meets the condition, and returns its value.
 TRUNKLINE_FN Wait wait(Group &group, const Slot &slot, const Condition &until, Budget &budget, u64 &value) {
     Wait how = good();
     if (is_leader(group)) how = wait(slot, until, budget, value);
     return agree(group, how, &value, 1);
 }
 
-// The same, and ends when everybody who uses a queue is to stop.
+// As wait, and ends when the queue is aborted.
 TRUNKLINE_FN Wait wait_unless_aborted(Group &group, const View &view, const Slot &slot, const Condition &until, Budget &budget,
                                       u64 &value) {
     Wait how = good();
@@ -149,14 +148,14 @@ TRUNKLINE_FN Wait wait_unless_aborted(Group &group, const View &view, const Slot
     return agree(group, how, &value, 1);
 }
 
-// Waits until all that was recorded on a channel has completed.
+// Waits until all recorded entries of a channel have completed.
 TRUNKLINE_FN Wait flush(Group &group, const Channel &channel, Budget &budget) {
     Wait how = good();
     if (is_leader(group)) how = flush(channel, budget);
     return agree(group, how, nullptr, 0);
 }
 
-// Writes bytes that the whole group has made: what any of its threads wrote before goes with them.
+// Writes bytes of the whole group: it includes all that any of its threads wrote before the call.
 TRUNKLINE_FN Post put(Group &group, const Channel &channel, const Bytes &bytes, const With &with, Budget &budget, Put &done) {
     Post result = posted();
     done = Put{0, Ticket{0, 0, 0}, Ticket{0, 0, 0}};
@@ -165,7 +164,7 @@ TRUNKLINE_FN Post put(Group &group, const Channel &channel, const Bytes &bytes, 
     return agree(group, result, done);
 }
 
-// Begins a cooperative put and takes places for it; the leader alone does.
+// Begins a cooperative put and reserves its places. Called by the leader alone.
 TRUNKLINE_FN Post begin_shares(const Channel &channel, const Bytes &bytes, u32 threads, const With &with, Budget &budget,
                                Begun &begun, Reservation &taken) {
     Post result = begin_put(channel, bytes, threads, with, budget, begun);
@@ -176,8 +175,8 @@ TRUNKLINE_FN Post begin_shares(const Channel &channel, const Bytes &bytes, u32 t
     return reserve_within(view, threads + begun.has_signal, budget, taken);
 }
 
-// Whether several groups may have threads of one wavefront that run in lockstep: while one group's threads write what its leader has reserved, another's
-// leader must not wait for room.
+// Returns whether threads of several groups may run in lockstep in one wavefront. A leader must then not wait for room while the threads of
+// another group write entries that their leader has reserved.
 TRUNKLINE_FN bool may_share_wavefront(const Group &group) {
 #if defined(TRUNKLINE_LOCKSTEP)
     return group.meeting == MEET_ALONE || group.meeting == MEET_COUNT;
@@ -187,7 +186,7 @@ TRUNKLINE_FN bool may_share_wavefront(const Group &group) {
 #endif
 }
 
-// As put_cooperative, where the leader writes all shares, in its turn.
+// As put_cooperative, but the leader writes all shares, in its turn.
 TRUNKLINE_CALL Post put_by_leader(Group &group, const Channel &channel, const Bytes &bytes, const With &with, Budget &budget, Put &done) {
     Post result = posted();
     done = Put{0, Ticket{0, 0, 0}, Ticket{0, 0, 0}};
@@ -196,7 +195,7 @@ TRUNKLINE_CALL Post put_by_leader(Group &group, const Channel &channel, const By
     return agree(group, result, done);
 }
 
-// Writes bytes, each thread of the group the entry of its share. One reservation, one publication, one doorbell.
+// Writes bytes: each thread of the group writes the entry of its share. There is one reservation, one publication and one doorbell.
 TRUNKLINE_CALL Post put_cooperative(Group &group, const Channel &channel, const Bytes &bytes, const With &with, Budget &budget,
                                   Put &done) {
     if (may_share_wavefront(group)) return put_by_leader(group, channel, bytes, with, budget, done);
@@ -210,7 +209,7 @@ TRUNKLINE_CALL Post put_cooperative(Group &group, const Channel &channel, const 
     if (result.kind != POSTED) return result;
     const View &view = *channel.lanes[handed[1]].main;
     Entry share = share_of(bytes, group.rank, group.size);
-    // Who has the last share knows by himself what goes with it.
+    // The thread with the last share computes its counter itself, from the common arguments.
     if (group.rank + 1 == group.size) share = last_of(Beside{nullptr, counter_in_entry(with, bytes, group.size)}, share);
     put_entry(view, handed[2] + group.rank, share);
     meet(group);

@@ -1,4 +1,4 @@
-// A lane towards another process: a queue, and its companion once somebody counts.
+// A lane towards another process: a queue, and its companion once a counter needs it.
 #ifndef TRUNKLINE_DEVICE_LANE_H
 #define TRUNKLINE_DEVICE_LANE_H
 
@@ -9,29 +9,28 @@
 
 namespace trunkline {
 
-// `companions` are views that the host has made or will make before it says so in the companion word; who asks finds its own by
-// number.
+// `companions` are views that the host has created, or creates before it publishes the companion word. A thread finds its own by number.
 struct Lane {
     const View *main;
     const View *companions;
     u32 count;
 };
 
-// Bytes that a put is to bring there.
+// The bytes of a put.
 struct Bytes {
     Local from;
     Remote to;
     u64 len;
 };
 
-// A signal of another process, or a counter of this one: the word and what is added.
+// An addition to a signal of another process, or to a counter of this one.
 struct Addition {
     Remote at;
     u64 value;
-    bool poisoned;  // a poison word stands behind it
+    bool poisoned;  // a poison word follows the word
 };
 
-// Signals or counters side by side, 8 bytes each (the original's), by the address of the first.
+// Signals or counters of 8 bytes side by side (the original's), by the address of the first.
 TRUNKLINE_FN Addition add_to_word(Remote first, u32 id, u64 value) {
     first.addr += (u64)id * 8;
     return Addition{first, value, false};
@@ -47,17 +46,16 @@ TRUNKLINE_FN Entry entry_add(const Addition &what) {
     return entry_atomic(OP_ADD, what.at, what.value, 0, what.poisoned);
 }
 
-// Whether a WRITE has room for it, as the counter that it raises.
+// Returns whether a WRITE has room for this counter.
 TRUNKLINE_FN bool fits_entry(const Addition &counter) { return counter.value <= 0xffffffffull && counter.at.addr % 8 == 0; }
 
-// What goes with bytes that are written, each or null: an entry behind the last WRITE, and a counter here that the last WRITE
-// raises itself.
+// Additions to a write, each or null: an entry behind the last WRITE, and a local counter that the last WRITE raises itself.
 struct Beside {
     const Entry *behind;
     const Addition *counter;
 };
 
-// The last WRITE. A thread's share of nothing counts nothing.
+// Returns the last WRITE with its counter. An empty share is a NOP, which raises no counter.
 TRUNKLINE_FN Entry last_of(const Beside &beside, const Entry &write) {
     if (beside.counter == nullptr || write.op != OP_WRITE) return write;
     const Addition &counter = *beside.counter;
@@ -72,7 +70,7 @@ TRUNKLINE_FN Entry entry_of_piece(const Bytes &bytes, u64 offset, u64 len) {
     return entry_write(from, to, len);
 }
 
-// Entries that bytes take: one for each GiB, and one for nothing.
+// Returns the number of entries for these bytes: one per GiB, and one for an empty range.
 TRUNKLINE_FN u64 pieces_of(const Bytes &bytes) {
     u64 pieces = bytes.len / LENGTH_MAX + (bytes.len % LENGTH_MAX != 0);
     return pieces == 0 ? 1 : pieces;
@@ -84,7 +82,8 @@ TRUNKLINE_FN Entry nth_piece(const Bytes &bytes, u64 nth) {
     return entry_of_piece(bytes, offset, left < LENGTH_MAX ? left : LENGTH_MAX);
 }
 
-// The entry of one of the threads of a group: as many bytes as each other, and the last one has what remains; a NOP for none.
+// Returns the entry of one thread of a group. All threads write the same length, and the last one writes the remainder too; a NOP if the
+// share is empty.
 TRUNKLINE_FN Entry share_of(const Bytes &bytes, u32 thread, u32 threads) {
     u64 each = bytes.len / threads;
     u64 offset = each * thread;
@@ -96,7 +95,7 @@ TRUNKLINE_FN bool is_in_range(const Bytes &bytes) {
     return bytes.from.addr + bytes.len >= bytes.from.addr && bytes.to.addr + bytes.len >= bytes.to.addr;
 }
 
-// Posts what fits into the queue at once of the entries from number `next` on, of one lane of a wavefront.
+// Posts as many of the entries from number `next` on as fit into the queue. One lane of a wavefront executes it in its turn.
 TRUNKLINE_FN Post write_in_turn(const View &view, const Bytes &bytes, const Beside &beside, u64 &next, Budget &budget, Ticket &write_done,
                                 Ticket &last) {
     u64 writes = pieces_of(bytes);
@@ -112,8 +111,8 @@ TRUNKLINE_FN Post write_in_turn(const View &view, const Bytes &bytes, const Besi
     return finish(view, taken, budget, last);
 }
 
-// Writes bytes, and what goes with them, with one doorbell for what fits into the queue at once. Where it fails, `last` is that of what was
-// posted before, if anything was.
+// Writes bytes and the additions. One doorbell covers all entries that fit into the queue at once. On failure `last` is the last ticket
+// that was posted before it, if any.
 TRUNKLINE_CALL Post write_bytes(const Lane &lane, const Bytes &bytes, const Beside &beside, Budget &budget, Ticket &write_done,
                               Ticket &last) {
     if (!is_in_range(bytes)) return not_posted(RANGE);
@@ -126,7 +125,7 @@ TRUNKLINE_CALL Post write_bytes(const Lane &lane, const Bytes &bytes, const Besi
     return result;
 }
 
-// Whether a group of so many threads can write its shares at once.
+// Returns whether a group of `threads` threads can write its shares at once.
 TRUNKLINE_FN Post check_shares(const View &view, const Bytes &bytes, u32 threads, bool has_more) {
     if (!is_in_range(bytes)) return not_posted(RANGE);
     u64 count = (u64)threads + has_more;
@@ -134,7 +133,7 @@ TRUNKLINE_FN Post check_shares(const View &view, const Bytes &bytes, u32 threads
     return posted();
 }
 
-// Write_shares, of one lane of a wavefront.
+// The part of write_shares that one lane of a wavefront executes in its turn.
 TRUNKLINE_FN Post write_shares_in_turn(const View &view, const Bytes &bytes, u32 threads, const Beside &beside, Budget &budget,
                                        Ticket &write_done, Ticket &last) {
     bool has_more = beside.behind != nullptr;
@@ -148,8 +147,7 @@ TRUNKLINE_FN Post write_shares_in_turn(const View &view, const Bytes &bytes, u32
     return finish(view, taken, budget, last);
 }
 
-// Writes the shares of a group's threads, by one reservation. One thread does that for all; put_cooperative has each write its
-// own.
+// Writes the shares of a group's threads in one reservation. One thread writes all of them; in put_cooperative each thread writes its own.
 TRUNKLINE_CALL Post write_shares(const Lane &lane, const Bytes &bytes, u32 threads, const Beside &beside, Budget &budget,
                                Ticket &write_done, Ticket &last) {
     const View &view = *lane.main;
@@ -160,7 +158,7 @@ TRUNKLINE_CALL Post write_shares(const Lane &lane, const Bytes &bytes, u32 threa
     return result;
 }
 
-// The companion, which the host makes when it is first asked for.
+// Finds the companion, which the host creates on the first request.
 TRUNKLINE_CALL Post find_companion(const Lane &lane, Budget &budget, const View *&found) {
     u32 number = 0;
     Wait how = companion_within(*lane.main, budget, number);
@@ -173,7 +171,7 @@ TRUNKLINE_CALL Post find_companion(const Lane &lane, Budget &budget, const View 
     return Post{COMPANION, ended(REFUSED)};
 }
 
-// Counts an entry when it has completed.
+// Has the companion raise a counter when an entry has completed.
 TRUNKLINE_CALL Post count(const View &companion, const Ticket &of, const Addition &counter, Budget &budget) {
     Entry entries[2] = {entry_wait(of.queue, of.index), entry_add(counter)};
     Ticket last;

@@ -1,8 +1,9 @@
-// The same protocol on a queue pair of NVIDIA's NICs (the mlx5 family): the NIC reads the ring, and nobody executes for it.
+// The same protocol on a queue pair of NVIDIA's NICs (the mlx5 family): the NIC reads the ring, and no thread executes entries.
 //
-// Reserving, publishing and submitting are those of queue.h. Here is what differs: entries of that NIC, its doorbell, and
-// completions that it writes. Every entry completes visibly and none but this code polls, so an entry's index is its
-// completion's, and a WAIT of the companion queue pair can name it. The formats are tested against crates/proto/src/wire/mlx5.
+// Reserving, publishing and submitting are those of queue.h. This file contains the differences: work queue entries of that NIC, its
+// doorbell, and completions that it writes. Every entry is signalled, and only this code polls the completion queue. So the index of an
+// entry is that of its completion, and a WAIT of the companion queue pair can name it. Tests compare the formats with
+// crates/proto/src/wire/mlx5.
 #ifndef TRUNKLINE_DEVICE_MLX5_H
 #define TRUNKLINE_DEVICE_MLX5_H
 
@@ -36,38 +37,38 @@ constexpr u32 CQE_VENDOR = 54;
 constexpr u32 CQE_SYNDROME = 55;
 constexpr u32 CQE_OWNER = 63;
 
-// What an entry waits for: the three bits of the control segment. READS_AND_ATOMICS says nothing of writes, which a queue pair
-// places in order anyway.
+// The fence of an entry: the three bits of the control segment. READS_AND_ATOMICS does not cover writes, which a queue pair places in order
+// anyway.
 enum Fence : u8 { FENCE_NONE = 0, FENCE_SMALL = 1, FENCE_READS_AND_ATOMICS = 2, FENCE_STRONG = 3, FENCE_VERBS = 4 };
 
-// A queue pair as its producers see it: addresses that are good where the kernel runs. Made by the host, read only. The
-// completion queue is as deep as the ring, serves this queue pair alone, and is allowed to overrun.
+// A queue pair as its producers see it: addresses that are valid where the kernel runs. Created by the host, read only. The completion
+// queue is as deep as the ring, serves this queue pair alone, and may overrun.
 struct QueuePair {
     u64 *words;      // producers' words and the lock, in memory of this device
     u64 *ring;       // 64 bytes each
     u8 *cqes;        // 64 bytes each
     u32 *record;     // the send queue's half of the doorbell record
     u64 *doorbell;   // the register
-    u64 *abort;      // why everybody is to stop, or 0: the host's, only loaded here
-    u64 *claims;     // as of View: the first word, for who tells all to stop first
-    u32 depth;       // as the shift
+    u64 *abort;      // the reason of an abort, or 0; written by the host, only loaded here
+    u64 *claims;     // as in View: the first word determines which thread aborts first
+    u32 depth;       // 1 << shift
     u32 shift;
     u32 number;      // of the queue pair, 24 bits
     u32 epoch;
     u32 cq;          // number of its completion queue, 24 bits
-    u32 sink;        // key of the region that takes what atomics bring back: 8 bytes that begin at address 0
+    u32 sink;        // key of the region that receives the old values of atomics: 8 bytes that begin at address 0
     u64 reserved[6];
 };
 
 static_assert(sizeof(QueuePair) == 128 && alignof(QueuePair) == 8, "QueuePair");
 
-// A queue pair, and its companion on a connection back to this NIC; null: nobody counts on this lane.
+// A queue pair, and its companion on a connection back to this NIC; null: this lane has no counters.
 struct Lane {
     const QueuePair *main;
     const QueuePair *companion;
 };
 
-// An entry but for its index: 64 bytes, big-endian.
+// An entry without its index: 64 bytes, big-endian.
 struct Entry {
     u8 opcode;
     u8 segments;
@@ -83,7 +84,7 @@ TRUNKLINE_FN u64 big_endian(u64 value) {
     return value << 32 | value >> 32;
 }
 
-// Two words of 4 bytes, the first one first.
+// Combines two words of 4 bytes, the first one first.
 TRUNKLINE_FN u64 big_endian(u32 first, u32 second) { return big_endian((u64)first << 32 | second); }
 
 TRUNKLINE_FN Entry entry_of(u8 opcode, u8 segments) {
@@ -107,7 +108,7 @@ TRUNKLINE_FN void put_local(Entry &entry, u32 word, const Local &local, u32 len)
 
 TRUNKLINE_FN Entry entry_nop() { return entry_of(OPCODE_NOP, 1); }
 
-// Up to LENGTH_MAX bytes; of none, no segment says where they are.
+// Writes up to LENGTH_MAX bytes. For 0 bytes the entry has no data segment.
 TRUNKLINE_FN Entry entry_write(const Local &from, const Remote &to, u32 len) {
     Entry entry = entry_of(OPCODE_RDMA_WRITE, len == 0 ? 2 : 3);
     put_remote(entry, to);
@@ -115,7 +116,7 @@ TRUNKLINE_FN Entry entry_write(const Local &from, const Remote &to, u32 len) {
     return entry;
 }
 
-// 1 to INLINE_MAX bytes, which stand in the entry.
+// Writes 1 to INLINE_MAX bytes, which are copied into the entry.
 TRUNKLINE_FN Entry entry_write_inline(const void *bytes, u32 len, const Remote &to) {
     Entry entry = entry_of(OPCODE_RDMA_WRITE, len <= 12 ? 3 : 4);
     put_remote(entry, to);
@@ -125,7 +126,7 @@ TRUNKLINE_FN Entry entry_write_inline(const void *bytes, u32 len, const Remote &
     return entry;
 }
 
-// 1 to LENGTH_MAX bytes.
+// Reads 1 to LENGTH_MAX bytes.
 TRUNKLINE_FN Entry entry_read(const Local &into, const Remote &from, u32 len) {
     Entry entry = entry_of(OPCODE_RDMA_READ, 3);
     put_remote(entry, from);
@@ -133,8 +134,8 @@ TRUNKLINE_FN Entry entry_read(const Local &into, const Remote &from, u32 len) {
     return entry;
 }
 
-// Where nobody wants what a word was, it goes into the sink: a region of 8 bytes that begins at address 0 whatever its memory
-// is.
+// Returns the sink, which receives the old value of a word that no caller needs: a region of 8 bytes that begins at address 0, wherever its
+// memory is.
 TRUNKLINE_FN Local sink_of(const QueuePair &queue) {
     return Local{0, queue.sink};
 }
@@ -156,21 +157,21 @@ TRUNKLINE_FN Entry entry_swap_if(const Remote &at, u64 swap, u64 compare, const 
     return entry;
 }
 
-// Holds the queue pair until a completion queue has had completion number `index`, of which the NIC looks at 32 bits.
+// Holds the queue pair until a completion queue has produced completion number `index`, of which the NIC compares 32 bits.
 TRUNKLINE_FN Entry entry_wait(u32 cq, u64 index) {
     Entry entry = entry_of(OPCODE_WAIT, 2);
     entry.words[3] = big_endian((u32)index, cq);
     return entry;
 }
 
-// Reads bytes here that go nowhere, behind all that was placed before: so data that a READ brought can be seen.
+// Reads local bytes and discards them, behind all bytes placed before: it flushes the data of a READ.
 TRUNKLINE_FN Entry entry_dump(const Local &from, u32 len) {
     Entry entry = entry_of(OPCODE_DUMP, 2);
     put_local(entry, 2, from, len);
     return entry;
 }
 
-// What queue.h asks of a queue.
+// The functions that queue.h needs for a queue.
 
 TRUNKLINE_CALL void put_entry(const QueuePair &queue, u64 index, const Entry &entry) {
     u64 *place = queue.ring + (index & (queue.depth - 1)) * 8;
@@ -183,14 +184,15 @@ TRUNKLINE_FN void put_nop(const QueuePair &queue, u64 index) { put_entry(queue, 
 
 TRUNKLINE_FN Ticket ticket_of(const QueuePair &queue, u64 index) { return Ticket{queue.number, queue.epoch, index}; }
 
-// Ring, of one lane of a wavefront. The lock is held by a thread that runs: of another wavefront, where lanes run in lockstep.
+// The part of ring that one lane of a wavefront executes in its turn. The lock's holder is always a running thread: with lanes in lockstep
+// it belongs to another wavefront.
 TRUNKLINE_FN void ring_in_turn(const QueuePair &queue) {
     u64 *lock = queue.words + WORD_LOCK;
     TRUNKLINE_WAITS("lock");
     while (dev_cas(lock, 0, 1) != 0) pause();
     TRUNKLINE_WAITED("lock");
     u64 end = dev_load(queue.words + WORD_SUBMITTED);
-    // The record before the register: by it the NIC recovers when the register was lost.
+    // The record is written before the register: the NIC recovers from it if the register write was lost.
     sys_fence();
     sys_store_u32(queue.record, (u32)(big_endian(end & 0xffff) >> 32));
     TRUNKLINE_STEP("record");
@@ -200,7 +202,7 @@ TRUNKLINE_FN void ring_in_turn(const QueuePair &queue) {
     dev_store(lock, 0);
 }
 
-// Tells the NIC. One at a time: a record or register that goes back would mean 65,536 entries more.
+// Rings the doorbell, one thread at a time: a record or register that moves backwards would mean 65,536 more entries to the NIC.
 TRUNKLINE_CALL void ring(const QueuePair &queue, u64) {
     for (Turns turns = begin_turns(); has_turns(turns); end_turn(turns))
         if (is_own_turn(turns)) ring_in_turn(queue);
@@ -214,16 +216,16 @@ TRUNKLINE_FN bool is_aborted(const QueuePair &queue, Wait &how) {
     return true;
 }
 
-// Tells who uses this queue pair on this device to stop; whether this is the first reason.
+// Aborts this queue pair for its users on this device. Returns whether this is the first reason.
 TRUNKLINE_FN bool abort(const QueuePair &queue, u16 status, u32 reason) {
     u64 word = halves(status == STATUS_DONE ? STATUS_ABORTED : status, reason);
     return dev_cas(queue.claims + CLAIM_ABORT, 0, word) == 0;
 }
 
-// What the NIC has written of an entry.
+// The state of a completion that the NIC writes.
 enum Cqe : u32 { CQE_NOT_YET = 0, CQE_DONE = 1, CQE_FAILED = 2 };
 
-// Only for indices from the shadow on, less than the depth ahead: no other completion can be in their places.
+// Valid only for indices from the shadow on, less than the depth ahead: no other completion can be in their places.
 TRUNKLINE_FN Cqe look_at(const QueuePair &queue, u64 index) {
     u8 owner = sys_load_u8(queue.cqes + (index & (queue.depth - 1)) * 64 + CQE_OWNER);
     bool is_here = (owner & 1) == ((index >> queue.shift) & 1);
@@ -250,8 +252,7 @@ TRUNKLINE_FN u16 status_of_syndrome(u8 syndrome) {
     }
 }
 
-// The first entry that failed, if one has. The shadow never passes it: so it is where the walk over good ones ends, and stays
-// there.
+// Finds the first failed entry, if there is one. The shadow never passes it: the walk over good completions ends there.
 TRUNKLINE_CALL bool has_failed(const QueuePair &queue, Wait &how) {
     u64 index = dev_load(queue.words + WORD_SHADOW);
     for (u32 at = 0; at < queue.depth; at++, index++) {
@@ -271,7 +272,7 @@ TRUNKLINE_CALL bool has_failed(const QueuePair &queue, Wait &how) {
 
 TRUNKLINE_FN bool is_over(const QueuePair &queue, Wait &how) { return has_failed(queue, how) || is_aborted(queue, how); }
 
-// Looks whether an entry is over, and how.
+// Polls a ticket once. True if the entry has ended, and how in `how`.
 TRUNKLINE_CALL bool poll(const QueuePair &queue, const Ticket &ticket, Wait &how) {
     how = ended(STALE);
     if (ticket.queue != queue.number || ticket.epoch != queue.epoch) return true;
@@ -284,7 +285,7 @@ TRUNKLINE_CALL bool poll(const QueuePair &queue, const Ticket &ticket, Wait &how
         return true;
     }
     if (cqe == CQE_FAILED && has_failed(queue, how)) {
-        // Who was away for two laps has seen the completion of a later entry.
+        // A thread that was delayed for two laps may have read the completion of a later entry.
         if (is_before(ticket.index, how.first_bad)) how = good();
         return true;
     }
@@ -300,8 +301,8 @@ TRUNKLINE_FN Post check_put(const Lane &lane, const Bytes &bytes, const With &wi
     return posted();
 }
 
-// Counts an entry when it has completed: the companion waits for the completion, then adds over its connection back to this
-// NIC. The counter's key is that of its region here.
+// Raises a counter when an entry has completed: the companion waits for the completion, then adds over its connection back to this NIC. The
+// counter's key is that of its region here.
 TRUNKLINE_CALL Post count(const Lane &lane, const Ticket &of, const Addition &counter, Budget &budget) {
     const QueuePair &companion = *lane.companion;
     Entry entries[2] = {mlx5::entry_wait(lane.main->cq, of.index),
@@ -318,7 +319,7 @@ TRUNKLINE_FN Entry entry_of_nth(const Bytes &bytes, u64 nth) {
     return mlx5::entry_write(from, to, (u32)(left < LENGTH_MAX ? left : LENGTH_MAX));
 }
 
-// Posts what fits into the queue at once of the entries from number `next` on, of one lane of a wavefront.
+// Posts as many of the entries from number `next` on as fit into the queue. One lane of a wavefront executes it in its turn.
 TRUNKLINE_FN Post write_in_turn(const QueuePair &queue, const Bytes &bytes, const Addition *signal, u64 &next, Budget &budget,
                                 Ticket &write_done, Ticket &last) {
     u64 writes = pieces_of(bytes);
@@ -333,7 +334,7 @@ TRUNKLINE_FN Post write_in_turn(const QueuePair &queue, const Bytes &bytes, cons
     return finish(queue, taken, budget, last);
 }
 
-// Writes bytes, then raises a signal, then counts the last WRITE here, each if asked for.
+// Writes bytes, then raises a signal, then raises a local counter for the last WRITE; signal and counter are optional.
 TRUNKLINE_CALL Post put(const Lane &lane, const Bytes &bytes, const With &with, Budget &budget, Ticket &write_done,
                         Ticket &last) {
     Post result = check_put(lane, bytes, with);
@@ -354,7 +355,7 @@ TRUNKLINE_FN Post put_inline(const Lane &lane, const void *bytes, u32 len, const
     return post(*lane.main, &entry, 1, budget, ticket);
 }
 
-// Fetches 1 to LENGTH_MAX bytes, and has them seen here when the ticket is done.
+// Reads 1 to LENGTH_MAX bytes, which are visible here when the ticket is done.
 TRUNKLINE_FN Post get(const Lane &lane, const Local &into, const Remote &from, u64 len, Budget &budget, Ticket &ticket) {
     if (len == 0) return not_posted(EMPTY);
     if (len > LENGTH_MAX) return not_posted(RANGE);
@@ -368,7 +369,7 @@ TRUNKLINE_FN Post signal(const Lane &lane, const Addition &signal, Budget &budge
     return post(*lane.main, &entry, 1, budget, ticket);
 }
 
-// Replaces a word of the peer if it is `compare`; what it was before goes to `old`.
+// Replaces a word of the peer if it equals `compare`. The old value is written to `old`.
 TRUNKLINE_FN Post swap_if(const Lane &lane, const Remote &at, u64 swap, u64 compare, const Local &old, Budget &budget,
                           Ticket &ticket) {
     Entry entry = mlx5::entry_swap_if(at, swap, compare, old);

@@ -1,6 +1,6 @@
-// The operations of the original API, as crates/device-queue/src/original.rs has them. Signals and counters are words of 8 bytes; a
-// signal with a put is an entry of its own behind a fence, a counter waits for the signal. What the original left to chance
-// ends here: a wait says how it ended.
+// The operations of the original API; the twin of crates/device-queue/src/original.rs. Signals and counters are words of 8 bytes. The
+// signal of a put is an entry of its own behind a fence, and a counter waits for the signal. Unlike the original, every wait returns how it
+// ended.
 #ifndef TRUNKLINE_DEVICE_ORIGINAL_H
 #define TRUNKLINE_DEVICE_ORIGINAL_H
 
@@ -13,13 +13,13 @@
 namespace trunkline {
 namespace original {
 
-// Writes bytes. Nothing is said of when the peer sees them.
+// Writes bytes. The ticket does not report when the peer sees them.
 TRUNKLINE_FN Post put(const Lane &lane, const Bytes &bytes, Budget &budget, Ticket &ticket) {
     Ticket write_done;
     return write_bytes(lane, bytes, Beside{nullptr, nullptr}, budget, write_done, ticket);
 }
 
-// The same, each thread of a group its share.
+// As put, one share per thread of a group.
 TRUNKLINE_FN Post put_group(const Lane &lane, const Bytes &bytes, u32 threads, Budget &budget, Ticket &ticket) {
     Ticket write_done;
     return write_shares(lane, bytes, threads, Beside{nullptr, nullptr}, budget, write_done, ticket);
@@ -35,14 +35,14 @@ TRUNKLINE_FN Post signal_remote_with_fence(const Lane &lane, const Addition &sig
     return post_one(lane, fenced(entry_add(signal), FENCE_READS_AND_ATOMICS), budget, ticket);
 }
 
-// Writes bytes, and then raises a signal behind a fence; the signal's ticket. Two doorbells.
+// Writes bytes, then raises a signal behind a fence. Returns the signal's ticket. Rings two doorbells.
 TRUNKLINE_FN Post put_signal(const Lane &lane, const Bytes &bytes, const Addition &signal, Budget &budget, Ticket &ticket) {
     Post result = put(lane, bytes, budget, ticket);
     if (result.kind != POSTED) return result;
     return signal_remote_with_fence(lane, signal, budget, ticket);
 }
 
-// Writes bytes, raises a signal, and counts that here once the signal's entry has completed.
+// Writes bytes, raises a signal, and raises a local counter once the signal's entry has completed.
 TRUNKLINE_FN Post put_signal_counter_remote(const Lane &lane, const Bytes &bytes, const Addition &signal,
                                             const Addition &counter, Budget &budget) {
     const View *companion = nullptr;
@@ -55,7 +55,7 @@ TRUNKLINE_FN Post put_signal_counter_remote(const Lane &lane, const Bytes &bytes
     return count(*companion, last, counter, budget);
 }
 
-// Raises a signal, and counts that here once its entry has completed.
+// Raises a signal, and raises a local counter once the signal's entry has completed.
 TRUNKLINE_FN Post signal_counter_remote(const Lane &lane, const Addition &signal, const Addition &counter, Budget &budget) {
     const View *companion = nullptr;
     Post result = find_companion(lane, budget, companion);
@@ -66,25 +66,25 @@ TRUNKLINE_FN Post signal_counter_remote(const Lane &lane, const Addition &signal
     return count(*companion, last, counter, budget);
 }
 
-// Waits until an entry has completed: its source can be used again.
+// Waits until an entry has completed: its source can be reused.
 TRUNKLINE_FN Wait wait_local(const Lane &lane, const Ticket &ticket, Budget &budget) {
     return wait(*lane.main, ticket, budget);
 }
 
-// Waits for an entry that was posted, as a part of an operation.
+// Waits for a posted entry, as a part of an operation.
 TRUNKLINE_FN Post wait_posted(const Lane &lane, const Ticket &ticket, Budget &budget) {
     Wait how = wait_local(lane, ticket, budget);
     return how.kind == GOOD ? posted() : Post{WAITING, how};
 }
 
-// Waits until all that was posted before has completed here.
+// Waits until all earlier entries have completed locally.
 TRUNKLINE_FN Post fence(const Lane &lane, Budget &budget) {
     Ticket nop;
     Post result = post_one(lane, entry_nop(), budget, nop);
     return result.kind == POSTED ? wait_posted(lane, nop, budget) : result;
 }
 
-// Sets a signal of the peer to 0, behind all that was posted before, and waits until that has completed here.
+// Sets a signal of the peer to 0 behind all earlier entries, and waits until that has completed locally.
 TRUNKLINE_FN Post reset_signal(const Lane &lane, const Remote &first, u32 id, Budget &budget) {
     Post result = fence(lane, budget);
     if (result.kind != POSTED) return result;
@@ -94,7 +94,7 @@ TRUNKLINE_FN Post reset_signal(const Lane &lane, const Remote &first, u32 id, Bu
     return result.kind == POSTED ? wait_posted(lane, ticket, budget) : result;
 }
 
-// Waits until a signal of this process is at least `value`; what it is then. What came before it can be read.
+// Waits until a signal of this process is at least `value`, and returns it in `found`. Bytes written before it can be read then.
 TRUNKLINE_FN Wait wait_signal(const Slot &slot, u64 value, Budget &budget, u64 &found) {
     return wait(slot, Condition{AT_LEAST, value}, budget, found);
 }

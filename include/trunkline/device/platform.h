@@ -1,5 +1,5 @@
-// What the protocol asks of a machine. Names say which memory an access is for, so that nobody changes the host's memory by an
-// atomic of a device, which not every bus carries:
+// The machine's operations that the protocol needs. The names include the memory that an access is for, so that device code never changes
+// host memory by an atomic, which not every bus carries:
 //
 //   dev_...   memory of this device, shared by its threads: loads, stores, compare-and-swap, add. Scope: the device
 //   sys_...   memory shared with the host, a NIC or another process: loads and stores alone. Scope: the system
@@ -20,30 +20,30 @@
 #include "trunkline/device/platform_host.h"
 #endif
 
-// TRUNKLINE_FN stands before every function. TRUNKLINE_CALL stands before those that a kernel calls rather than has many copies
-// of: what they do takes longer than a call, and a kernel that is compiled when a program starts should be small.
+// TRUNKLINE_FN precedes every function. TRUNKLINE_CALL precedes functions that a kernel calls instead of inlining: they take longer than a
+// call, and a kernel compiled at a program's start should be small.
 
-// For tests: points at which a test lets others go on.
+// For tests: points at which a test may switch to other threads.
 #ifndef TRUNKLINE_STEP
 #define TRUNKLINE_STEP(name) ((void)0)
 #endif
 
 namespace trunkline {
 
-// How long a wait may take. It is asked after each look that found nothing.
+// The budget of a wait, charged after each fruitless poll.
 struct Budget {
-    u64 looks;     // that are left; ~0: any number
-    u64 until;     // in ticks of `now`; 0: no matter when
-    bool is_last;  // who has spent it ends the kernel, not the wait
+    u64 looks;     // remaining polls; ~0: no limit
+    u64 until;     // in ticks of `now`; 0: no deadline
+    bool is_last;  // a spent budget ends the kernel, not only the wait
 };
 
 TRUNKLINE_FN Budget forever() { return Budget{~0ull, 0, false}; }
 TRUNKLINE_FN Budget looks(u64 count) { return Budget{count, 0, false}; }
-// How many ticks a second has is the host's to tell: nanoseconds on CUDA, the processor's counter elsewhere.
+// The host provides the number of ticks per second: nanoseconds on CUDA, the processor's counter elsewhere.
 TRUNKLINE_FN Budget until(u64 ticks) { return Budget{~0ull, ticks, false}; }
 
-// The same, and a wait that takes longer kills the kernel: a trap on a GPU, whose driver then refuses all that follows; on threads of a host the end of the
-// process. For programs that cannot go on without what they wait for.
+// The same budget, but a wait that exceeds it ends the kernel: by a trap on a GPU, whose driver then refuses all later work; on threads of
+// a host by the end of the process. For programs that cannot continue without the result.
 TRUNKLINE_FN Budget or_die(Budget budget) {
     budget.is_last = true;
     return budget;
@@ -63,16 +63,16 @@ TRUNKLINE_FN bool goes_on(Budget &budget) {
     return false;
 }
 
-// Whether index a is before index b: they wrap, and are never half of all numbers apart.
+// Returns whether index a precedes index b. Indices wrap, and are never half of the range apart.
 TRUNKLINE_FN bool is_before(u64 a, u64 b) {
     return (i64)(b - a) > 0;
 }
 
-// Raises a counter of the device to `to`, if that is ahead of it; the value before. Counters wrap, so this is no maximum.
+// Raises a counter of the device to `to`, if that is ahead of it, and returns the old value. Counters wrap, so this is not a maximum.
 TRUNKLINE_FN u64 dev_advance(u64 *word, u64 to) {
     u64 seen = dev_load_relaxed(word);
     for (;;) {
-        // Also without a change it is a change of the word, so that it has the order of one.
+        // The exchange is made also if the value stays the same, for its memory order.
         u64 old = dev_cas(word, seen, is_before(seen, to) ? to : seen);
         if (old == seen) return old;
         seen = old;

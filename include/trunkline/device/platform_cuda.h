@@ -1,5 +1,4 @@
-// Accesses of memory on GPUs of NVIDIA from sm_70 on, by PTX alone: libcu++ is not there where a kernel is compiled at run
-// time.
+// Memory accesses on GPUs of NVIDIA from sm_70 on, by PTX alone: libcu++ is not available to kernels that are compiled at run time.
 #ifndef TRUNKLINE_DEVICE_PLATFORM_CUDA_H
 #define TRUNKLINE_DEVICE_PLATFORM_CUDA_H
 
@@ -85,12 +84,12 @@ TRUNKLINE_FN void sys_store_u32(u32 *word, u32 value) {
     asm volatile("st.release.sys.u32 [%0], %1;" : : "l"(word), "r"(value) : "memory");
 }
 
-// Two words of an entry, 16 bytes aligned. Whatever publishes them orders them.
+// Stores two words of an entry, aligned to 16 bytes. The later publication orders them.
 TRUNKLINE_FN void sys_store_pair(u64 *words, u64 low, u64 high) {
     asm volatile("st.v2.u64 [%0], {%1, %2};" : : "l"(words), "l"(low), "l"(high) : "memory");
 }
 
-// A register of a NIC.
+// Stores to a register of a NIC.
 TRUNKLINE_FN void sys_store_register(u64 *at, u64 value) {
 #if defined(__CUDACC_VER_MAJOR__) && (__CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 2))
     asm volatile("st.mmio.relaxed.sys.u64 [%0], %1;" : : "l"(at), "l"(value) : "memory");
@@ -99,10 +98,10 @@ TRUNKLINE_FN void sys_store_register(u64 *at, u64 value) {
 #endif
 }
 
-// Release and acquire towards everybody.
+// An acquire and release fence towards all threads and devices.
 TRUNKLINE_FN void sys_fence() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 
-// Also between a store and a later load.
+// Also orders a store before a later load.
 TRUNKLINE_FN void sys_fence_full() { asm volatile("fence.sc.sys;" : : : "memory"); }
 
 TRUNKLINE_FN u64 now() {
@@ -113,7 +112,7 @@ TRUNKLINE_FN u64 now() {
 
 TRUNKLINE_FN void pause() { asm volatile("nanosleep.u32 40;" : : : "memory"); }
 
-// The same by somebody who cannot wait for ever, after so many looks: for longer, as others may not be running.
+// As pause, for a caller whose number of polls is bounded: it pauses longer, as the awaited threads may not be running.
 TRUNKLINE_FN void step_aside(u32 looks) {
     if (looks < 64) pause();
     else asm volatile("nanosleep.u32 100000;" : : : "memory");

@@ -1,4 +1,4 @@
-// Accesses of memory on GPUs of AMD, by what the compiler itself knows: no header of HIP is needed, at run time or before.
+// Memory accesses on GPUs of AMD, by builtins of the compiler: no header of HIP is needed, ahead or at run time.
 #ifndef TRUNKLINE_DEVICE_PLATFORM_HIP_H
 #define TRUNKLINE_DEVICE_PLATFORM_HIP_H
 
@@ -63,22 +63,22 @@ TRUNKLINE_FN void sys_store_u32(u32 *word, u32 value) {
     __hip_atomic_store(word, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
-// Two words of an entry. Whatever publishes them orders them.
+// Stores two words of an entry. The later publication orders them.
 TRUNKLINE_FN void sys_store_pair(u64 *words, u64 low, u64 high) {
     __hip_atomic_store(words, low, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
     __hip_atomic_store(words + 1, high, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
-// A register of a NIC.
+// Stores to a register of a NIC.
 TRUNKLINE_FN void sys_store_register(u64 *at, u64 value) { *(volatile u64 *)at = value; }
 
-// Release and acquire towards everybody.
+// An acquire and release fence towards all threads and devices.
 TRUNKLINE_FN void sys_fence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, ""); }
 
-// Also between a store and a later load.
+// Also orders a store before a later load.
 TRUNKLINE_FN void sys_fence_full() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }
 
-// A counter that does not follow the clock of the cores, often of 100 MHz: the host knows its rate.
+// Reads a counter with a constant rate, often of 100 MHz, independent of the clock of the cores. The host knows the rate.
 TRUNKLINE_FN u64 now() {
 #if __has_builtin(__builtin_readsteadycounter)
     return __builtin_readsteadycounter();
@@ -91,7 +91,7 @@ TRUNKLINE_FN void die() { __builtin_trap(); }
 
 TRUNKLINE_FN void pause() { __builtin_amdgcn_s_sleep(1); }
 
-// The same by somebody who cannot wait for ever, after so many looks: for longer, as others may not be running.
+// As pause, for a caller whose number of polls is bounded: it pauses longer, as the awaited threads may not be running.
 TRUNKLINE_FN void step_aside(u32 looks) {
     if (looks < 64) pause();
     else __builtin_amdgcn_s_sleep(127);
@@ -117,7 +117,7 @@ TRUNKLINE_FN u32 size_of_warp() {
 #endif
 }
 
-// Lanes of a wavefront run in lockstep: those that run here now, and this one, by a bit each.
+// Lanes of a wavefront run in lockstep: the active lanes, and the calling lane, one bit each.
 #define TRUNKLINE_LOCKSTEP 1
 TRUNKLINE_FN u64 active_lanes() { return __builtin_amdgcn_uicmp(1u, 0u, 33 /* not equal */); }
 TRUNKLINE_FN u64 own_lane() { return 1ull << __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)); }
@@ -128,7 +128,7 @@ TRUNKLINE_FN void block_sync() {
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
-// The threads of a wavefront go in step; what they store must be seen.
+// The threads of a wavefront run in step, so only the visibility of their stores needs a fence.
 TRUNKLINE_FN void warp_sync() {
     __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
     __builtin_amdgcn_wave_barrier();

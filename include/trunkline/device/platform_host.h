@@ -1,4 +1,4 @@
-// Accesses of memory by threads of a host, by what g++ and clang++ know without a header.
+// Memory accesses by threads of a host, by builtins of g++ and clang++ that need no header.
 #ifndef TRUNKLINE_DEVICE_PLATFORM_HOST_H
 #define TRUNKLINE_DEVICE_PLATFORM_HOST_H
 
@@ -7,7 +7,7 @@
 #define TRUNKLINE_FN inline
 #define TRUNKLINE_CALL inline
 
-// For tests: every word that an atomic changes.
+// For tests: called for every word that an atomic changes.
 #ifndef TRUNKLINE_CHANGES
 #define TRUNKLINE_CHANGES(word) ((void)0)
 #endif
@@ -38,19 +38,19 @@ TRUNKLINE_FN void sys_store(u64 *word, u64 value) { __atomic_store_n(word, value
 TRUNKLINE_FN void sys_store_u8(u8 *byte, u8 value) { __atomic_store_n(byte, value, __ATOMIC_RELEASE); }
 TRUNKLINE_FN void sys_store_u32(u32 *word, u32 value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 
-// Two words of an entry. Whatever publishes them orders them.
+// Stores two words of an entry. The later publication orders them.
 TRUNKLINE_FN void sys_store_pair(u64 *words, u64 low, u64 high) {
     __atomic_store_n(words, low, __ATOMIC_RELAXED);
     __atomic_store_n(words + 1, high, __ATOMIC_RELAXED);
 }
 
-// A register of a NIC.
+// Stores to a register of a NIC.
 TRUNKLINE_FN void sys_store_register(u64 *at, u64 value) { *(volatile u64 *)at = value; }
 
-// Release and acquire towards everybody.
+// An acquire and release fence towards all threads and devices.
 TRUNKLINE_FN void sys_fence() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 
-// Also between a store and a later load.
+// Also orders a store before a later load.
 TRUNKLINE_FN void sys_fence_full() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 TRUNKLINE_FN u64 host_cas(u64 *word, u64 expect, u64 value) { return dev_cas(word, expect, value); }
@@ -73,7 +73,7 @@ TRUNKLINE_FN u64 now() {
 
 TRUNKLINE_FN void die() { __builtin_abort(); }
 
-// Lets others go on, between two looks of a wait. A program with more threads than cores says how, before it includes this.
+// Yields between two polls of a wait. A program with more threads than cores defines how, before it includes this file.
 TRUNKLINE_FN void pause() {
 #if defined(TRUNKLINE_PAUSE)
     TRUNKLINE_PAUSE();
@@ -84,7 +84,7 @@ TRUNKLINE_FN void pause() {
 #endif
 }
 
-// The same by somebody who cannot wait for ever, after so many looks: for longer, as others may not be running.
+// As pause, for a caller whose number of polls is bounded: it pauses longer, as the awaited threads may not be running.
 TRUNKLINE_FN void step_aside(u32 looks) {
 #if defined(TRUNKLINE_PAUSE)
     (void)looks;
@@ -95,7 +95,7 @@ TRUNKLINE_FN void step_aside(u32 looks) {
 #endif
 }
 
-// A test whose threads run in lockstep, as lanes of a wavefront, says which run now, and which this one is.
+// A test whose threads run in lockstep, like lanes of a wavefront, defines the running lanes and the calling one.
 #if defined(TRUNKLINE_LANES)
 #define TRUNKLINE_LOCKSTEP 1
 TRUNKLINE_FN u64 active_lanes() { return TRUNKLINE_LANES(); }

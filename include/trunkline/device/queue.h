@@ -1,11 +1,11 @@
-// The producer's side of a queue, for any number of threads at once: reserve, write, publish, submit, poll.
+// The producer's side of a queue, for any number of threads at once: reserve, write, publish, submit, poll. The twin of
+// crates/device-queue/src/queue.rs, access by access.
 //
-// What crates/device-queue/src/queue.rs does, access by access. A reservation takes nothing unless there is room, so who finds none has
-// nothing to give back. Who has reserved publishes or cancels, else nobody behind gets further.
+// A reservation acquires places only if they are free, so a producer that finds no room has nothing to give back. After a reservation a
+// thread must publish or cancel: until then no later reservation can be published.
 //
-// What depends on who executes is in a few functions that are overloaded for each kind of queue (here for View, in mlx5.h for a
-// NIC): put_entry, put_nop, completed_near, ring, poll, is_aborted, is_over, abort. All else is a template over the queue, and
-// the same for both.
+// A few functions depend on the executor, and are overloaded for each kind of queue (here for View, in mlx5.h for a NIC): put_entry,
+// put_nop, completed_near, ring, poll, is_aborted, is_over, abort. All others are templates over the queue, and equal for both.
 #ifndef TRUNKLINE_DEVICE_QUEUE_H
 #define TRUNKLINE_DEVICE_QUEUE_H
 
@@ -16,8 +16,8 @@
 
 namespace trunkline {
 
-// How often somebody who cancels tries to publish NOPs. Those before him are about to publish, unless they have left in the
-// middle, or are not running.
+// Attempts of `cancel` to publish NOPs. The producers before it normally publish soon. They do not if they have left, and they are late if
+// they are not running.
 constexpr u32 LEAVING_LOOKS_MAX = 1024;
 
 TRUNKLINE_FN Wait good() { return Wait{GOOD, STATUS_DONE, 0, 0}; }
@@ -25,7 +25,7 @@ TRUNKLINE_FN Wait ended(Kind kind) { return Wait{kind, STATUS_DONE, 0, 0}; }
 TRUNKLINE_FN Post posted() { return Post{POSTED, good()}; }
 TRUNKLINE_FN Post not_posted(Posting kind) { return Post{kind, good()}; }
 
-// Places in a row that are one's own to write.
+// Consecutive places that one producer alone writes.
 struct Reservation {
     u64 first;
     u32 count;
@@ -34,34 +34,36 @@ struct Reservation {
 
 TRUNKLINE_FN Ticket ticket_of(const View &view, u64 index) { return Ticket{view.number, view.epoch, index}; }
 
-// Whether a queue can be used here at all. To be asked once, before anything else.
+// Returns whether this code can use a queue. Call it once, before anything else.
 TRUNKLINE_FN bool is_usable(const View &view) {
 #if defined(TRUNKLINE_ON_HOST)
     bool is_reached = true;
 #else
-    // A bit would be set by an atomic on the host's memory. Entries are stored by 16 bytes.
+    // A bit would need an atomic on host memory, which not every bus carries. Entries are stored 16 bytes at a time.
     bool is_reached = view.bit == 0 && view.claims != nullptr && (u64)view.ring % 16 == 0;
 #endif
     bool is_power = view.depth >= DEPTH_MIN && view.depth <= DEPTH_MAX && view.shift < 16 && view.depth == 1u << view.shift;
     return is_reached && is_power && view.version == VERSION;
 }
 
-// The status of a word that somebody else has written; `instead` where it says that nothing failed.
+// Returns the status in a word that the engine or another thread has written; `instead` where the word contains no failure.
 TRUNKLINE_FN u16 status_of(u64 bits, u16 instead) {
     u16 status = (u16)bits;
+    // WRITING marks only completions, so another word with that status is invalid.
     if (status == STATUS_WRITING) return STATUS_NETWORK;
     return status == STATUS_DONE ? instead : status;
 }
 
-// The index that a frontier stands for, the one of the two that is nearer to `index`.
+// Returns the index of a frontier, which has 63 bits: of the two candidates the one nearer to `index`.
 TRUNKLINE_FN u64 frontier_near(u64 frontier, u64 index) {
     i64 ahead = (i64)((frontier - index) << 1) >> 1;
     return index + (u64)ahead;
 }
 
-// The fault, if a frontier says that there is one.
+// Returns whether the failure bit of a frontier is set, and the fault in `how`.
 TRUNKLINE_FN bool has_failed(const View &view, u64 frontier, Wait &how) {
     if (!(frontier & FRONTIER_FAILED)) return false;
+    // Relaxed is enough: the engine wrote the error page before the frontier, which the caller has acquired.
     u64 error = sys_load_relaxed(view.told + TOLD_ERROR);
     u64 reason = sys_load_relaxed(view.told + TOLD_REASON);
     u64 first_bad = sys_load_relaxed(view.told + TOLD_FIRST_BAD);
@@ -69,22 +71,22 @@ TRUNKLINE_FN bool has_failed(const View &view, u64 frontier, Wait &how) {
     return true;
 }
 
-// Whether everybody is to stop, and why.
+// Returns whether the queue was aborted, and the reason in `how`.
 TRUNKLINE_FN bool is_aborted(const View &view, Wait &how) {
     u64 word = sys_load(view.told + TOLD_ABORT);
-    // What a thread of this device has asked for is known here before the engine has taken it up.
+    // An abort by a thread of this device is visible here before the engine has copied it to the abort word.
     if (word == 0 && view.claims != nullptr) word = dev_load(view.claims + CLAIM_ABORT);
     if (word == 0) return false;
     how = Wait{ABORTED, status_of(word, STATUS_ABORTED), (u32)(word >> 32), 0};
     return true;
 }
 
-// Whether the queue has come to its end.
+// Returns whether the queue has failed or was aborted.
 TRUNKLINE_CALL bool is_over(const View &view, Wait &how) {
     return has_failed(view, sys_load(view.told + TOLD_FRONTIER), how) || is_aborted(view, how);
 }
 
-// Has the engine look at the queue.
+// Has the engine poll the queue.
 TRUNKLINE_FN void mark(const View &view) {
     if (view.bit == 0) {
         sys_store_u8((u8 *)view.mark, 1);
@@ -95,11 +97,12 @@ TRUNKLINE_FN void mark(const View &view) {
 #endif
 }
 
-// Tells everybody to stop, unless somebody has already; whether this is the first reason that is known here.
+// Aborts the queue. Returns whether this is the first reason, as far as this device knows; the first one is kept.
 TRUNKLINE_FN bool abort(const View &view, u16 status, u32 reason) {
     u64 word = halves(status == STATUS_DONE ? STATUS_ABORTED : status, reason);
     bool is_first = false;
     if (view.claims != nullptr) {
+        // The claim in device memory selects one thread. Two stores to the request word would otherwise replace each other.
         is_first = sys_load(view.told + TOLD_ABORT) == 0 && dev_cas(view.claims + CLAIM_ABORT, 0, word) == 0;
         if (is_first) sys_store(view.told + TOLD_ABORT_ASKED, word);
     } else {
@@ -111,15 +114,15 @@ TRUNKLINE_FN bool abort(const View &view, u16 status, u32 reason) {
     return is_first;
 }
 
-// How many have completed, as far as one can tell who asks about `needed`.
+// Returns the number of completed entries, near `needed`. For a NIC it is a lower bound.
 TRUNKLINE_FN u64 completed_near(const View &view, u64 needed) {
     return frontier_near(sys_load(view.told + TOLD_FRONTIER), needed);
 }
 
 TRUNKLINE_FN void put_nop(const View &view, u64 index) { put_entry(view, index, entry_nop()); }
 
-// Whether the place before `end` is free: what lay there a lap ago has completed. First by what some producer has seen, as the
-// frontier may be far away.
+// Returns whether the place before `end` is free: the entry that used it one lap earlier has completed. It first reads the shadow, the
+// frontier as some producer last saw it, because the frontier itself may be in host memory behind a bus.
 template <class Q>
 TRUNKLINE_FN bool has_room(const Q &queue, u64 end) {
     u64 needed = end - queue.depth;
@@ -129,7 +132,7 @@ TRUNKLINE_FN bool has_room(const Q &queue, u64 end) {
     return !is_before(completed, needed);
 }
 
-// Takes `count` places in a row, if they are free: POSTED, BUSY, TOO_MANY or OVER.
+// Reserves `count` consecutive places, if they are free: POSTED, BUSY, TOO_MANY or OVER.
 template <class Q>
 TRUNKLINE_FN Post reserve(const Q &queue, u32 count, Reservation &taken) {
     if (count == 0 || count > queue.depth) return not_posted(TOO_MANY);
@@ -148,8 +151,8 @@ TRUNKLINE_FN Post reserve(const Q &queue, u32 count, Reservation &taken) {
     return posted();
 }
 
-// The same, and waits for room, which may come only once somebody else has published. So of lanes in lockstep one at a time reserves and publishes or
-// cancels, by a turn around both (turns.h). What follows here and in other files does so.
+// As reserve, and waits for room, which may need another thread to publish first. So of lanes in lockstep one at a time reserves, then
+// publishes or cancels: a turn (turns.h) encloses both. The callers in this and other files do so.
 template <class Q>
 TRUNKLINE_CALL Post reserve_within(const Q &queue, u32 count, Budget &budget, Reservation &taken) {
     TRUNKLINE_WAITS("reserve");
@@ -171,21 +174,22 @@ TRUNKLINE_FN bool write(const Q &queue, Reservation &taken, const E &entry) {
     return true;
 }
 
-// Publishes the entries, those that were not written as NOPs. False while those before them are not published.
+// Publishes the entries, with NOPs in unwritten places. False while earlier reservations are unpublished.
 template <class Q>
 TRUNKLINE_FN bool publish(const Q &queue, Reservation &taken) {
     for (; taken.written < taken.count; taken.written++) put_nop(queue, taken.first + taken.written);
-    // Other threads of a group may have written some of them, and memory that a device shares with the host is written, too.
+    // Other threads of the group may have written some of the entries. The fence also covers data in memory that the device shares with the
+    // host.
     sys_fence();
     u64 *ready = queue.words + WORD_READY;
     TRUNKLINE_STEP("publish");
-    // Nobody else changes it when it is this reservation's turn, so it takes no exchange.
+    // No other producer changes the word during this reservation's turn, so a store does instead of a compare and swap.
     if (dev_load(ready) != taken.first) return false;
     dev_store(ready, taken.first + taken.count);
     return true;
 }
 
-// The same, and waits for those before; false when the time is over or the queue was aborted. Then it is to be canceled.
+// As publish, and waits for earlier reservations. False when the budget is spent or the queue was aborted; the caller must then cancel.
 template <class Q>
 TRUNKLINE_CALL bool publish_within(const Q &queue, Reservation &taken, Budget &budget) {
     Wait how;
@@ -199,20 +203,21 @@ TRUNKLINE_CALL bool publish_within(const Q &queue, Reservation &taken, Budget &b
     return is_published;
 }
 
-// Stores the doorbell, and then what tells the engine to look at it.
+// Stores the doorbell, then the mark by which the engine finds it. In the other order the engine could clear the mark and read the old
+// doorbell.
 TRUNKLINE_FN void ring(const View &view, u64 end) {
     sys_store(view.bell, end);
     TRUNKLINE_STEP("half-rung");
     mark(view);
 }
 
-// A fence also between a store and a later load.
+// A full fence: it also orders a store before a later load.
 TRUNKLINE_FN void settle() {
     sys_fence_full();
     TRUNKLINE_STEP("full-fence");
 }
 
-// Tells the engine of all before `end`, which were published; false: somebody else's doorbell covers it, or is about to.
+// Submits all entries before `end`, which are published, to the engine. False: another producer's doorbell covers them, or will.
 template <class Q>
 TRUNKLINE_CALL bool submit(const Q &queue, u64 end) {
     u64 *submitted = queue.words + WORD_SUBMITTED;
@@ -220,8 +225,8 @@ TRUNKLINE_CALL bool submit(const Q &queue, u64 end) {
     for (;;) {
         u64 to = dev_load(submitted);
         TRUNKLINE_STEP("submit");
-        // Of two who store in the wrong order, the one that did so last looks after the other has raised the counter. That
-        // takes a full fence on both sides of the store.
+        // Two producers may store their doorbells in the wrong order. The later of the two reads the counter after the other has raised it,
+        // and rings again. That needs a full fence on both sides of the store.
         settle();
         ring(queue, to);
         settle();
@@ -230,8 +235,8 @@ TRUNKLINE_CALL bool submit(const Q &queue, u64 end) {
     }
 }
 
-// Gives the places up: they become NOPs, and are published and submitted. Where those before have left in the middle nobody
-// gets further than them, so everybody is told to stop.
+// Gives the places up: they become NOPs, which are published and submitted. If the producers before have left in the middle, no producer
+// can publish past them, so the queue is aborted for all.
 template <class Q>
 TRUNKLINE_CALL void cancel(const Q &queue, Reservation &taken) {
     taken.written = 0;
@@ -260,7 +265,7 @@ TRUNKLINE_CALL Post finish(const Q &queue, Reservation &taken, Budget &budget, T
     return posted();
 }
 
-// Post, of one lane of a wavefront.
+// The part of post that one lane of a wavefront executes in its turn.
 template <class Q, class E>
 TRUNKLINE_FN Post post_in_turn(const Q &queue, const E *entries, u32 count, Budget &budget, Ticket &last) {
     Reservation taken;
@@ -270,7 +275,7 @@ TRUNKLINE_FN Post post_in_turn(const Q &queue, const E *entries, u32 count, Budg
     return finish(queue, taken, budget, last);
 }
 
-// Reserves, writes, publishes and submits entries; the ticket of the last one.
+// Reserves, writes, publishes and submits entries. `last` is the ticket of the last one.
 template <class Q, class E>
 TRUNKLINE_CALL Post post(const Q &queue, const E *entries, u32 count, Budget &budget, Ticket &last) {
     Post result = posted();
@@ -279,7 +284,7 @@ TRUNKLINE_CALL Post post(const Q &queue, const E *entries, u32 count, Budget &bu
     return result;
 }
 
-// Looks whether an entry is over, and how: GOOD, FAILED, ABORTED or STALE.
+// Polls a ticket once. True if the entry has ended, with GOOD, FAILED, ABORTED or STALE in `how`.
 TRUNKLINE_FN bool poll(const View &view, const Ticket &ticket, Wait &how) {
     if (ticket.queue != view.number || ticket.epoch != view.epoch) {
         how = ended(STALE);
@@ -291,7 +296,7 @@ TRUNKLINE_FN bool poll(const View &view, const Ticket &ticket, Wait &how) {
     return true;
 }
 
-// Waits until an entry is over: as poll, and TIMEOUT.
+// Waits until an entry has ended: as poll, and TIMEOUT.
 template <class Q>
 TRUNKLINE_CALL Wait wait(const Q &queue, const Ticket &ticket, Budget &budget) {
     Wait how;
@@ -302,21 +307,22 @@ TRUNKLINE_CALL Wait wait(const Q &queue, const Ticket &ticket, Budget &budget) {
     return how;
 }
 
-// A completion, or why there is none.
+// The state of a completion.
 enum Completed : u32 {
     HERE = 0,
     NOT_YET = 1,       // the entry has not completed
-    GONE = 2,          // a later one's completion is in its place
-    NOT_OF_QUEUE = 3,  // the ticket is of another queue
+    GONE = 2,          // a later entry's completion has replaced it
+    NOT_OF_QUEUE = 3,  // the ticket belongs to another queue
 };
 
 struct Completion {
     u16 status;
     u8 op;
-    u64 value;  // that the entry brings: what was there before
+    u64 value;  // the value that the operation returned: the old value of the word
 };
 
-// How an entry ended, and what it brought. That is there until a later one takes its place.
+// Reads the completion of an entry: its status, and the value that the operation returned. It is valid until a later entry's completion
+// replaces it.
 TRUNKLINE_CALL Completed completion(const View &view, const Ticket &ticket, Completion &found) {
     if (ticket.queue != view.number || ticket.epoch != view.epoch) return NOT_OF_QUEUE;
     u64 *place = view.completions + (ticket.index & (view.depth - 1)) * 2;
@@ -328,14 +334,15 @@ TRUNKLINE_CALL Completed completion(const View &view, const Ticket &ticket, Comp
     if (ahead > 0 || owner != (lap & 1)) return GONE;
     if ((u16)(head >> 32) == STATUS_WRITING) return NOT_YET;
     u64 value = sys_load_relaxed(place + 1);
-    // The head again behind the value: an acquire before it is what a fence is for.
+    // The engine may replace the completion meanwhile: the second read of the head detects that. The fence keeps it behind the read of the
+    // value.
     sys_fence();
     if (sys_load_relaxed(place) != head) return GONE;
     found = Completion{(u16)(head >> 32), (u8)(head >> 48), value};
     return HERE;
 }
 
-// The companion word; who asks first has the host make one.
+// Returns the companion word. The first call requests a companion from the host.
 TRUNKLINE_FN u64 companion(const View &view) {
     u64 *told = view.told;
     u64 known = sys_load(told + TOLD_COMPANION);
@@ -353,7 +360,7 @@ TRUNKLINE_FN u64 companion(const View &view) {
     return COMPANION_ASKED;
 }
 
-// The same, and waits until the host has made it: GOOD and its number, REFUSED, TIMEOUT, or the end of the queue.
+// As companion, and waits until the host has created it: GOOD and its number, REFUSED, TIMEOUT, or the end of the queue.
 TRUNKLINE_CALL Wait companion_within(const View &view, Budget &budget, u32 &number) {
     for (;;) {
         u64 word = companion(view);

@@ -1,7 +1,7 @@
-// Signals and counters: words that others change, and the words that tell that what was to come has failed.
+// Signals and counters: words that remote operations change, and error words that report failed operations.
 //
-// Their values and error words are only loaded here. A slot begins anew by remembering what it had, in a word of this device:
-// nothing is written to the value, so no addition is ever lost. Taking a poison away is the host's.
+// This file only loads values and error words. A reset stores the current value as a base, in a word of this device, and never writes to
+// the value, so no addition is lost. Only the host clears a poison word.
 #ifndef TRUNKLINE_DEVICE_SLOT_H
 #define TRUNKLINE_DEVICE_SLOT_H
 
@@ -14,15 +14,15 @@ namespace trunkline {
 struct Slot {
     const u64 *value;
     const u64 *error;
-    u64 *base;  // its owner's, in memory of this device; null: it never begins anew
+    u64 *base;  // in memory of this device, changed by the slot's owner; null: the slot is never reset
 };
 
-// A slot of 16 bytes: value and poison.
+// Returns a slot of 16 bytes: value and poison word.
 TRUNKLINE_FN Slot poisoned_slot(const u64 *at) { return Slot{at, at + 1, nullptr}; }
 
 enum Comparison : u32 { EQUAL = 0, NOT_EQUAL = 1, AT_LEAST = 2, MORE_THAN = 3, AT_MOST = 4, LESS_THAN = 5 };
 
-// What a slot is waited to be, less its base.
+// The condition that a slot, less its base, must meet.
 struct Condition {
     Comparison comparison;
     u64 value;
@@ -40,15 +40,15 @@ TRUNKLINE_FN bool holds(const Condition &until, u64 value) {
     return false;
 }
 
-// What has been added since it began anew.
+// Returns the sum of additions since the last reset.
 TRUNKLINE_FN u64 read(const Slot &slot) {
-    // The base first: it never is ahead of a value that is read later.
+    // The base is read first: it is then never ahead of the value, which is read later.
     u64 base = slot.base == nullptr ? 0 : dev_load(slot.base);
     return sys_load(slot.value) - base;
 }
 
-// Begins anew: what has come before counts no more, what comes later does. False without a base. `counted`: what this call has
-// set aside.
+// Resets the slot: earlier additions no longer count, later ones do. False without a base. `counted` is the amount that this call has set
+// aside.
 TRUNKLINE_FN bool reset(const Slot &slot, u64 &counted) {
     if (slot.base == nullptr) return false;
     u64 base = dev_load(slot.base);
@@ -62,7 +62,7 @@ TRUNKLINE_FN bool reset(const Slot &slot, u64 &counted) {
     }
 }
 
-// Why what was to come here did not, if so.
+// Returns whether an operation on this slot has failed, and the reason in `how`.
 TRUNKLINE_FN bool is_poisoned(const Slot &slot, Wait &how) {
     u64 word = sys_load(slot.error);
     if (word == 0) return false;
@@ -70,18 +70,18 @@ TRUNKLINE_FN bool is_poisoned(const Slot &slot, Wait &how) {
     return true;
 }
 
-// Looks whether the value is as wanted, or never will be.
+// Polls once: true if the value meets the condition, or the slot is poisoned.
 TRUNKLINE_FN bool look(const Slot &slot, const Condition &until, Wait &how) {
     how = good();
     if (holds(until, read(slot))) return true;
     TRUNKLINE_STEP("looked");
     if (!is_poisoned(slot, how)) return false;
-    // What came before the failure may have come since the look.
+    // Additions before the failure may have arrived since the first read.
     if (holds(until, read(slot))) how = good();
     return true;
 }
 
-// Waits until the value is as wanted; what it is then. What was written before it was changed can be read then.
+// Waits until the value meets the condition, and returns it in `value`. Bytes written before the value was changed can be read then.
 TRUNKLINE_CALL Wait wait(const Slot &slot, const Condition &until, Budget &budget, u64 &value) {
     Wait how;
     while (!look(slot, until, how)) {
@@ -92,7 +92,7 @@ TRUNKLINE_CALL Wait wait(const Slot &slot, const Condition &until, Budget &budge
     return how;
 }
 
-// The same, and ends with ABORTED when everybody who uses a queue is to stop: what was to come may then never have been posted.
+// As wait, and ends with ABORTED when `view` is aborted: the awaited operation may then never have been posted.
 TRUNKLINE_CALL Wait wait_unless_aborted(const View &view, const Slot &slot, const Condition &until, Budget &budget,
                                         u64 &value) {
     Wait how;

@@ -1,10 +1,11 @@
-// Streams: bytes from a kernel of one rank to the kernel of the same channel at another, in chunks, several of which are under way, as
-// crates/trunkline/src/device/stream.rs has them. Each end has its state in the window, so that later kernels go on, in whatever language.
+// Streams: bytes from a kernel of one rank to the kernel of the same channel at another, in chunks, of which several may be in flight. The
+// twin of crates/trunkline/src/device/stream.rs. Each end keeps its state in the window, so that a later kernel in either language can
+// continue.
 //
-// A chunk goes over the next lane, with a flag of that lane: chunks of two lanes overtake each other, and a flag for both would say of one
-// what holds of the other. The receiver takes the lanes in the same turns, and tells the sender which chunks it has taken.
+// Each chunk is sent on the next lane, with a flag of that lane. Chunks on different lanes may overtake each other, so a common flag could
+// report the wrong chunk as arrived. The receiver reads the lanes in the same order, and returns a credit for each chunk that it has read.
 //
-// As in window.h every thread of the group makes the same calls; each of them copies its share.
+// As in window.h every thread of the group makes the same calls; each thread copies its share.
 #ifndef TRUNKLINE_DEVICE_STREAM_H
 #define TRUNKLINE_DEVICE_STREAM_H
 
@@ -14,12 +15,12 @@ namespace trunkline {
 
 // Chunks are sent in multiples of this.
 constexpr u64 GRANULE = 16;
-// Words of a stream's first line; and, behind the slot of a lane's flag, the bytes that were taken over it.
+// Words in a stream's first line, and the word behind the slot of a lane's flag: the number of bytes received over that lane.
 constexpr u64 STREAM_SENT = 0;
 constexpr u64 STREAM_RECEIVED = 8;
 constexpr u64 STREAM_EXPECTED = 16;
 
-// Offset of the stream with a rank. The other end's with this rank lies at that of this one's number.
+// Returns the offset of the stream with a rank. The peer's end of it is at the offset for this rank's number.
 TRUNKLINE_FN u64 stream_at(const Window &window, u32 with, u32 channel) {
     return window.streams_at + ((u64)with * window.channels + channel) * window.stream_bytes;
 }
@@ -41,14 +42,14 @@ TRUNKLINE_FN bool has_stream(const Kernel &kernel, u32 with) {
     return kernel.window->chunks > 0 && with < kernel.window->ranks && with != kernel.window->rank;
 }
 
-// Each thread of a group its share, by words where both places and the length are.
+// Copies bytes, one share per thread of a group, by words where addresses and length allow it.
 TRUNKLINE_CALL void copy(const Group &group, void *to, const void *from, u64 len) {
     u64 words = ((u64)to | (u64)from) % 8 == 0 ? len / 8 : 0;
     for (u64 at = group.rank; at < words; at += group.size) ((u64 *)to)[at] = ((const u64 *)from)[at];
     for (u64 at = words * 8 + group.rank; at < len; at += group.size) ((u8 *)to)[at] = ((const u8 *)from)[at];
 }
 
-// Waits until there is room for the next chunk: the other end has taken the one that was there. Its number.
+// Waits until there is room for the next chunk, because the receiver has read the chunk that used the room before. `nth` is its number.
 TRUNKLINE_CALL Wait wait_room(Kernel &kernel, u32 to, u64 &nth) {
     const Window &window = *kernel.window;
     u64 stream = stream_at(window, to, kernel.channel), found = 0;
@@ -60,7 +61,7 @@ TRUNKLINE_CALL Wait wait_room(Kernel &kernel, u32 to, u64 &nth) {
     return conclude(kernel, how, &nth, 1);
 }
 
-// Sends what lies in the room of chunk `nth`.
+// Sends the bytes in the room of chunk `nth`.
 TRUNKLINE_CALL Wait send_chunk(Kernel &kernel, u32 to, u64 nth, u64 len) {
     const Window &window = *kernel.window;
     u64 stream = stream_at(window, to, kernel.channel), theirs = stream_at(window, window.rank, kernel.channel);
@@ -78,7 +79,7 @@ TRUNKLINE_CALL Wait send_chunk(Kernel &kernel, u32 to, u64 nth, u64 len) {
     return conclude(kernel, wait_of(result), nullptr, 0);
 }
 
-// Waits until the next chunk is there; its number.
+// Waits until the next chunk has arrived. `nth` is its number.
 TRUNKLINE_CALL Wait wait_chunk(Kernel &kernel, u32 from, u64 len, u64 &nth) {
     const Window &window = *kernel.window;
     u64 stream = stream_at(window, from, kernel.channel), found = 0;
@@ -96,7 +97,7 @@ TRUNKLINE_CALL Wait wait_chunk(Kernel &kernel, u32 from, u64 len, u64 &nth) {
     return conclude(kernel, how, &nth, 1);
 }
 
-// Tells the sender that a chunk was taken, by all threads.
+// Returns a credit to the sender, once all threads have read a chunk.
 TRUNKLINE_CALL Wait free_chunk(Kernel &kernel, u32 from, u64 nth) {
     const Window &window = *kernel.window;
     Post result = posted();
@@ -118,7 +119,8 @@ TRUNKLINE_CALL Wait pass_on(Kernel &kernel, u32 to, const u8 *chunk, u64 len) {
     return send_chunk(kernel, to, nth, len);
 }
 
-// Sends bytes to a rank, whose kernel of the same channel receives as many. When it comes back they may be changed; they may be on their way.
+// Sends bytes to a rank, whose kernel of the same channel must receive the same number. When it returns the bytes may be changed, but may
+// still be in flight.
 TRUNKLINE_CALL Wait send(Kernel &kernel, u32 to, const void *bytes, u64 len) {
     if (!is_good(kernel)) return kernel.how;
     if (!has_stream(kernel, to)) return refuse(kernel);
@@ -128,8 +130,8 @@ TRUNKLINE_CALL Wait send(Kernel &kernel, u32 to, const void *bytes, u64 len) {
     return kernel.how;
 }
 
-// What is done with a chunk that came: `take(came, at, len)` by every thread, `came` in the window; and it is given back before
-// `onward(at, len)`, so that ranks in a ring do not wait for each other.
+// Processes each received chunk: every thread calls `take(came, at, len)`, with `came` in the window. The chunk is freed before `onward(at,
+// len)`, so that ranks in a ring do not wait for each other.
 template <class Take, class Onward>
 TRUNKLINE_FN Wait each_chunk(Kernel &kernel, u32 from, u64 len, const Take &take, const Onward &onward) {
     const Window &window = *kernel.window;
@@ -147,7 +149,7 @@ TRUNKLINE_FN Wait each_chunk(Kernel &kernel, u32 from, u64 len, const Take &take
     return kernel.how;
 }
 
-// What each_chunk calls.
+// The function objects for each_chunk.
 struct CopyInto {
     const Group *group;
     u8 *into;
@@ -175,13 +177,13 @@ struct GoesOn {
     u32 to;
     const u8 *bytes;
     TRUNKLINE_FN Wait operator()(u64 at, u64 len) const {
-        // All of the group have made their share of it.
+        // All threads must have finished their shares before the chunk is sent.
         meet(kernel->group);
         return pass_on(*kernel, to, bytes + at, len);
     }
 };
 
-// Receives bytes that a rank's kernel of the same channel sends, as many.
+// Receives bytes that a rank's kernel of the same channel sends. Both must name the same length.
 TRUNKLINE_CALL Wait recv(Kernel &kernel, u32 from, void *into, u64 len) {
     return each_chunk(kernel, from, len, CopyInto{&kernel.group, (u8 *)into}, Stays{});
 }
@@ -192,14 +194,14 @@ TRUNKLINE_CALL Wait forward(Kernel &kernel, u32 from, u32 to, void *into, u64 le
     return each_chunk(kernel, from, len, CopyInto{&kernel.group, (u8 *)into}, GoesOn{&kernel, to, (const u8 *)into});
 }
 
-// Receives `count` values of a rank, and makes `f(mine, theirs)` of each and the one in `into`, where it stays.
+// Receives `count` values of a rank, and replaces each value `mine` in `into` by `f(mine, theirs)`.
 template <class T, class F>
 TRUNKLINE_FN Wait reduce(Kernel &kernel, u32 from, T *into, u64 count, const F &f) {
     static_assert(GRANULE % sizeof(T) == 0, "a value lies in one chunk");
     return each_chunk(kernel, from, count * sizeof(T), ReduceInto<T, F>{&kernel.group, into, &f}, Stays{});
 }
 
-// The same, and what it makes is sent on to another rank.
+// As reduce, and sends the results on to another rank.
 template <class T, class F>
 TRUNKLINE_FN Wait reduce_forward(Kernel &kernel, u32 from, u32 to, T *into, u64 count, const F &f) {
     static_assert(GRANULE % sizeof(T) == 0, "a value lies in one chunk");

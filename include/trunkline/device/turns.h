@@ -1,9 +1,9 @@
-// Turns of the lanes of a wavefront that run in lockstep, as on GPUs of AMD: a lane that has left a loop is masked until all others have left it. So a
-// lane must not wait in a loop for what a lane of the same wavefront does behind that loop; it would wait for ever.
+// Turns of the lanes of a wavefront that run in lockstep, as on GPUs of AMD. A lane that has left a loop is masked until all others have
+// left it. So a lane must not wait in a loop for another lane of its wavefront to act behind that loop: the wait would never end.
 //
-// Between reserving and publishing, and while it holds a lock, a lane keeps others waiting. So of a wavefront one lane at a time does that, from the
-// beginning to the end, while the others stand still. Where threads are scheduled independently (CUDA, threads of a host) there are no turns: the loops
-// below then have one pass, of which no instruction is left.
+// Between reserving and publishing, and while it holds a lock, a lane delays other lanes. So one lane of a wavefront at a time executes
+// such a section, from beginning to end, while the others are masked. Where threads are scheduled independently (CUDA, threads of a host)
+// there are no turns: the loops below then have one pass, and compile to nothing.
 //
 //     for (Turns turns = begin_turns(); has_turns(turns); end_turn(turns)) {
 //         if (!is_own_turn(turns)) continue;
@@ -26,14 +26,14 @@
 
 namespace trunkline {
 
-// Lanes by a bit each.
+// Lanes, one bit each.
 struct Turns {
-    u64 lanes;  // that came here together
-    u64 left;   // those whose turn has not ended
-    u64 own;    // this one
+    u64 lanes;  // lanes that arrived together
+    u64 left;   // lanes whose turn has not ended
+    u64 own;    // the calling lane
 };
 
-// All lanes that run here now take turns, the lowest first. All of them must make the same passes: no `break` and no `return`.
+// All lanes that run here take turns, the lowest first. All of them must make the same passes: no `break` and no `return`.
 TRUNKLINE_FN Turns begin_turns() {
 #if defined(TRUNKLINE_LOCKSTEP)
     u64 lanes = active_lanes();

@@ -1,9 +1,9 @@
-// Windows: memory of every rank with data, signals, counters and barriers, as crates/trunkline/src/device/window.rs makes it and kernel.rs
-// there uses it. A rank is named by its number and a place by its offset, which is the same at all ranks. docs/wire.md ("Windows") says
-// where everything lies.
+// Windows: memory of every rank with data, signals, counters and barriers. crates/trunkline/src/device/window.rs creates them, and
+// kernel.rs there is the twin of this file. A rank is named by its number, and a place by its offset, which is equal at all ranks.
+// docs/wire.md ("Windows") defines the layout.
 //
-// Every thread of a kernel's group makes the same calls with the same arguments; the leader acts, and all hear how it went. After the
-// first call that has not gone well nothing more is done, and every call says what went wrong.
+// Every thread of a kernel's group makes the same calls with the same arguments. The leader acts, and all threads get the same result.
+// After the first call that fails, later calls do nothing and return that failure.
 #ifndef TRUNKLINE_DEVICE_WINDOW_H
 #define TRUNKLINE_DEVICE_WINDOW_H
 
@@ -20,7 +20,7 @@ namespace trunkline {
 
 constexpr u32 WINDOW_VERSION = 3;
 constexpr u64 SLOT_BYTES = 16;
-// Bytes of a line: what several ranks or threads change has one of its own.
+// Size of a cache line: each word that several ranks or threads change has a line of its own.
 constexpr u64 LINE_BYTES = 128;
 
 // How entries name a rank's part of a window.
@@ -29,8 +29,9 @@ struct Peer {
     u32 key;
 };
 
-// A window as the host gives it to a kernel, to be read only. `..._at` are offsets from the first byte, good at every rank. Addresses are good where the
-// kernel runs. What they point to but for `base` and `slots` is changed by threads of this device alone, by atomics too, and so lies in its memory.
+// A window as the host passes it to a kernel, read only. `..._at` are offsets from the first byte, valid at every rank. Addresses are valid
+// where the kernel runs. Except for `base` and `slots`, they name memory that only threads of this device change, also by atomics, so it is
+// device memory.
 struct Window {
     u32 version;
     u32 rank;
@@ -39,37 +40,37 @@ struct Window {
     u32 counters;
     u32 barriers;
     u32 channels;  // kernels at a time
-    u32 lanes;     // queues of each
-    u32 chunks;    // of a stream that may be under way; 0: there are no streams
+    u32 lanes;     // queues per channel
+    u32 chunks;    // of a stream that may be in flight; 0: no streams
     u32 reserved;
-    u64 chunk;     // bytes of one
-    u8 *base;      // this rank's part
-    u64 bytes;     // of data, which come first
+    u64 chunk;     // bytes per chunk
+    u8 *base;      // the part of this rank
+    u64 bytes;     // of data, at the beginning of the part
     u64 signals_at;
     u64 *signal_bases;
     u64 counters_at;
     u64 *counter_bases;
     u64 barriers_at;
-    u64 *epochs;   // how often this rank has come to each barrier
+    u64 *epochs;   // number of times that this rank has entered each barrier
     u64 streams_at;
     u64 stream_bytes;
     const Peer *peers;  // by rank
     const Lane *queues; // by channel, then by lane
-    u64 *words;         // for each channel: words of its group, two for each lane, and whose turn it is
-    u8 *slots;          // where `..._at` are counted from here: `base`, or elsewhere if all but the data lies apart from them
+    u64 *words;         // per channel: words of its group, two per lane, and the counter of puts
+    u8 *slots;          // base of `..._at` on this rank: `base`, or another address if only the data lies at `base`
 };
 
 static_assert(sizeof(Window) == 10 * 4 + 15 * 8 && sizeof(Peer) == 8 && sizeof(Lane) == 24, "Window");
 
-// Words of a channel, from those of one to those of the next.
+// The number of words per channel.
 TRUNKLINE_FN u64 words_of_channel(u32 lanes) { return (GROUP_WORDS + 2ull * lanes + 1 + 15) / 16 * 16; }
 
-// For group_of and its like: the words that the kernels of a channel meet by, one after another.
+// The words through which the kernels of a channel synchronise, one kernel after another. For group_of and similar functions.
 TRUNKLINE_FN u64 *group_words(const Window &window, u32 channel) {
     return window.words + channel * words_of_channel(window.lanes);
 }
 
-// What goes with a put: a signal there and a counter here, by their numbers, and what is added to each; 0: none.
+// The actions of a put: a signal at the target and a counter on this rank, by number, and the increment of each; 0: none.
 struct Along {
     u32 signal;
     u32 counter;
@@ -86,21 +87,21 @@ TRUNKLINE_FN Along and_counter(Along along, u32 id, u64 by = 1) {
     return along;
 }
 
-// What one group of threads uses of a window, by a channel that no other group has at the same time. Each thread has one.
+// The state of one thread of a group that uses a window. No other group may use the same channel at the same time.
 struct Kernel {
     const Window *window;
     u32 channel;
     Channel lanes;
     Group group;
     Budget limit;  // of each wait
-    Wait how;      // how all went so far. Set to good() to go on after a failure that was understood
+    Wait how;      // GOOD, or the first failure. Set it to good() to continue after a failure that was handled
 };
 
 TRUNKLINE_FN bool is_good(const Kernel &kernel) { return kernel.how.kind == GOOD; }
 TRUNKLINE_FN u32 rank(const Kernel &kernel) { return kernel.window->rank; }
 TRUNKLINE_FN u32 ranks(const Kernel &kernel) { return kernel.window->ranks; }
 
-// This rank's part, from an offset on. What others put there can be read after the wait that told of it.
+// Returns an address in this rank's part, by offset. Bytes that other ranks put there can be read after a wait for their signal.
 TRUNKLINE_FN u8 *data(const Kernel &kernel, u64 at) { return kernel.window->base + at; }
 
 TRUNKLINE_FN Wait wait_of(const Post &post) {
@@ -114,10 +115,10 @@ TRUNKLINE_FN Wait wait_of(const Post &post) {
     }
 }
 
-// There is no such thing in the window: REFUSED, for all threads, as all have asked for the same.
+// Refuses an invalid argument with REFUSED. All threads passed the same argument, so all return the same.
 TRUNKLINE_FN Wait refuse(Kernel &kernel) { return kernel.how = ended(REFUSED); }
 
-// The leader's result, for all, with some words of the leader's.
+// Shares the leader's result, and some words of the leader, with all threads.
 TRUNKLINE_FN Wait conclude(Kernel &kernel, const Wait &leaders, u64 *handed, u32 count) {
     return kernel.how = agree(kernel.group, leaders, handed, count);
 }
@@ -133,7 +134,7 @@ TRUNKLINE_FN Entry entry_raise(const Window &window, u32 rank, u64 slot, u64 by)
     return entry_atomic(OP_ADD, remote_at(window, rank, slot), by, 0, true);
 }
 
-// The slot at an offset of this rank's part.
+// Returns the slot at an offset of this rank's part.
 TRUNKLINE_FN Slot slot_at(const Window &window, u64 at, u64 *base) {
     Slot slot = poisoned_slot((const u64 *)(window.slots + at));
     slot.base = base;
@@ -150,12 +151,12 @@ TRUNKLINE_FN Slot signal_slot(const Window &window, u32 by, u32 id) {
 TRUNKLINE_FN Slot counter_slot(const Window &window, u32 id) {
     return slot_at(window, window.counters_at + id * SLOT_BYTES, window.counter_bases + id);
 }
-// Offset of what rank `by` raises when it comes to a barrier.
+// Returns the offset of the slot that rank `by` raises when it enters a barrier.
 TRUNKLINE_FN u64 barrier_at(const Window &window, u32 id, u32 by) {
     return window.barriers_at + ((u64)id * window.ranks + by) * SLOT_BYTES;
 }
 
-// Posts entries on a lane, for flushes to wait for; the leader alone does.
+// Posts entries on a lane, and records them for later flushes. Called by the leader alone.
 TRUNKLINE_CALL Post lead_post(Kernel &kernel, u32 lane, const Entry *entries, u32 count, Ticket &last) {
     Budget budget = kernel.limit;
     Post result = post(*kernel.lanes.lanes[lane].main, entries, count, budget, last);
@@ -163,7 +164,7 @@ TRUNKLINE_CALL Post lead_post(Kernel &kernel, u32 lane, const Entry *entries, u3
     return result;
 }
 
-// Waits for a slot; the leader alone does.
+// Waits for a slot. Called by the leader alone.
 TRUNKLINE_CALL Wait lead_wait(Kernel &kernel, const Slot &slot, u64 value, u64 &found) {
     Budget budget = kernel.limit;
     return wait_unless_aborted(*kernel.lanes.lanes[0].main, slot, Condition{AT_LEAST, value}, budget, found);
@@ -174,7 +175,8 @@ TRUNKLINE_CALL Wait lead_flush(Kernel &kernel) {
     return flush(kernel.lanes, budget);
 }
 
-// What a group uses of a window by a channel. It goes on where the last kernel of that channel ended, once all that one posted has completed.
+// Creates the state of a thread for a channel. It continues where the channel's last kernel ended, once all entries of that kernel have
+// completed.
 TRUNKLINE_CALL Kernel kernel_of(const Window &window, u32 channel, const Group &group, Budget limit) {
     u64 *words = group_words(window, channel) + GROUP_WORDS;
     const Lane *lanes = window.queues + (u64)channel * window.lanes;
@@ -191,8 +193,8 @@ TRUNKLINE_CALL Kernel kernel_of(const Window &window, u32 channel, const Group &
     return kernel;
 }
 
-// The leader's part of a put: pieces of a GiB, and what goes along with the last one, which raises the counter itself if it has room
-// for what is added. If not, that comes first: it is executed here, and need not wait for what the other rank answers.
+// The leader's part of a put: pieces of a GiB, with the actions behind the last one. The last WRITE raises the counter itself if the
+// increment fits the entry. Otherwise an ADD precedes the signal: it executes locally, and need not wait for a reply of the other rank.
 TRUNKLINE_CALL Post lead_put(Kernel &kernel, u32 rank, const Bytes &bytes, const Along &along, Put &done) {
     const Window &window = *kernel.window;
     done.lane = next_lane(kernel.lanes);
@@ -217,8 +219,8 @@ TRUNKLINE_CALL Post lead_put(Kernel &kernel, u32 rank, const Bytes &bytes, const
     return result;
 }
 
-// Writes `len` bytes of this rank's part, from `from` on, to a rank's, from `to` on, and what goes along. What any thread of the group wrote
-// before goes with them. Nothing is ordered among puts.
+// Writes `len` bytes of this rank's part, from `from` on, to another rank's part, from `to` on, with the given actions. It includes all
+// that any thread of the group wrote before the call. Puts are not ordered among each other.
 TRUNKLINE_CALL Wait put(Kernel &kernel, u32 rank, u64 to, u64 from, u64 len, const Along &along, Put &done) {
     const Window &window = *kernel.window;
     if (!is_good(kernel)) return kernel.how;
@@ -256,7 +258,7 @@ TRUNKLINE_CALL Post lead_get(Kernel &kernel, const Remote &from, const Local &in
     return posted();
 }
 
-// Reads `len` bytes of a rank's part, from `from` on, into this rank's, from `into` on. They are there when it was waited for.
+// Reads `len` bytes of another rank's part, from `from` on, into this rank's, from `into` on. They have arrived after a wait for `done`.
 TRUNKLINE_CALL Wait get(Kernel &kernel, u32 rank, u64 from, u64 into, u64 len, Put &done) {
     const Window &window = *kernel.window;
     if (!is_good(kernel)) return kernel.how;
@@ -268,7 +270,7 @@ TRUNKLINE_CALL Wait get(Kernel &kernel, u32 rank, u64 from, u64 into, u64 len, P
     return kernel.how = wait_of(agree(kernel.group, result, done));
 }
 
-// Raises a signal of a rank, behind all that was put on the first lane before; of other lanes it says nothing: flush first.
+// Raises a signal of a rank, behind all puts on the first lane. It implies nothing about other lanes: flush first.
 TRUNKLINE_CALL Wait signal(Kernel &kernel, u32 rank, u32 id, u64 by = 1) {
     const Window &window = *kernel.window;
     if (!is_good(kernel)) return kernel.how;
@@ -284,7 +286,7 @@ TRUNKLINE_CALL Wait signal(Kernel &kernel, u32 rank, u32 id, u64 by = 1) {
     return conclude(kernel, wait_of(result), nullptr, 0);
 }
 
-// Waits until what was put or got is complete: its source may be changed, and what was got is there.
+// Waits until a put or a get is complete: the source may be changed, and the bytes of a get have arrived.
 TRUNKLINE_CALL Wait wait(Kernel &kernel, const Put &done) {
     if (!is_good(kernel)) return kernel.how;
     if (done.lane >= kernel.lanes.count) return refuse(kernel);
@@ -292,7 +294,7 @@ TRUNKLINE_CALL Wait wait(Kernel &kernel, const Put &done) {
     return kernel.how = wait(kernel.group, *kernel.lanes.lanes[done.lane].main, done.write, budget);
 }
 
-// Waits until all that was posted is complete.
+// Waits until all posted entries have completed.
 TRUNKLINE_CALL Wait flush(Kernel &kernel) {
     if (!is_good(kernel)) return kernel.how;
     Wait how = good();
@@ -300,7 +302,7 @@ TRUNKLINE_CALL Wait flush(Kernel &kernel) {
     return conclude(kernel, how, nullptr, 0);
 }
 
-// Waits until a rank has raised a signal here to `value`; what it is then. What was put before it can be read.
+// Waits until a rank has raised a signal here to `value`, and returns it in `found`. Bytes that were put before it can be read.
 TRUNKLINE_CALL Wait wait_signal(Kernel &kernel, u32 by, u32 id, u64 value, u64 &found) {
     const Window &window = *kernel.window;
     if (!is_good(kernel)) return kernel.how;
@@ -315,7 +317,7 @@ TRUNKLINE_FN Wait wait_signal(Kernel &kernel, u32 by, u32 id, u64 value) {
     return wait_signal(kernel, by, id, value, found);
 }
 
-// Waits until a rank has raised a signal here to `value`, and lets it begin anew: what it was, which counts no more.
+// Waits until a rank has raised a signal here to `value`, then resets it. `taken` is the amount that was set aside.
 TRUNKLINE_CALL Wait take_signal(Kernel &kernel, u32 by, u32 id, u64 value, u64 &taken) {
     const Window &window = *kernel.window;
     taken = 0;
@@ -336,7 +338,7 @@ TRUNKLINE_FN u64 sum_of_signals(const Window &window, u32 id) {
     return sum;
 }
 
-// What all ranks together have raised a signal here to, or why it will not be more.
+// Polls once whether the sum of a signal over all ranks is at least `value`. TIMEOUT: not yet. POISONED: it never will be.
 TRUNKLINE_CALL Wait look_at_signals(const Window &window, u32 id, u64 value, u64 &found) {
     found = sum_of_signals(window, id);
     if (found >= value) return good();
@@ -344,14 +346,14 @@ TRUNKLINE_CALL Wait look_at_signals(const Window &window, u32 id, u64 value, u64
     Wait how = ended(TIMEOUT);
     for (u32 by = 0; by < window.ranks; by++) {
         if (!is_poisoned(signal_slot(window, by, id), how)) continue;
-        // What came before the failure may have come since the look.
+        // Additions before the failure may have arrived since the first read.
         found = sum_of_signals(window, id);
         return found >= value ? good() : how;
     }
     return how;
 }
 
-// Waits until all ranks together have raised a signal here to `value`; what it is then.
+// Waits until the sum of a signal over all ranks is at least `value`, and returns it in `found`.
 TRUNKLINE_CALL Wait wait_signals(Kernel &kernel, u32 id, u64 value, u64 &found) {
     const Window &window = *kernel.window;
     if (!is_good(kernel)) return kernel.how;
@@ -368,13 +370,13 @@ TRUNKLINE_CALL Wait wait_signals(Kernel &kernel, u32 id, u64 value, u64 &found) 
     return conclude(kernel, how, &found, 1);
 }
 
-// What a rank has raised a signal here to; 0 if there is no such signal.
+// Returns the value to which a rank has raised a signal here; 0 for an unknown signal.
 TRUNKLINE_FN u64 read_signal(const Kernel &kernel, u32 by, u32 id) {
     const Window &window = *kernel.window;
     return by < window.ranks && id < window.signals ? read(signal_slot(window, by, id)) : 0;
 }
 
-// Lets a signal of this rank begin anew: what has come counts no more, what comes counts. What it was.
+// Resets a signal of this rank: earlier additions no longer count, later ones do. `counted` is the amount that was set aside.
 TRUNKLINE_CALL Wait reset_signal(Kernel &kernel, u32 by, u32 id, u64 &counted) {
     const Window &window = *kernel.window;
     if (!is_good(kernel)) return kernel.how;
@@ -383,7 +385,7 @@ TRUNKLINE_CALL Wait reset_signal(Kernel &kernel, u32 by, u32 id, u64 &counted) {
     return conclude(kernel, good(), &counted, 1);
 }
 
-// Waits until a counter of this rank is at least `value`; what it is then.
+// Waits until a counter of this rank is at least `value`, and returns it in `found`.
 TRUNKLINE_CALL Wait wait_counter(Kernel &kernel, u32 id, u64 value, u64 &found) {
     const Window &window = *kernel.window;
     if (!is_good(kernel)) return kernel.how;
@@ -393,7 +395,7 @@ TRUNKLINE_CALL Wait wait_counter(Kernel &kernel, u32 id, u64 value, u64 &found) 
     return conclude(kernel, how, &found, 1);
 }
 
-// As read_signal and reset_signal.
+// As read_signal and reset_signal, for a counter of this rank.
 TRUNKLINE_FN u64 read_counter(const Kernel &kernel, u32 id) {
     return id < kernel.window->counters ? read(counter_slot(*kernel.window, id)) : 0;
 }
@@ -410,7 +412,7 @@ TRUNKLINE_CALL Wait lead_barrier(Kernel &kernel, u32 id) {
     const Window &window = *kernel.window;
     Wait how = lead_flush(kernel);
     if (how.kind != GOOD) return how;
-    // It stands in memory, so that a later kernel goes on from there.
+    // The round is kept in memory, so that a later kernel continues with it.
     u64 round = dev_add(window.epochs + id, 1) + 1;
     for (u32 other = 0; other < window.ranks && how.kind == GOOD; other++) {
         if (other == window.rank) continue;
@@ -426,7 +428,7 @@ TRUNKLINE_CALL Wait lead_barrier(Kernel &kernel, u32 id) {
     return how;
 }
 
-// Waits until all ranks have come to this barrier as often as this one. All that this kernel put before is at its target then.
+// Waits until all ranks have entered this barrier as often as this one. All earlier puts of this kernel have then reached their targets.
 TRUNKLINE_CALL Wait barrier(Kernel &kernel, u32 id) {
     if (!is_good(kernel)) return kernel.how;
     if (id >= kernel.window->barriers) return refuse(kernel);
@@ -436,7 +438,7 @@ TRUNKLINE_CALL Wait barrier(Kernel &kernel, u32 id) {
     return conclude(kernel, how, nullptr, 0);
 }
 
-// Tells everybody who uses this kernel's channel to stop; for any thread.
+// Aborts this kernel's channel for all of its users. Any thread may call it.
 TRUNKLINE_FN void abort(const Kernel &kernel, u32 reason) {
     for (u32 lane = 0; lane < kernel.lanes.count; lane++) abort(*kernel.lanes.lanes[lane].main, STATUS_ABORTED, reason);
 }
