@@ -18,7 +18,7 @@ pub(crate) fn trunkline() -> &'static Path {
     CELL.get_or_init(|| trunkline_integration::command_path().unwrap())
 }
 
-/// Runs a bench to its end: whether it succeeded, its rows, and what it said.
+/// Runs a bench to its end: returns whether it succeeded, its rows, and its standard error.
 pub(crate) fn bench(program: &Path, args: &str, env: &[(&str, &str)]) -> (bool, Vec<Value>, String) {
     let mut command = Command::new(program);
     command.arg("bench").args(args.split_whitespace()).arg("--json");
@@ -72,7 +72,7 @@ fn a_renamed_copy_of_the_plugin_benches() {
     assert!(!success && rows.is_empty(), "without the plugin: {said}");
 }
 
-/// Without the flush, delayed writes are not there: flushing is what makes the bytes right.
+/// Without the flush, delayed writes stay invisible, and the bytes are wrong.
 #[test]
 fn taking_the_flush_away_gives_wrong_bytes() {
     let plugin = trunkline_integration::plugin_path().unwrap();
@@ -84,7 +84,7 @@ fn taking_the_flush_away_gives_wrong_bytes() {
     let (success, rows, said) = bench(trunkline(), &never, &delayed);
     assert!(!success, "a failing exit status: {said}");
     assert!(rows.iter().any(|row| row["wrong"].as_u64().is_some_and(|wrong| wrong > 0)), "{said}");
-    // The same without delay is right.
+    // Without delayed writes, the same bench is right.
     right(&format!("{args} --flush never"), &[]);
 }
 
@@ -110,7 +110,7 @@ fn collectives_with_every_setting() {
 
 const FOUR_NICS: (&str, &str) = ("TRUNKLINE_SOFT_NICS", "4");
 
-/// NICs fused through the table of each version that can.
+/// Fuses NICs through the table of each interface version that supports it.
 #[test]
 fn a_bench_over_fused_nics_has_no_wrong_byte() {
     let plugin = trunkline_integration::plugin_path().unwrap();
@@ -134,7 +134,7 @@ fn a_bench_over_fused_nics_has_no_wrong_byte() {
     right("alltoall -n 3 --comms 2 --channels 2 -b 64 -e 64K -f 32 -w 1 -i 2 --merge 1,2,3", &[FOUR_NICS]);
 }
 
-/// Ranks of this host by shared memory, beside a fabric that would carry them over TCP.
+/// Ranks on this host use shared memory, although a fabric that carries TCP is selected.
 #[test]
 fn a_bench_of_neighbours_says_so_and_has_no_wrong_byte() {
     if !crate::ofi::has(crate::ofi::NATIVE) {
@@ -202,7 +202,7 @@ fn what_cannot_be_merged_is_told() {
     }
 }
 
-/// A bench, until it is dropped.
+/// A running bench, killed on drop.
 struct Job(Child);
 
 impl Drop for Job {
@@ -212,20 +212,20 @@ impl Drop for Job {
     }
 }
 
-/// One JSON object that `trunkline` prints.
+/// One JSON object printed by `trunkline`.
 fn look(args: &str) -> Option<Value> {
     let mut command = Command::new(trunkline());
     let output = command.args(args.split_whitespace()).stdin(Stdio::null()).output().unwrap();
     serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success())
 }
 
-/// Whether a process that shows something was started by that one.
+/// Whether the process of a status page is a child of that one.
 fn is_rank_of(job: u32, process: &Value) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process["pid"])).unwrap_or_default();
     status.lines().any(|line| line.strip_prefix("PPid:").is_some_and(|pid| pid.trim() == job.to_string()))
 }
 
-/// A rank that shows one group for each direction, with its four members, one of which took what came for others.
+/// A rank that shows one group for each direction, with its four members, one of which polled completions of other members.
 fn shares(rank: &Value) -> bool {
     let groups = rank["groups"].as_array().unwrap();
     let ways: Vec<_> = groups.iter().filter_map(|group| group["direction"].as_str()).collect();

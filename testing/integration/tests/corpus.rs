@@ -1,4 +1,4 @@
-//! Every file of the committed fuzz corpus goes through what its fuzz target calls, on the ordinary toolchain.
+//! Runs every file of the committed fuzz corpus through its fuzz target, on the ordinary toolchain.
 //!
 //! With `TRUNKLINE_CORPUS=write` the generated files are written first; `cargo xtask corpus` does that.
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use trunkline_proto::fuzzing::FuzzTarget;
 
-/// Fewer files than this are no corpus.
+/// Fewest files of a corpus.
 const FILES_MIN: usize = 10;
 
 /// Targets that execute lists of actions over real streams, rings and memory: an input takes a thousand times as long as one of a parser.
@@ -21,7 +21,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz")
 }
 
-/// Targets of crates that do not know `Target`.
+/// Targets of crates that do not use `Target`.
 fn named() -> impl Iterator<Item = FuzzTarget> {
     let all = trunkline_bootstrap::fuzzing::TARGETS.iter().chain(trunkline_mem::fuzzing::TARGETS);
     all.chain(trunkline_nccl_host::fuzzing::TARGETS).map(|&(name, check, seeds)| FuzzTarget {
@@ -39,7 +39,7 @@ fn targets() -> impl Iterator<Item = FuzzTarget> {
     all.chain(trunkline_cli::fuzzing::TARGETS).copied().chain(named())
 }
 
-/// Names in a folder, without their last `suffix`; none if there is no such folder.
+/// Names in a folder, without their last `suffix`; empty if the folder does not exist.
 fn names(folder: &Path, suffix: &str) -> BTreeSet<String> {
     let Ok(entries) = fs::read_dir(folder) else { return BTreeSet::new() };
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

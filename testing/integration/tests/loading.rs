@@ -1,4 +1,4 @@
-//! The plugin as a library: loaded and unloaded, and panics that stay inside.
+//! The plugin as a library: loading, unloading, and panics that must not leave it.
 
 use std::ptr::null_mut;
 use std::thread;
@@ -24,7 +24,7 @@ fn the_plugin_is_loaded_and_unloaded_a_hundred_times() {
         for sharing in ["off", "on"] {
             let setting = scenario("loaded_and_unloaded_a_hundred_times").env("TRUNKLINE_FABRIC", fabric);
             let setting = setting.env("TRUNKLINE_QP_SHARING", sharing).env("TRUNKLINE_QP_GROUPS", 1);
-            // What a thread keeps of freed memory for later counts as allocated.
+            // Memory in a thread's cache of freed chunks would count as allocated.
             setting.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0").alone();
         }
     }
@@ -73,7 +73,7 @@ fn no_panic_crosses_the_boundary() {
     }
 }
 
-/// What this process has.
+/// The resources of this process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Held {
     descriptors: usize,
@@ -88,7 +88,7 @@ fn held() -> Held {
     let count = |of: &str| std::fs::read_dir(of).unwrap().count();
     let (descriptors, threads) = (count("/proc/self/fd"), count("/proc/self/task"));
     let mappings = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
-    // SAFETY: takes no argument, and fills in a struct of numbers.
+    // SAFETY: takes no argument, and returns a struct of numbers.
     let malloc = unsafe { libc::mallinfo2() };
     Held { descriptors, threads, mappings, heap: malloc.uordblks + malloc.hblkhd }
 }
@@ -106,7 +106,7 @@ fn loaded_and_unloaded_a_hundred_times(scene: Scene) {
         let net = Net::of(&library, version).unwrap();
         let pairs: Vec<_> = (0..3).map(|_| net.to_self()).collect();
         pairs.iter().for_each(|&pair| round(&net, pair, 70_000));
-        // Now and then the others stay open, once only the context does; otherwise all is closed.
+        // In some turns the other comms stay open, in one only the context does; otherwise everything is closed.
         let stay = if turn % 10 == 5 { 2 } else { 0 };
         for &(send, recv) in &pairs[stay..] {
             net.close_send(send).unwrap();
@@ -133,14 +133,14 @@ fn loaded_and_unloaded_a_hundred_times(scene: Scene) {
             let held = held();
             let first = *baseline.get_or_insert(held);
             assert_eq!(Held { heap: first.heap, ..held }, first, "after turn {turn}");
-            // Pieces are rounded up by what happens to be free.
+            // The allocator rounds chunk sizes up by the free space it finds.
             assert!(held.heap < first.heap + 4096, "after turn {turn}: {held:?}, first {first:?}");
         }
     }
     assert_eq!(scene.version, 12);
 }
 
-/// Other threads call until the very last, and each call is answered as before.
+/// Other threads call until the process ends, and each call returns as before.
 fn calls_go_on_while_the_process_ends(scene: Scene) {
     const THREADS: usize = 2;
     let net = Box::leak(Box::new(Net::start(scene.version)));
@@ -151,7 +151,7 @@ fn calls_go_on_while_the_process_ends(scene: Scene) {
         thread::spawn(move || {
             for turn in 0_u64.. {
                 let mut count = -1;
-                // SAFETY: a place for the number.
+                // SAFETY: a valid pointer for the number.
                 let code = unsafe { net.raw.devices(&raw mut count) };
                 if (code, count) != (ResultCode::SUCCESS, devices) {
                     // SAFETY: ends the process at once.
@@ -167,7 +167,7 @@ fn calls_go_on_while_the_process_ends(scene: Scene) {
     std::process::exit(0);
 }
 
-/// Asks the plugin to panic in a function from now on.
+/// Makes the plugin panic in a function from now on.
 fn ask_for_panic(function: &str) {
     // SAFETY: no other thread of this process reads or writes the environment.
     unsafe { std::env::set_var("TRUNKLINE_PANIC", function) };
@@ -178,7 +178,7 @@ fn ask_for_no_panic() {
     unsafe { std::env::remove_var("TRUNKLINE_PANIC") };
 }
 
-/// Calls one function of the table with good arguments; `None` if this version has none of that name.
+/// Calls one function of the table with valid arguments; `None` if this version has no function with that name.
 fn call(net: &Net, function: &str) -> Option<ResultCode> {
     let (mut out, mut number, mut sizes) = (null_mut(), 0, [0; 8]);
     let mut handle = net.listen().1;
@@ -196,7 +196,7 @@ fn call(net: &Net, function: &str) -> Option<ResultCode> {
     ask_for_panic(function);
     let (raw, ctx) = (&net.raw, net.ctx());
     let handle = handle.as_mut_ptr().cast();
-    // SAFETY: of each call: arguments as the contract says.
+    // SAFETY: the arguments of each call are as NCCL's contract requires.
     #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one of them runs")]
     let code = unsafe {
         match function {
@@ -235,7 +235,7 @@ fn a_panic_becomes_an_internal_error(scene: Scene) {
         assert_eq!(code, ResultCode::INTERNAL_ERROR, "{function}");
         assert!(crate::net::logged(&format!("{function}: a defect")) > 0, "nothing is said about it");
     }
-    // Everything else goes on.
+    // Other functions still work.
     let pair = net.to_self();
     round(&net, pair, 100_000);
 }

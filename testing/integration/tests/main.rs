@@ -1,4 +1,4 @@
-//! The plugin through its C tables, as NCCL calls it and as NCCL never should.
+//! The plugin through its C tables, with valid and with invalid calls.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -19,7 +19,7 @@ mod sharing;
 mod trouble;
 mod unused;
 
-/// How the tests start processes of their own: does nothing unless such a process asks.
+/// The entry of processes that the tests start: does nothing unless the environment names a scenario.
 #[test]
 fn a_process_plays_its_scenario() {
     let Some((name, scene)) = run::asked() else { return };

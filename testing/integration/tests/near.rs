@@ -1,5 +1,5 @@
-//! Connections inside a host over the NIC for neighbours, and all others over the others: two engines of one process, over a fabric that
-//! is split; and the plugin over libfabric's provider for TCP, in processes of one host.
+//! Connections inside a host over the NIC for neighbours, and all others over the other NICs. Tested with two engines
+//! of one process over a split fabric, and with the plugin over libfabric's provider for TCP, in processes of one host.
 
 use std::time::{Duration, Instant};
 
@@ -20,13 +20,13 @@ scenarios! {
 }
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// The places of the two NICs of an end.
+/// The indices of the two NICs of an end.
 const FAR: usize = 0;
 const NEAR: usize = 1;
 
 type Over = Engine<SplitFabric<SoftFabric, SoftFabric>, UnixHost>;
 
-/// An end whose control streams stay inside the host, or do not, with a NIC for neighbours or without.
+/// An end whose control streams stay inside the host, or do not, with or without a NIC for neighbours.
 fn end(local: bool, near: bool) -> Over {
     let soft = |wire, addresses| {
         SoftFabric::new(SoftConfig { wire, addresses, ..SoftConfig::default() }).expect("the software NIC")
@@ -39,7 +39,7 @@ fn end(local: bool, near: bool) -> Over {
     Engine::new(fabric, UnixHost::with_reach(reach, |_, _| {}), params).expect("an engine")
 }
 
-/// A connection from the first to the second, whose handle is as it was given, or was changed.
+/// Connects the first to the second; `change` may modify the handle.
 fn connect(ends: [&Over; 2], change: impl Fn(&mut [u8; 128])) -> Result<[CommId; 2], EngineError> {
     let [asks, answers] = ends;
     let (listen, mut handle) = answers.listen(FAR).expect("a listener");
@@ -63,7 +63,7 @@ fn queue_pairs(end: &Over) -> [u32; 2] {
     [FAR, NEAR].map(|nic| end.fabric().nic_usage(nic).queue_pairs)
 }
 
-/// A message of so many bytes, which are what they were.
+/// Sends a message of `len` bytes and checks the bytes.
 fn message(ends: [&Over; 2], comms: [CommId; 2], len: usize) {
     let memories = [MemoryRange::heap(len), MemoryRange::heap(len)];
     memories[0].write(0, &vec![len as u8 | 1; len]).expect("it fits");
@@ -85,7 +85,7 @@ fn message(ends: [&Over; 2], comms: [CommId; 2], len: usize) {
     assert!(bytes.iter().all(|&byte| byte == len as u8 | 1), "wrong bytes");
 }
 
-/// Over which NICs the connection of these two is.
+/// Connects these two, sends messages, and returns the queue pairs in use on each NIC of both ends.
 fn goes_over(ends: [&Over; 2]) -> [[u32; 2]; 2] {
     let comms = connect(ends, |_| {}).expect("a connection");
     for len in [1, 4096, 300_000] {
@@ -102,7 +102,7 @@ fn neighbours_meet_by_their_own_nic_and_others_do_not() {
     let pair = |one: (bool, bool), other: (bool, bool)| [end(one.0, one.1), end(other.0, other.1)];
     for (one, other, expected) in [
         ((true, true), (true, true), near),
-        // One of them has none, or they do not meet inside the host.
+        // One of them has no NIC for neighbours, or they do not connect inside the host.
         ((true, true), (true, false), far),
         ((true, false), (true, true), far),
         ((false, true), (true, true), far),
@@ -111,7 +111,7 @@ fn neighbours_meet_by_their_own_nic_and_others_do_not() {
         let ends = pair(one, other);
         assert_eq!(goes_over([&ends[0], &ends[1]]), expected, "{one:?} {other:?}");
     }
-    // One end of each kind beside each other.
+    // Ends of each kind in one process.
     let [hub, neighbour, other] = [end(true, true), end(true, true), end(false, true)];
     assert_eq!(goes_over([&hub, &neighbour]), near);
     assert_eq!(goes_over([&hub, &other]), far);
@@ -120,14 +120,14 @@ fn neighbours_meet_by_their_own_nic_and_others_do_not() {
 #[test]
 fn who_asks_for_a_nic_that_is_not_there_is_refused() {
     let [asks, answers] = [end(true, true), end(true, false)];
-    // As a listener that has one says it: docs/wire.md.
+    // The handle of a listener that has such a NIC: docs/wire.md.
     let refused = connect([&asks, &answers], |handle| handle[45] = 1).expect_err("there is none");
     assert!(matches!(refused, EngineError::Refused), "{refused}");
-    // And it harms nobody.
+    // The refusal harms no other connection.
     assert_eq!(goes_over([&asks, &answers]), [[1, 0]; 2]);
 }
 
-/// Two processes of one host, whose connections are over the NIC for neighbours, and over no other.
+/// Two processes of one host, whose connections use only the NIC for neighbours.
 fn messages_of_neighbours_go_by_their_nic(mut scene: Scene) {
     let net = Net::start(scene.version);
     let far = net.devices() as usize;

@@ -1,5 +1,5 @@
 //! The plugin as a host uses it: one loaded table, called with arguments that keep the contract. Outputs are filled
-//! with nonsense before each call, so that what is not written shows.
+//! with garbage before each call, so that unwritten ones are detected.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::ops::Range;
@@ -14,9 +14,9 @@ use trunkline_sys::nccl_net::{Logger, NetAttr, PTR_HOST, ResultCode};
 
 use crate::raw::{self, Group, Opaque, Props, Raw};
 
-/// Nothing here takes longer, unless it hangs.
+/// Longest time of any wait, unless it hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
-/// The same; the long sizes may have gibibytes of memory to touch.
+/// The limit of a wait; the long sizes may have gibibytes of memory to touch.
 pub(crate) fn limit() -> Duration {
     if crate::sharing::is_full() { 10 * LIMIT } else { LIMIT }
 }
@@ -29,10 +29,10 @@ pub(crate) const STALE: usize = 0x7fff_dead_beef;
 pub(crate) type Handle = [u8; 128];
 pub(crate) type Called<T> = Result<T, ResultCode>;
 
-/// What the plugin said through the logger.
+/// The lines that the plugin logged.
 pub(crate) static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// The plugin passes `"%s"` and one string, which arrives where a sixth argument does.
+/// The plugin passes `"%s"` and one string, which is the sixth argument.
 unsafe extern "C" fn log(
     level: c_int,
     _: c_ulong,
@@ -53,11 +53,11 @@ unsafe extern "C" fn log(
 fn logger() -> Logger {
     type Fixed = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
     let log: Fixed = log;
-    // SAFETY: on the platforms supported, integer arguments of a variadic call stand where fixed ones do.
+    // SAFETY: on the supported platforms, integer arguments of a variadic call are passed as fixed ones are.
     unsafe { std::mem::transmute::<Fixed, Logger>(log) }
 }
 
-/// How many lines of the log contain a text.
+/// Number of log lines that contain a text.
 pub(crate) fn logged(text: &str) -> usize {
     LINES.lock().unwrap().iter().filter(|line| line.contains(text)).count()
 }
@@ -76,7 +76,7 @@ pub(crate) fn opaque(address: usize) -> Opaque {
     with_exposed_provenance_mut(address)
 }
 
-/// Memory that the plugin may write while a test looks.
+/// Memory that the plugin may write while a test reads it.
 pub(crate) struct Buf(Box<[AtomicU8]>);
 
 /// The pattern of a seed repeats after this length.
@@ -91,12 +91,12 @@ fn with_pattern(memory: &[AtomicU8], seed: usize) -> impl Iterator<Item = (&Atom
 }
 
 impl Buf {
-    /// Zeroes.
+    /// Zero bytes.
     pub(crate) fn new(len: usize) -> Self {
         Self((0..len).map(|_| AtomicU8::new(0)).collect())
     }
 
-    /// The pattern of a seed, from byte 0 of the range on.
+    /// Writes the pattern of a seed, from byte 0 of the range on.
     pub(crate) fn fill(&self, range: Range<usize>, seed: usize) {
         with_pattern(&self.0[range], seed).for_each(|(byte, wanted)| byte.store(wanted, Ordering::Relaxed));
     }
@@ -143,13 +143,13 @@ pub(crate) struct Piece {
     pub(crate) mr: Mr,
 }
 
-/// A wait polls without a pause for this time. Afterwards other roles have the processors between two polls.
+/// A wait polls without a pause for this time. Afterwards it sleeps between two polls, so that other roles can use the processors.
 const ATTENTIVE: Duration = Duration::from_millis(1);
-/// The shortest of those pauses and the longest one.
+/// The shortest and the longest of those pauses.
 const REST: Duration = Duration::from_micros(50);
 const REST_MAX: Duration = Duration::from_micros(500);
 
-/// Waits, bounded, for something to become true.
+/// Waits with a deadline until a condition is true.
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -162,7 +162,7 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if waited < ATTENTIVE {
             std::thread::yield_now();
         } else {
-            // Behind a long wait a late answer costs little.
+            // After a long wait a late result costs little.
             std::thread::sleep((waited / 20).clamp(REST, REST_MAX));
         }
     }
@@ -174,7 +174,7 @@ fn run_delay() -> u64 {
     text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// What a thread takes for something. Time without a processor is the machine's.
+/// Measures the time of a thread. Time without a processor is counted separately.
 pub(crate) struct Stopwatch {
     start: Instant,
     delay: u64,
@@ -185,19 +185,19 @@ impl Stopwatch {
         Self { delay: run_delay(), start: Instant::now() }
     }
 
-    /// All of it.
+    /// The elapsed time.
     pub(crate) fn whole(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// Without what this thread waited for a processor.
+    /// The elapsed time without the time in which this thread waited for a processor.
     pub(crate) fn own(&self) -> Duration {
         let waited = Duration::from_nanos(run_delay().saturating_sub(self.delay));
         self.whole().saturating_sub(waited)
     }
 }
 
-/// Processors that are emulated, and their kernel's own work, are slower by far (`scripts/rxe-vm`).
+/// Emulated processors, and their kernel's own work, are much slower (`scripts/rxe-vm`).
 fn call_limit() -> Duration {
     match std::env::var_os("TRUNKLINE_TEST_EMULATED") {
         Some(_) => 40 * CALL_LIMIT,
@@ -226,14 +226,14 @@ pub(crate) struct Net {
     ctx: usize,
     /// The device that comms are made on.
     dev: i32,
-    /// Whether connect and accept get a place for a device handle; NCCL's probe gives none.
+    /// Whether connect and accept get a pointer for a device handle; NCCL's probe passes null.
     devices: bool,
-    /// It has been finalized.
+    /// Whether it has been finalized.
     ended: AtomicBool,
 }
 
 impl Drop for Net {
-    /// Where a test asks what is left of it, by `TEST_FINALIZE`, a communicator is finalized when its scenario is through.
+    /// If `TEST_FINALIZE` is set, a communicator is finalized at the end of its scenario, so that the test can check for leaks.
     fn drop(&mut self) {
         if std::env::var_os("TEST_FINALIZE").is_some() && !self.ended.load(Ordering::Relaxed) {
             let _ = self.finalize();
@@ -241,7 +241,7 @@ impl Drop for Net {
     }
 }
 
-/// Loads the plugin; whoever drops the library unloads it.
+/// Loads the plugin; dropping the library unloads it.
 pub(crate) fn load(path: &Path) -> Library {
     let flags = libloading::os::unix::RTLD_NOW | libloading::os::unix::RTLD_LOCAL;
     // SAFETY: the plugin has no initialisers that do anything.
@@ -250,7 +250,7 @@ pub(crate) fn load(path: &Path) -> Library {
 }
 
 impl Net {
-    /// The plugin beside the tests, started, and there for good.
+    /// Starts the plugin beside the tests, which stays loaded.
     pub(crate) fn start(version: u8) -> Self {
         let path = std::env::var_os("TRUNKLINE_TEST_PLUGIN").expect("a scenario is told its plugin");
         let library = load(Path::new(&path));
@@ -263,7 +263,7 @@ impl Net {
         }
     }
 
-    /// A started plugin; the library must stay longer.
+    /// Starts a loaded plugin; the library must outlive the result.
     pub(crate) fn of(library: &Library, version: u8) -> Called<Self> {
         let raw = raw::find(library, version).expect("the table of each version");
         Self::init(raw)
@@ -272,7 +272,7 @@ impl Net {
     /// Calls `init`.
     pub(crate) fn init(raw: Box<dyn Raw>) -> Called<Self> {
         let mut ctx = null_mut();
-        // SAFETY: all arguments as the contract says.
+        // SAFETY: all arguments as the contract requires.
         ok(unsafe { raw.init(&raw mut ctx, Some(logger())) })?;
         if raw.version() >= 11 {
             assert!(!ctx.is_null(), "init gave a null context");
@@ -280,19 +280,19 @@ impl Net {
         Ok(Self { raw, ctx: ctx.expose_provenance(), dev: 0, devices: false, ended: AtomicBool::new(false) })
     }
 
-    /// The same, as the proxy calls it: with places for device handles.
+    /// Calls as the proxy does: with pointers for device handles.
     pub(crate) fn with_device_handles(mut self) -> Self {
         self.devices = true;
         self
     }
 
-    /// The same, with comms on another device.
+    /// Makes comms on another device.
     pub(crate) fn on(mut self, dev: i32) -> Self {
         self.dev = dev;
         self
     }
 
-    /// The same, with comms on the first so many NICs together.
+    /// Makes comms on the first `count` NICs together.
     pub(crate) fn on_fused(self, count: i32) -> Self {
         let members: Vec<i32> = (0..count).collect();
         let dev = self.make_v_device(&members).expect("a version that fuses").expect("makeVDevice");
@@ -309,13 +309,13 @@ impl Net {
 
     pub(crate) fn devices(&self) -> i32 {
         let mut count = -1;
-        // SAFETY: a place for the number.
+        // SAFETY: a valid pointer for the number.
         ok(unsafe { self.raw.devices(&raw mut count) }).expect("devices");
         count
     }
 
     pub(crate) fn props(&self, dev: i32) -> Called<Props> {
-        // SAFETY: the driver makes the place.
+        // SAFETY: the driver allocates the structure.
         unsafe { self.raw.properties(dev, false) }
     }
 
@@ -326,7 +326,7 @@ impl Net {
     pub(crate) fn try_listen(&self) -> Called<(Comm, Handle)> {
         let (mut handle, mut comm) = ([0xa5; 128], null_mut());
         let place = handle.as_mut_ptr().cast();
-        // SAFETY: places of the sizes the contract says.
+        // SAFETY: output buffers of the sizes that the contract requires.
         ok(unsafe { self.raw.listen(self.ctx(), self.dev, place, &raw mut comm) })?;
         assert!(!comm.is_null(), "listen gave null");
         Ok((Comm(comm.expose_provenance()), handle))
@@ -337,7 +337,7 @@ impl Net {
         let (mut comm, mut device) = (opaque(STALE), null_mut());
         let place = if self.devices { &raw mut device } else { null_mut() };
         let handle = handle.as_mut_ptr().cast();
-        // SAFETY: a private copy of a handle, and places for the results.
+        // SAFETY: a private copy of a handle, and valid pointers for the results.
         let call = || unsafe { self.raw.connect(self.ctx(), self.dev, handle, &raw mut comm, place) };
         let code = prompt("connect", call);
         assert!(device.is_null(), "the host drives the network");
@@ -350,7 +350,7 @@ impl Net {
     pub(crate) fn try_accept(&self, listen: Comm) -> Called<Option<Comm>> {
         let (mut comm, mut device) = (opaque(STALE), null_mut());
         let place = if self.devices { &raw mut device } else { null_mut() };
-        // SAFETY: places for the results.
+        // SAFETY: valid pointers for the results.
         let call = || unsafe { self.raw.accept(opaque(listen.0), &raw mut comm, place) };
         let code = prompt("accept", call);
         ok(code)?;
@@ -358,13 +358,13 @@ impl Net {
         Ok((!comm.is_null()).then(|| Comm(comm.expose_provenance())))
     }
 
-    /// A connection of this process with itself, made on this thread: sending and receiving comm.
+    /// Connects this process to itself on this thread; returns the sending and the receiving comm.
     #[track_caller]
     pub(crate) fn to_self(&self) -> (Comm, Comm) {
         self.to(self)
     }
 
-    /// The same, to another device or version of the same plugin.
+    /// Connects to another device or version of the same plugin.
     #[track_caller]
     pub(crate) fn to(&self, other: &Self) -> (Comm, Comm) {
         let (listen, mut handle) = other.listen();
@@ -382,7 +382,7 @@ impl Net {
         self.reg_as(comm, addr, len, PTR_HOST)
     }
 
-    /// The same of memory of any kind.
+    /// Registers memory of any kind.
     pub(crate) fn reg_as(&self, comm: Comm, addr: usize, len: usize, kind: c_int) -> Called<Mr> {
         let mut mr = opaque(STALE);
         // SAFETY: live memory, kept by the caller.
@@ -397,11 +397,11 @@ impl Net {
     }
 
     pub(crate) fn dereg(&self, comm: Comm, mr: Mr) -> Called<()> {
-        // SAFETY: names of the plugin's.
+        // SAFETY: pointers that the plugin returned.
         ok(unsafe { self.raw.dereg_mr(opaque(comm.0), opaque(mr.0)) })
     }
 
-    /// One call of isend; the request place holds `stale` before.
+    /// Calls isend once; the request pointer contains `stale` before.
     pub(crate) fn try_send(&self, comm: Comm, piece: Piece, stale: usize) -> Called<Option<Request>> {
         let mut request = opaque(stale);
         let Piece { addr, len, tag, mr } = piece;
@@ -414,7 +414,7 @@ impl Net {
         Ok((!request.is_null()).then(|| Request(request.expose_provenance())))
     }
 
-    /// One call of irecv; the request place holds `stale` before.
+    /// Calls irecv once; the request pointer contains `stale` before.
     pub(crate) fn try_recv(&self, comm: Comm, pieces: &[Piece], stale: usize) -> Called<Option<Request>> {
         let mut request = opaque(stale);
         let mut data: Vec<Opaque> = pieces.iter().map(|piece| opaque(piece.addr)).collect();
@@ -435,7 +435,7 @@ impl Net {
         Ok((!request.is_null()).then(|| Request(request.expose_provenance())))
     }
 
-    /// Calls isend, with the same arguments, until there is a request.
+    /// Calls isend, with the same arguments, until it returns a request.
     #[track_caller]
     pub(crate) fn send(&self, comm: Comm, piece: Piece) -> Request {
         let mut stale = STALE;
@@ -446,7 +446,7 @@ impl Net {
         })
     }
 
-    /// Calls irecv, with the same arguments, until there is a request.
+    /// Calls irecv, with the same arguments, until it returns a request.
     #[track_caller]
     pub(crate) fn recv(&self, comm: Comm, pieces: &[Piece]) -> Request {
         until("irecv", || self.try_recv(comm, pieces, STALE).expect("irecv"))
@@ -467,10 +467,10 @@ impl Net {
         Ok((!request.is_null()).then(|| Request(request.expose_provenance())))
     }
 
-    /// One call of test: the sizes it gave, -1 where it gave none.
+    /// Calls test once; returns the sizes, -1 where the plugin wrote none.
     pub(crate) fn try_test(&self, request: Request) -> Called<Option<[i32; 8]>> {
         let (mut done, mut sizes) = (-1, [-1; 8]);
-        // SAFETY: places for the results.
+        // SAFETY: valid pointers for the results.
         ok(unsafe { self.raw.test(opaque(request.0), &raw mut done, sizes.as_mut_ptr()) })?;
         assert!(done == 0 || done == 1, "done is {done}");
         Ok((done == 1).then_some(sizes))
@@ -482,7 +482,7 @@ impl Net {
         until("test", || self.try_test(request).expect("test"))
     }
 
-    /// Calls test until all requests are done, in the order given, round after round.
+    /// Calls test until all requests are done, repeatedly in the order given.
     #[track_caller]
     pub(crate) fn finish_all(&self, requests: &[Request]) -> Vec<[i32; 8]> {
         let mut sizes = vec![None; requests.len()];
@@ -498,24 +498,24 @@ impl Net {
     }
 
     pub(crate) fn close_send(&self, comm: Comm) -> Called<()> {
-        // SAFETY: a name of the plugin's.
+        // SAFETY: a pointer that the plugin returned.
         ok(unsafe { self.raw.close_send(opaque(comm.0)) })
     }
 
     pub(crate) fn close_recv(&self, comm: Comm) -> Called<()> {
-        // SAFETY: a name of the plugin's.
+        // SAFETY: a pointer that the plugin returned.
         ok(unsafe { self.raw.close_recv(opaque(comm.0)) })
     }
 
     pub(crate) fn close_listen(&self, comm: Comm) -> Called<()> {
-        // SAFETY: a name of the plugin's.
+        // SAFETY: a pointer that the plugin returned.
         ok(unsafe { self.raw.close_listen(opaque(comm.0)) })
     }
 
-    /// Of a version that has it.
+    /// Calls finalize; `None` in versions without it.
     pub(crate) fn finalize(&self) -> Option<Called<()>> {
         self.ended.store(true, Ordering::Relaxed);
-        // SAFETY: the context that init gave.
+        // SAFETY: the context that init returned.
         unsafe { self.raw.finalize(self.ctx()) }.map(ok)
     }
 
@@ -524,18 +524,18 @@ impl Net {
     }
 
     pub(crate) fn hint(&self, mut attr: NetAttr) -> Option<Called<()>> {
-        // SAFETY: the context that init gave, and attributes.
+        // SAFETY: the context that init returned, and valid attributes.
         unsafe { self.raw.set_net_attr(self.ctx(), &raw mut attr) }.map(ok)
     }
 
     pub(crate) fn make_v_device(&self, members: &[i32]) -> Option<Called<i32>> {
         let mut dev = -1;
-        // SAFETY: a place for the number; the driver makes the structure.
+        // SAFETY: a valid pointer for the number; the driver makes the structure.
         unsafe { self.raw.make_v_device(&raw mut dev, Some(members)) }.map(|code| ok(code).map(|()| dev))
     }
 }
 
-/// How many NICs the comms of this process are to use together: `TEST_FUSED`, a number, or one for each of two processes.
+/// The number of NICs that this process's comms use together: `TEST_FUSED`, one number, or one for each of two processes.
 fn fused_here() -> Option<i32> {
     let asked = std::env::var("TEST_FUSED").ok()?;
     let role = std::env::var("TRUNKLINE_TEST_ROLE").ok().and_then(|role| role.parse().ok()).unwrap_or(0);
@@ -543,7 +543,7 @@ fn fused_here() -> Option<i32> {
     counts.get(role).or(counts.first()).copied()
 }
 
-/// A number for each use: no two messages of a test look alike.
+/// A new number for each use, so that no two messages of a test have equal bytes.
 pub(crate) fn fresh_seed() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

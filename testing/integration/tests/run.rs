@@ -1,5 +1,4 @@
-//! Starts this test program again, as one process or two that are joined by a socket, and waits for them with a
-//! bound.
+//! Starts this test program again, as one process or as two that are joined by a socket, and waits for them with a deadline.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,36 +19,35 @@ fn limit() -> Duration {
     Duration::from_secs(if crate::sharing::is_full() { 7200 } else { 120 })
 }
 
-/// Longest time that the second of two may go on when the first has failed.
+/// How long the second process may continue after the first has failed.
 const AFTERWARDS: Duration = Duration::from_secs(3);
 
-/// Held by every scenario that plays: shared, or whole by one that measures, because more tests run at once than there
-/// are cores.
+/// Locked by every scenario that plays: shared, or exclusively by one that measures, because more tests run at once than there are cores.
 static CORES: RwLock<()> = RwLock::new(());
 
-/// What a scenario is and has.
+/// The parameters of a scenario's process, and its channel.
 pub(crate) struct Scene {
     /// The version of the interface to use.
     pub(crate) version: u8,
-    /// 0 or 1 of two processes.
+    /// The role of this process, 0 or 1 of two.
     pub(crate) role: usize,
     channel: Option<UnixStream>,
 }
 
 impl Scene {
-    /// One for another scenario of the same process, which needs no other.
+    /// The parameters for another scenario of the same process, which needs no second process.
     pub(crate) fn another(&self) -> Self {
         Self { version: self.version, role: self.role, channel: None }
     }
 
-    /// Tells the other process.
+    /// Sends bytes to the other process.
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         let channel = self.channel.as_mut().expect("a scene of two");
         let length = (bytes.len() as u32).to_le_bytes();
         channel.write_all(&[&length, bytes].concat()).expect("the other process reads");
     }
 
-    /// Hears the other process; `None` when it is gone.
+    /// Receives bytes from the other process; `None` when it has ended.
     pub(crate) fn try_hear(&mut self) -> Option<Vec<u8>> {
         let channel = self.channel.as_mut().expect("a scene of two");
         let mut length = [0; 4];
@@ -64,27 +62,27 @@ impl Scene {
         self.try_hear().expect("the other process speaks")
     }
 
-    /// Whether something can be heard.
+    /// Whether bytes from the other process have arrived.
     pub(crate) fn is_spoken_to(&self) -> bool {
         let channel = self.channel.as_ref().expect("a scene of two");
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut [PollFd::new(channel, PollFlags::IN)], Some(&now)).expect("poll") > 0
     }
 
-    /// Both processes have come here.
+    /// Waits until both processes have called this.
     #[track_caller]
     pub(crate) fn meet(&mut self) {
         self.say(b"here");
         assert_eq!(self.hear(), b"here");
     }
 
-    /// Sends a handle, or hears one.
+    /// Receives a handle from the other process.
     #[track_caller]
     pub(crate) fn hear_handle(&mut self) -> crate::net::Handle {
         self.hear().try_into().expect("128 bytes")
     }
 
-    /// The other process's id.
+    /// Exchanges process ids; returns the other process's.
     #[track_caller]
     pub(crate) fn swap_pids(&mut self) -> Pid {
         self.say(&std::process::id().to_le_bytes());
@@ -93,11 +91,11 @@ impl Scene {
     }
 }
 
-/// What the environment of this process asks it to play, if anything.
+/// The scenario that the environment selects for this process, if any.
 pub(crate) fn asked() -> Option<(String, Scene)> {
     let name = std::env::var("TRUNKLINE_TEST_SCENARIO").ok()?;
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-    // Nobody outlives the test. On a host of the testbed that is seen to; there the parent is a thread that ends.
+    // No process may outlive the test. The testbed guarantees that for its hosts; there the parent is a thread that ends.
     if std::env::var_os("TRUNKLINE_TEST_HOSTED").is_none() {
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     }
@@ -116,21 +114,21 @@ pub(crate) fn asked() -> Option<(String, Scene)> {
 /// A folder that does not exist, in place of `/`: a host without RDMA, EFA or Slingshot devices.
 pub(crate) const NO_DEVICES: &str = "/nonexistent";
 
-/// How to start a scenario.
+/// The settings of a scenario's processes.
 #[derive(Clone)]
 pub(crate) struct Setting {
     scenario: &'static str,
     version: u8,
     env: Vec<(String, OsString)>,
-    /// For the second process alone.
+    /// Variables of the second process alone.
     second_env: Vec<(String, OsString)>,
     /// A program, with arguments, that starts the second process.
     wrapper: Vec<String>,
-    /// Where each process runs, if not here.
+    /// The host of each process, if not this one.
     hosts: Option<[TestHost; 2]>,
-    /// No other scenario plays meanwhile.
+    /// Whether no other scenario may play meanwhile.
     measures: bool,
-    /// Longest time for it.
+    /// Time limit of the scenario.
     limit: Duration,
 }
 
@@ -166,13 +164,13 @@ impl Setting {
         self.env_os(name, value.to_string().into())
     }
 
-    /// A value that need not be text.
+    /// Sets a variable to a value that need not be text.
     pub(crate) fn env_os(mut self, name: &str, value: OsString) -> Self {
         self.env.push((name.to_owned(), value));
         self
     }
 
-    /// A value that the second process has in the place of the first one's.
+    /// Sets a variable of the second process to another value.
     pub(crate) fn second_env(mut self, name: &str, value: &str) -> Self {
         self.second_env.push((name.to_owned(), value.into()));
         self
@@ -188,21 +186,21 @@ impl Setting {
         self
     }
 
-    /// It takes so long.
+    /// Raises the time limit.
     pub(crate) fn within(mut self, limit: Duration) -> Self {
         self.limit = self.limit.max(limit);
         self
     }
 
-    /// It measures time or memory: no other scenario of this program plays meanwhile.
+    /// Marks a scenario that measures time or memory: no other scenario of this program plays meanwhile.
     pub(crate) fn measures(mut self) -> Self {
         self.measures = true;
         self
     }
 
-    /// Plays once the cores are its.
+    /// Plays while holding the cores.
     fn with_cores<R>(&self, play: impl FnOnce() -> R) -> R {
-        // A scenario that failed leaves nothing half done.
+        // A failed scenario leaves no inconsistent state in the lock.
         if self.measures {
             let _held = CORES.write().unwrap_or_else(PoisonError::into_inner);
             play()
@@ -253,7 +251,7 @@ impl Setting {
         Actor { child, output }
     }
 
-    /// Plays it in one process.
+    /// Plays the scenario in one process.
     #[track_caller]
     pub(crate) fn alone(&self) {
         let (status, text) = self.with_cores(|| {
@@ -263,7 +261,7 @@ impl Setting {
         assert!(good(status), "{self}: {}\n{text}", describe(status));
     }
 
-    /// Plays it in two processes. The second may be killed, if `may_die`.
+    /// Plays the scenario in two processes. The second may be killed, if `may_die`.
     #[track_caller]
     fn play_two(&self, may_die: bool) {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
@@ -271,7 +269,7 @@ impl Setting {
         let mut second = self.start(1, Stdio::from(OwnedFd::from(theirs)), true);
         let until = Instant::now() + self.limit;
         let ended = first.wait(until);
-        // Without the first, the second may have nothing to end for.
+        // Without the first process, the second may have no reason to end.
         let until = if good(ended) { until } else { Instant::now() + AFTERWARDS };
         let status = [ended, second.wait(until)];
         let killed = status[1].and_then(|status| status.signal()) == Some(Signal::KILL.as_raw());
@@ -288,13 +286,13 @@ impl Setting {
         self.with_cores(|| self.play_two(false));
     }
 
-    /// The first kills the second.
+    /// Plays the scenario in two processes, of which the first kills the second.
     #[track_caller]
     pub(crate) fn two_and_one_dies(&self) {
         self.with_cores(|| self.play_two(true));
     }
 
-    /// Plays it in one process, once for each version.
+    /// Plays the scenario in one process, once for each version.
     #[track_caller]
     pub(crate) fn alone_in_every_version(&self) {
         for version in VERSIONS {
@@ -302,7 +300,7 @@ impl Setting {
         }
     }
 
-    /// Plays it in two processes, once for each version.
+    /// Plays the scenario in two processes, once for each version.
     #[track_caller]
     pub(crate) fn two_in_every_version(&self) {
         for version in VERSIONS {
@@ -328,7 +326,7 @@ fn describe(status: Option<ExitStatus>) -> String {
     status.map_or_else(|| format!("still running after {:?}", limit()), |status| status.to_string())
 }
 
-/// Waits for a child, at most until then.
+/// Waits for a child, until `until` at the latest.
 pub(crate) fn wait(child: &mut Child, until: Instant) -> Option<ExitStatus> {
     let pid = Pid::from_child(child);
     let fd = pidfd_open(pid, PidfdFlags::empty()).expect("a child can be watched");
@@ -347,14 +345,14 @@ impl Actor {
         let mut text = Vec::new();
         let read = self.output.rewind().and_then(|()| self.output.read_to_end(&mut text));
         read.expect("its output");
-        // Set off, so that nobody takes its result line for ours.
+        // Indented, so that its result line is not mistaken for ours.
         String::from_utf8_lossy(&text).lines().map(|line| format!("  | {line}\n")).collect()
     }
 }
 
 impl Drop for Actor {
     fn drop(&mut self) {
-        // It may have ended; a stopped one dies of this too.
+        // It may have ended; a stopped process also dies of this signal.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

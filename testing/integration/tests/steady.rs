@@ -1,7 +1,8 @@
 //! After warm-up a message allocates nothing. The engine runs as a library here, because a counting allocator does not
-//! see into a plugin that was opened at run time; both ends are one process and one thread, over shared memory and TCP.
+//! count inside a plugin that was opened at run time. Both ends are one process and one thread, over shared memory and
+//! TCP.
 //!
-//! One test, so that nothing else allocates meanwhile. System calls are counted by `cargo xtask budget`.
+//! A single test, so that no other test allocates meanwhile. System calls are counted by `cargo xtask budget`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -27,7 +28,7 @@ use trunkline_proto::pool::config::SharingMode;
 use trunkline_proto::wire::ipc::{CopyOutcome, ExportAnnouncement, ExportHandle, ExportReference};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 
-/// The system's allocator, counted.
+/// The system's allocator, with a counter.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -35,7 +36,7 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: hands every call to the system's allocator as it came.
+// SAFETY: passes every call to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -112,7 +113,7 @@ impl Ends {
         Self::over(&[0], WireMode::Shm, bytes, copy, params)
     }
 
-    /// Over these rails, all of which carry.
+    /// Connects over these rails; all of them are ready to carry.
     fn over(rails: &[usize], wire: WireMode, bytes: u64, copy: CopyMode, params: EngineParams) -> Self {
         let addresses = vec![Ipv4Addr::LOCALHOST.into()];
         let config = SoftConfig { wire, copy, nics: rails.len(), addresses, ..SoftConfig::default() };
@@ -138,7 +139,7 @@ impl Ends {
         ends
     }
 
-    /// One message over each connection, all at once; the first calls are the sends or the receives.
+    /// Sends one message over each connection, all at the same time; either the sends or the receives are started first.
     fn message(&self, send_first: bool) {
         let (mut sending, mut receiving) = ([None; PAIRS], [None; PAIRS]);
         let isend = |pair: &Pair| self.engine.isend(pair.send, pair.from, 0, self.bytes, 7).unwrap();
@@ -175,7 +176,7 @@ impl Ends {
         }
     }
 
-    /// Allocations of so many messages after warm-up.
+    /// Returns the allocations of `messages` messages after warm-up.
     fn allocations(&self, messages: u32, send_first: bool, besides: impl Fn()) -> u64 {
         (0..500).for_each(|_| self.message(send_first));
         let before = ALLOCATIONS.load(Ordering::Relaxed);
@@ -193,9 +194,8 @@ impl Ends {
     }
 }
 
-/// Whether messages over several rails come to allocate nothing. Which rail gets how much of a message, and by which way
-/// its bytes go, is learned all the time, and a queue grows when it has never been as full: then it doubles, so that this
-/// ends.
+/// Whether messages over several rails stop allocating. The share of each rail and its copy method are learned
+/// continuously, and a queue that becomes fuller than before doubles, so that this ends.
 fn settles(ends: &Ends, send_first: bool) -> bool {
     let mut quiet = 0;
     (0..40).any(|_| {
@@ -205,7 +205,7 @@ fn settles(ends: &Ends, send_first: bool) -> bool {
     })
 }
 
-/// Four connections on one group each way, all with a message under way at once.
+/// Four connections on one group per direction, each with an outstanding message.
 fn shared_messages_allocate_nothing() {
     let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
     let params =
@@ -224,7 +224,7 @@ fn shared_messages_allocate_nothing() {
     }
 }
 
-/// The first connection ends the requests of all others, which see to their links all the same.
+/// The first connection completes the requests of all others, which still maintain their links.
 fn shared_messages_over_two_rails_allocate_nothing() {
     let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
     let params = EngineParams { eager_max: 0, sharing, idle_polls: u32::MAX, ..EngineParams::default() };
@@ -232,7 +232,7 @@ fn shared_messages_over_two_rails_allocate_nothing() {
     assert!(settles(&spread, false), "on shared queue pairs over two rails");
 }
 
-/// Messages about buffers that are exported and mapped: at both ends, from the question to the end.
+/// Messages in exported and mapped buffers: at both ends, from the request to the end.
 fn hits_on_shared_memory_allocate_nothing() {
     let now = trunkline_proto::time::Instant(1);
     let budget = ExportAmount { entries: 64, bytes: 64 << 20 };
@@ -275,7 +275,8 @@ fn hits_on_shared_memory_allocate_nothing() {
     assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "hits on shared memory");
 }
 
-/// Messages inside the node, of memory that the other maps and of memory that only calls reach: the receiver copies, and what is learned.
+/// Messages inside the node, in memory that the peer maps and in memory that only system calls access: copied by the
+/// receiver, or by the learned method.
 fn messages_inside_a_node_allocate_nothing() {
     use trunkline_mem::ipc::{MemfdDevice, PrivateMemory};
     use trunkline_node::ipc::MessageBuffer;
@@ -337,7 +338,7 @@ fn one_sided_calls_allocate_nothing() {
     }
 }
 
-/// Two endpoints of this process, for whom time goes on by so much with each call.
+/// Two endpoints of this process, whose clock advances by `tick` with each call.
 fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
     memories: [M; 2],
     alloc: impl Fn(&M, usize) -> trunkline_node::ipc::MessageBuffer,
@@ -393,7 +394,7 @@ fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
             }
             let received = posted.unwrap_or_else(|| post(&mut ends));
             while ends[1].test(received).is_none_or(|end| end.is_err()) {
-                // Where it stands still it is not so far that the streams are read, which is seldom and allocates for what is said there.
+                // With a tick of zero, the streams are never read; that is rare, and allocates for received messages.
                 now = now + tick;
                 ends.iter_mut().for_each(|end| _ = end.progress(now));
             }
@@ -419,9 +420,9 @@ fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
     );
 }
 
-/// Two endpoints of this process, each with a page on which it shows what it shares: both pages are written with each message, and what is shown, as
-/// buffers that others have mapped, is looked at.
-/// The receiver copies, or both by turns: what is learned is which of these.
+/// Two endpoints of this process, each with a page that shows its shared buffers. Both pages are written with each
+/// message, and the pages show buffers that the peer has mapped. The receiver copies, or both alternate: the learned
+/// method is one of these.
 fn messages_of_who_shows_what_it_shares_allocate_nothing(method: trunkline_proto::tagged::CopyMethod) {
     use trunkline_fabric::{OobListener as _, OobTransport as _};
     use trunkline_mem::ipc::MemfdDevice;
@@ -490,7 +491,7 @@ fn messages_of_who_shows_what_it_shares_allocate_nothing(method: trunkline_proto
                     ends.iter_mut().for_each(|end| _ = end.progress(now));
                 }
             }
-            // So often that each has looked at what comes seldom, at its streams, too, on which nothing is said.
+            // Enough calls for each to run its rare checks, that of its streams included, on which nothing arrives.
             for _ in 0..16 {
                 ends.iter_mut().for_each(|end| _ = end.progress(now));
             }
@@ -501,7 +502,7 @@ fn messages_of_who_shows_what_it_shares_allocate_nothing(method: trunkline_proto
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     for _ in 0..1000 {
         let now = message();
-        // Read as it is, without a copy of all of it: the time at which it was written.
+        // Read in place, without a copy of the whole page: the time at which it was written.
         let mut written = [0];
         for view in &views {
             view.read(trunkline_proto::wire::status::node::CHANGING * 8, &mut written).unwrap();
@@ -512,14 +513,14 @@ fn messages_of_who_shows_what_it_shares_allocate_nothing(method: trunkline_proto
     assert_eq!(allocated, 0, "messages with a page being written, {method:?}");
     let shown = read_node(&views[0]).unwrap();
     assert_eq!((shown.exports.len(), shown.neighbours.len(), shown.neighbours[0].pid), (2, 1, 4711));
-    // What this process copied itself was announced, too.
+    // Buffers that this process copied itself were announced, too.
     assert!(shown.exports.iter().all(|export| export.holders == 1), "{:?}", shown.exports);
 }
 
 #[test]
 fn messages_allocate_nothing_after_warm_up() {
     let eager = Ends::new(8, 4096, CopyMode::Auto);
-    // First that the counter sees what is planted: the same messages with one box each.
+    // First check that the counter detects a planted allocation: the same messages with one box each.
     let planted = eager.allocations(1000, true, || drop(std::hint::black_box(Box::new(1_u64))));
     assert_eq!(planted, 1000, "a planted allocation a message");
     assert_eq!(eager.allocations(10_000, true, || {}), 0, "8 B, eager");
@@ -545,7 +546,7 @@ fn messages_allocate_nothing_after_warm_up() {
     }
     shared_messages_allocate_nothing();
     shared_messages_over_two_rails_allocate_nothing();
-    // Recorded for a trace: with room for every event, and with a buffer that is full after some.
+    // With a trace: with space for every event, and with a buffer that becomes full.
     for trace_events in [1 << 20, 1000] {
         let (trace, idle_polls) = (Some(PathBuf::from("unused")), u32::MAX);
         let recorded = Ends::with(
@@ -558,7 +559,7 @@ fn messages_allocate_nothing_after_warm_up() {
         assert!(recorder.event_count() > 20_000, "{recorder:?}");
         assert_eq!(recorder.lost_count(), recorder.event_count().saturating_sub(trace_events.into()));
     }
-    // A lane looks at its peer's control stream after so many fruitless polls, which is no part of any message.
+    // A lane polls its peer's control stream after a number of fruitless polls, which is not part of any message.
     let looking = Ends::with(8, CopyMode::Auto, EngineParams::default());
     let found = looking.allocations(10_000, true, || {});
     assert!(found <= 20, "{found} allocations in 10000 messages");

@@ -1,5 +1,5 @@
-//! The plugin on a host with NICs that it does not use: a folder in place of `/` shows them. `rdma::unused` plays the same with devices of the
-//! kernel.
+//! The plugin on a host with NICs that it does not use, which a folder in place of `/` shows. `rdma::unused` plays the
+//! same with devices of the kernel.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -39,7 +39,7 @@ fn add_device(root: &Path, name: &str, driver: &str) {
         .unwrap();
 }
 
-/// A host with a RoCE device and an EFA, which libfabric is not there for.
+/// A host with a RoCE device and an EFA device, without libfabric.
 fn over_unused(name: &'static str, root: &Path) -> Setting {
     add_device(root, "mlx5_0", "mlx5_core");
     on(name, root)
@@ -56,7 +56,7 @@ fn the_plugin_offers_no_device_beside_unused_nics() {
     for version in crate::run::VERSIONS {
         setting.clone().version(version).env("NCCL_DEBUG", "VERSION").env("TEST_SHOWN", 1).alone();
     }
-    // NCCL shows it then.
+    // NCCL prints it at these levels.
     for level in ["WARN", "info"] {
         setting.clone().env("NCCL_DEBUG", level).env("TEST_SHOWN", 0).alone();
     }
@@ -114,7 +114,7 @@ fn with_errors<R>(play: impl FnOnce() -> R) -> (R, String) {
     (done, text)
 }
 
-/// Takes from this process the rights that the test forbids.
+/// Removes from this process the rights that the test forbids.
 fn give_up_rights() {
     if let Some(procs) = std::env::var_os("TEST_CGROUP") {
         std::fs::write(procs, std::process::id().to_string()).unwrap();
@@ -135,7 +135,8 @@ fn library() -> Library {
     load(Path::new(&std::env::var_os("TRUNKLINE_TEST_PLUGIN").unwrap()))
 }
 
-/// Two communicators begin and end, as NCCL's would. Lines wanted in the log are told by the test, and how many warnings go to standard error.
+/// Starts and ends two communicators, as NCCL does. The test sets the lines expected in the log, and the number of
+/// warnings on standard error.
 fn a_host_has_unused_nics(scene: Scene) {
     let library = library();
     let (nets, errors) = with_errors(|| {

@@ -1,4 +1,4 @@
-//! Devices and their properties, hints, and arguments that no host should pass.
+//! Devices and their properties, hints, and invalid arguments.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -48,7 +48,7 @@ fn properties_stay(scene: Scene) {
         }
         assert_eq!(props.max_multi.unwrap_or(1), 1);
     }
-    // The same, with the same strings, after traffic and another init.
+    // After traffic and another init, the properties are unchanged and their strings are at the same addresses.
     let pair = net.to_self();
     round(&net, pair, 4000);
     for (dev, props) in all.iter().enumerate() {
@@ -80,14 +80,14 @@ fn fused_devices_and_hints(scene: Scene) {
     assert_eq!(net.set_net_attr().unwrap_or(Ok(())), Ok(()), "hints beside traffic");
 }
 
-/// What a call may say to nonsense.
+/// A call with invalid arguments must return one of these errors.
 #[track_caller]
 fn refused(code: ResultCode) {
     let known = [ResultCode::INVALID_ARGUMENT, ResultCode::INTERNAL_ERROR, ResultCode::INVALID_USAGE];
     assert!(known.contains(&code), "{code:?}");
 }
 
-/// Names that no plugin gave.
+/// Pointers that the plugin did not return.
 fn unknown() -> Vec<Opaque> {
     let numbers = [0, 1, 0xffff, 0x10_0001, 0xdead_beef, 0x7fff_1234_5678, usize::MAX, 1 << 63];
     numbers.into_iter().map(with_exposed_provenance_mut).collect()
@@ -98,7 +98,7 @@ fn unknown_names(net: &Net) {
     let at = with_exposed_provenance_mut(memory.addr());
     for name in unknown() {
         let (mut out, mut done, mut sizes) = (null_mut(), 0, [0; 8]);
-        // SAFETY: a name that means nothing; the plugin promises to notice.
+        // SAFETY: an invalid pointer; the plugin promises to detect it.
         refused(unsafe { net.raw.test(name, &raw mut done, sizes.as_mut_ptr()) });
         // SAFETY: as above.
         refused(unsafe { net.raw.accept(name, &raw mut out, null_mut()) });
@@ -134,7 +134,7 @@ fn null_outputs(net: &Net, (send, recv): (Comm, Comm)) {
     let at: Opaque = with_exposed_provenance_mut(memory.addr());
     let [send, recv]: [Opaque; 2] = [send, recv].map(|comm| with_exposed_provenance_mut(comm.0));
     let mut out = null_mut();
-    // SAFETY: null instead of a place; the plugin promises to notice. So below.
+    // SAFETY: a null output pointer; the plugin promises to detect it. The same holds below.
     refused(unsafe { net.raw.devices(null_mut()) });
     // SAFETY: as above.
     refused(unsafe { net.raw.properties(0, true) }.unwrap_err());
@@ -145,7 +145,7 @@ fn null_outputs(net: &Net, (send, recv): (Comm, Comm)) {
     refused(unsafe { net.raw.listen(net.ctx(), 0, handle.as_mut_ptr().cast(), null_mut()) });
     // SAFETY: as above.
     refused(unsafe { net.raw.connect(net.ctx(), 0, null_mut(), &raw mut out, null_mut()) });
-    // SAFETY: as above; and the handle is none.
+    // SAFETY: as above; and the handle is invalid.
     refused(unsafe { net.raw.connect(net.ctx(), 0, handle.as_mut_ptr().cast(), &raw mut out, null_mut()) });
     // SAFETY: as above.
     refused(unsafe { net.raw.accept(recv, null_mut(), null_mut()) });
@@ -157,9 +157,9 @@ fn null_outputs(net: &Net, (send, recv): (Comm, Comm)) {
         // SAFETY: memory of a kind that the device does not support.
         refused(unsafe { net.raw.reg_mr(send, at, 64, kind, &raw mut out) });
     }
-    // SAFETY: a descriptor that is none.
+    // SAFETY: an invalid descriptor.
     refused(unsafe { net.raw.reg_dma_buf(send, at, (64, 0), (0, -1), &raw mut out) });
-    // SAFETY: null instead of a place.
+    // SAFETY: a null output pointer.
     refused(unsafe { net.raw.isend(send, (at, 8), 0, null_mut(), null_mut()) });
     let nothing = Group { n: 1, data: null_mut(), sizes: null_mut(), tags: null_mut(), mhandles: null_mut() };
     for n in [1, 0, -1, 9, i32::MAX, i32::MIN] {
@@ -178,7 +178,7 @@ fn null_outputs(net: &Net, (send, recv): (Comm, Comm)) {
     }
     if net.version() >= 9 {
         let mut dev = 0;
-        // SAFETY: null instead of a place or a structure.
+        // SAFETY: a null output pointer or a null structure.
         refused(unsafe { net.raw.make_v_device(null_mut(), Some(&[0])) }.unwrap());
         // SAFETY: as above.
         refused(unsafe { net.raw.make_v_device(&raw mut dev, None) }.unwrap());
@@ -200,7 +200,7 @@ fn null_and_unknown_arguments(scene: Scene) {
     let piece = crate::net::Piece { addr: memory.addr(), len: 8, tag: 0, mr };
     assert!(net.try_send(pair.1, piece, 0).is_err(), "a send on a receiving comm");
     assert!(net.try_recv(pair.0, &[piece], 0).is_err(), "a receive on a sending comm");
-    // A place for the sizes is not asked for.
+    // The pointer for the sizes may be null.
     let request = net.recv(pair.1, &[piece]);
     let from = net.reg_buf(pair.0, &memory);
     let sent = net.send(pair.0, crate::net::Piece { mr: from, ..piece });

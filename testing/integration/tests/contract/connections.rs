@@ -15,7 +15,7 @@ scenarios! {
     listeners_close_at_any_time,
 }
 
-/// A connection under way, both ends in this process.
+/// A connection that is being set up, with both ends in this process.
 struct Halves {
     listen: Comm,
     handle: Handle,
@@ -53,7 +53,7 @@ fn close(net: &Net, (send, recv): (Comm, Comm)) {
 
 fn any_order_of_connect_and_accept(scene: Scene) {
     let net = Net::start(scene.version).with_device_handles();
-    // Nobody connects yet: accept says so, and again.
+    // No peer connects yet: accept must return no comm, repeatedly.
     let mut first = Halves::new(&net);
     for _ in 0..3 {
         first.accept(&net);
@@ -65,7 +65,7 @@ fn any_order_of_connect_and_accept(scene: Scene) {
         first.done()
     });
     round(&net, pair, 100);
-    // Nobody accepts yet: connect says so, and again.
+    // No call accepts yet: connect must return no comm, repeatedly.
     let mut second = Halves::new(&net);
     for _ in 0..50 {
         second.connect(&net);
@@ -77,7 +77,7 @@ fn any_order_of_connect_and_accept(scene: Scene) {
         second.done()
     });
     round(&net, other, 5000);
-    // Many at once, each as far as it goes, in an order that changes.
+    // Many connections at once, each advanced as far as possible, in a changing order.
     let mut many: Vec<Halves> = (0..24).map(|_| Halves::new(&net)).collect();
     let mut step = 0;
     until("many connections", || {
@@ -114,7 +114,7 @@ fn connecting_under_load_never_blocks(scene: Scene) {
             }
             rounds
         });
-        // Each call is timed by the driver.
+        // The driver times each call.
         let pairs: Vec<_> = (0..30).map(|_| net.to_self()).collect();
         for pair in pairs {
             round(&net, pair, 64);
@@ -127,7 +127,7 @@ fn connecting_under_load_never_blocks(scene: Scene) {
 }
 
 fn one_thread_connects_to_itself(scene: Scene) {
-    // NCCL's probe: no place for a device handle, memory on both ends, and everything closed at once.
+    // NCCL's probe: no device handle, memory on both ends, and all comms closed at once.
     let net = Net::start(scene.version);
     for _ in 0..3 {
         let (listen, mut handle) = net.listen();
@@ -162,7 +162,7 @@ fn one_listener_accepts_many(scene: Scene) {
     });
     assert_eq!(net.try_accept(listen), Ok(None), "a seventh connection");
     net.close_listen(listen).unwrap();
-    // Which leads where, the messages tell: each sender sends as many bytes as its number says.
+    // The messages show which comms are connected: each sender sends a number of bytes that equals its index.
     let memory = Buf::new(64);
     let requests: Vec<_> = recvs
         .iter()
@@ -192,16 +192,16 @@ fn one_listener_accepts_many(scene: Scene) {
 
 fn listeners_close_at_any_time(scene: Scene) {
     let net = Net::start(scene.version);
-    // Never used.
+    // Listens without a connection.
     let (listen, stale) = net.listen();
     net.close_listen(listen).unwrap();
     assert!(net.try_accept(listen).is_err(), "a closed listener accepts");
     assert!(net.close_listen(listen).is_err(), "a closed listener closes");
-    // A stale handle is refused, and soon.
+    // A stale handle must be refused soon.
     let mut handle = stale;
     let error = until("a refusal", || net.try_connect(&mut handle).err());
     assert_eq!(error, trunkline_sys::nccl_net::ResultCode::REMOTE_ERROR);
-    // Asked, not accepted: closing refuses.
+    // Requested but not accepted: closing the listener refuses it.
     for asked in 0..40 {
         let (listen, mut handle) = net.listen();
         let mut begun = None;
@@ -212,7 +212,7 @@ fn listeners_close_at_any_time(scene: Scene) {
         net.close_listen(listen).unwrap();
         let _refusal = until("a refusal", || net.try_connect(&mut handle).err());
     }
-    // Half accepted: the stage that the listener holds is cleaned up with it.
+    // Half accepted: the stage that the listener holds is closed with it.
     let (listen, mut handle) = net.listen();
     until("an attempt", || {
         assert_eq!(net.try_connect(&mut handle), Ok(None));
@@ -225,10 +225,10 @@ fn listeners_close_at_any_time(scene: Scene) {
         ended => Some(ended),
     });
     if let Ok(Some(send)) = outcome {
-        // It was accepted a moment before; the sender hears of the end when it sends.
+        // It was accepted just before the close; the sender gets the error at its next send.
         net.close_send(send).unwrap();
     }
-    // And all goes on.
+    // New connections still work.
     let pair = net.to_self();
     round(&net, pair, 1000);
     close(&net, pair);

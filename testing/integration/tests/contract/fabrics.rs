@@ -9,7 +9,7 @@ scenarios! {
     connecting_to_another_fabric_names_both,
 }
 
-/// The choices of the two processes, with a blank between them.
+/// The choices of the two processes, separated by a blank.
 const CHOICES: &str = "TEST_CHOICES";
 
 fn connecting_to_another_fabric_names_both(mut scene: Scene) {
@@ -53,7 +53,7 @@ fn a_process_over_libfabric_and_a_soft_one_name_both() {
         .two();
 }
 
-/// One that takes any wire is connected to one that takes only TCP, and to one that takes only shared memory.
+/// A process that accepts any wire connects to one that accepts only TCP, and to one that accepts only shared memory.
 #[test]
 fn a_process_that_takes_any_wire_meets_one_that_does_not() {
     for wire in ["soft:shm", "soft:tcp"] {

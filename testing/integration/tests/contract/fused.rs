@@ -36,7 +36,7 @@ fn fuse(net: &Net, members: &[i32]) -> i32 {
     net.make_v_device(members).expect("a version that fuses").expect("makeVDevice")
 }
 
-/// The members that properties tell.
+/// The members in the properties.
 #[track_caller]
 fn members(props: &Props) -> Vec<i32> {
     let (count, devs) = props.members.expect("a version that tells members");
@@ -51,7 +51,7 @@ fn virtual_devices_come_after_physical_ones(scene: Scene) {
     for (at, list) in lists.iter().enumerate() {
         let dev = fuse(&net, list);
         assert_eq!(dev, NICS + at as i32, "numbers follow each other");
-        // NCCL takes the difference to the number before for the number of virtual devices.
+        // NCCL computes the number of virtual devices from the difference to the earlier number.
         assert_eq!(net.devices(), dev + 1);
         let props = net.props(dev).unwrap();
         assert_eq!(members(&props), *list);
@@ -61,7 +61,7 @@ fn virtual_devices_come_after_physical_ones(scene: Scene) {
         assert_eq!(props.speed, of.iter().map(|member| member.speed).sum::<i32>());
         assert!(of.iter().all(|member| props.latency >= member.latency));
         assert!(of.iter().all(|member| props.max_comms <= member.max_comms) && props.max_comms > 0);
-        // What is left is the first member's.
+        // All other properties are the first member's.
         let first = *of[0];
         let same = Props {
             name: props.name,
@@ -74,7 +74,7 @@ fn virtual_devices_come_after_physical_ones(scene: Scene) {
         assert_eq!(props, same);
         told.push(props);
     }
-    // Those of before are as they were, with the same strings, and the same list is the same device.
+    // Earlier devices are unchanged, with strings at the same addresses, and the same list of members returns the same device.
     for (at, list) in lists.iter().enumerate() {
         let dev = NICS + at as i32;
         assert_eq!(fuse(&net, list), dev);
@@ -102,17 +102,17 @@ fn what_cannot_be_fused_is_refused(scene: Scene) {
         &[NICS + 1],
         &[i32::MAX, 0],
         &[i32::MIN],
-        // Virtual ones are no members.
+        // Virtual devices cannot be members.
         &[made],
         &[2, made],
-        // More than the newest structure has places for.
+        // More members than the newest structure can hold.
         &[0, 1, 2, 3, 0, 1, 2, 3, 0],
     ];
     for members in wrong {
         let answer = net.make_v_device(members).unwrap();
         assert_eq!(answer, Err(ResultCode::INVALID_ARGUMENT), "{members:?}");
     }
-    // Version 12 has places for more than a comm uses.
+    // The structure of version 12 holds more members than a comm uses.
     let many = net.make_v_device(&[0, 1, 2, 3, 0]).unwrap();
     if scene.version < 12 {
         assert_eq!(many, Err(ResultCode::INVALID_ARGUMENT));
@@ -125,7 +125,7 @@ fn what_cannot_be_fused_is_refused(scene: Scene) {
 }
 
 impl Net {
-    /// A connection of its device to itself, and messages.
+    /// Connects its device to itself, and sends messages.
     #[track_caller]
     fn messages(&self) {
         let (send, recv) = self.to_self();
@@ -143,7 +143,7 @@ fn nics_without_a_place_are_not_fused_unasked(scene: Scene) {
     }
     assert!(logged("TRUNKLINE_FUSE=all") >= 1, "the line says what helps");
     assert_eq!(net.devices(), count, "a refusal makes nothing");
-    // One alone is as it was.
+    // A device with a single member equals that member.
     let one = fuse(&net, &[2]);
     net.on(one).messages();
 }
@@ -162,7 +162,7 @@ fn older_versions_see_no_virtual_devices(scene: Scene) {
         let (listen, mut handle) = fused.listen();
         assert_eq!(old.try_connect(&mut handle), Err(ResultCode::INVALID_ARGUMENT), "version {version}");
         fused.close_listen(listen).unwrap();
-        // One of a physical device meets the fused one, either way round.
+        // A comm of a physical device connects to one of the fused device, in either direction.
         let old = old.on(NICS - 1);
         for (from, to) in [(&old, &fused), (&fused, &old)] {
             let (send, recv) = from.to(to);
@@ -186,7 +186,7 @@ fn virtual_devices_stay_when_the_last_communicator_goes(scene: Scene) {
     let told = [pair, all].map(|dev| net.props(dev).unwrap());
     let names = told.map(|props| text(props.name));
     let Some(ended) = net.finalize() else {
-        // Without finalize nobody says that the last one went: what was made stays as it was.
+        // Without finalize the plugin is not notified that the last communicator ended: virtual devices stay unchanged.
         let again = Net::start(scene.version);
         assert_eq!(again.devices(), NICS + 2);
         assert_eq!([pair, all].map(|dev| again.props(dev).unwrap()), told);
@@ -195,7 +195,7 @@ fn virtual_devices_stay_when_the_last_communicator_goes(scene: Scene) {
     ended.unwrap();
     for turn in 0..3 {
         let again = Net::start(scene.version);
-        // A core that has forgotten asks how many physical ones there are; one that has not uses its numbers.
+        // A NCCL core that was restarted asks for the number of physical devices; one that was not continues with its device numbers.
         assert_eq!(again.devices(), NICS, "turn {turn}");
         assert_eq!([pair, all].map(|dev| again.props(dev).unwrap()), told);
         assert_eq!(told.map(|props| text(props.name)), names);
@@ -203,7 +203,7 @@ fn virtual_devices_stay_when_the_last_communicator_goes(scene: Scene) {
         second.messages();
         assert_eq!(fuse(&again, &[0, 1]), pair);
         assert_eq!(fuse(&again, &[0, 1, 2, 3]), all);
-        // Another communicator that goes changes nothing.
+        // The end of another communicator changes nothing.
         second.finalize().unwrap().unwrap();
         assert_eq!(again.devices(), NICS + 2);
         let again = again.on(pair);
@@ -230,7 +230,7 @@ fn threads_fuse_beside_traffic(scene: Scene) {
             .map(|first| {
                 let net = &net;
                 scope.spawn(move || {
-                    // Each in an order of its own, again and again.
+                    // Each thread makes the devices in an order of its own, repeatedly.
                     (0..200)
                         .map(|at| (at + first) % 5)
                         .map(|at| (at, fuse(net, lists[at])))
@@ -239,7 +239,7 @@ fn threads_fuse_beside_traffic(scene: Scene) {
             })
             .collect();
         let made: Vec<_> = makers.into_iter().map(|maker| maker.join()).collect();
-        // Before anything here can fail: the traffic has no other end.
+        // Stop the traffic before an assertion here can fail: nothing else ends it.
         stop.store(true, Ordering::Relaxed);
         let mut numbers = [None; 5];
         for (at, dev) in made.into_iter().flat_map(Result::unwrap) {
@@ -260,7 +260,7 @@ fn fused_devices_connect_to_any_other(scene: Scene) {
     let physical = (0..NICS).chain(devs);
     let ends: Vec<Net> = physical.map(|dev| Net::start(scene.version).on(dev)).collect();
     for (at, from) in ends.iter().enumerate() {
-        // Each to some of the others and to itself.
+        // Each end connects to some of the others and to itself.
         for to in ends.iter().skip(at % 3).step_by(3).chain([from]) {
             let (send, recv) = from.to(to);
             [0, 9, 5000, 300_000].into_iter().for_each(|len| round(from, (send, recv), len));

@@ -1,4 +1,4 @@
-//! What lives how long: registrations, comms with work in flight, communicators of NCCL.
+//! Lifetimes of registrations, of comms with outstanding requests, and of communicators.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -34,7 +34,7 @@ fn a_range_registers_again_and_again(scene: Scene) {
         .map(|at| net.reg(send, memory.addr() + at % 7, memory.len() - at % 7 - at).unwrap())
         .collect();
     let to_mrs: Vec<_> = (0..300).map(|_| net.reg_buf(recv, &to)).collect();
-    // Each is good by itself, also after others of the same range are gone.
+    // Each registration stays valid after others of the same range are deregistered.
     for at in [0, 150, 299] {
         let piece = Piece { addr: to.addr(), len: 5000, tag: 0, mr: to_mrs[at] };
         let request = net.recv(recv, &[piece]);
@@ -62,7 +62,7 @@ fn comms_close_in_any_order(scene: Scene) {
     let net = Net::start(scene.version);
     let pairs: Vec<_> = (0..4).map(|_| net.to_self()).collect();
     let mut ends: Vec<(usize, bool)> = (0..4).flat_map(|at| [(at, false), (at, true)]).collect();
-    // Eight ends, each in its turn, one of many orders; the pairs that are whole go on.
+    // Closes eight ends one after another, in one of many orders; pairs with both ends open continue.
     for step in 0..8 {
         let (at, recv) = ends.remove((step * 5 + 3) % ends.len());
         let (send, receive) = pairs[at];
@@ -82,7 +82,7 @@ fn comms_close_in_any_order(scene: Scene) {
     }
 }
 
-/// Posts up to so many messages; an error ends it.
+/// Posts up to `count` messages; stops at the first error.
 fn post(mut start: impl FnMut() -> Called<Option<Request>>, count: usize) -> Vec<Request> {
     let mut requests = Vec::new();
     for _ in 0..count {
@@ -93,7 +93,7 @@ fn post(mut start: impl FnMut() -> Called<Option<Request>>, count: usize) -> Vec
     requests
 }
 
-/// Every request ends, well or badly. Returns how many failed.
+/// Waits until every request has ended, successfully or not. Returns the number of failures.
 #[track_caller]
 fn all_end(net: &Net, requests: Vec<Request>) -> usize {
     let ended = requests.into_iter().map(|request| {
@@ -121,7 +121,7 @@ fn comms_close_with_work_in_flight(scene: Scene) {
             let received = post(|| net.try_recv(recv, &[to_piece], 0), recvs);
             if sender_first {
                 net.close_send(send).unwrap();
-                // What nobody can send any more fails; what was sent before may arrive.
+                // Receives without a sender fail; messages sent before the close may arrive.
                 let late = post(|| net.try_recv(recv, &[to_piece], 0), 3);
                 all_end(&net, received);
                 all_end(&net, late);
@@ -188,7 +188,7 @@ fn communicators_come_and_go(scene: Scene) {
     let others: Vec<Net> = (0..4).map(|_| again()).collect();
     let pair = net.to_self();
     for other in &others {
-        // Comms of one communicator work while another ends.
+        // Comms of one communicator work while another communicator ends.
         let theirs = other.to_self();
         round(other, theirs, 3000);
         if scene.version >= 11 {
@@ -204,13 +204,13 @@ fn communicators_come_and_go(scene: Scene) {
     if let Some(finalized) = net.finalize() {
         finalized.unwrap();
     }
-    // All are gone; it starts again.
+    // All communicators have ended; the plugin starts again.
     let last = again();
     let pair = last.to_self();
     round(&last, pair, 3000);
 }
 
-/// One side goes away in the middle, in one of several states.
+/// One process closes in one of several states, with outstanding requests.
 fn leave(net: &Net, (send, recv): (Comm, Comm), turn: usize) {
     let memory = Buf::filled(1 << 18, 1);
     let (send_mr, recv_mr) = (net.reg_buf(send, &memory), net.reg_buf(recv, &memory));
@@ -232,7 +232,7 @@ fn leave(net: &Net, (send, recv): (Comm, Comm), turn: usize) {
     }
 }
 
-/// The other keeps posting until it hears.
+/// The other process keeps posting until both calls fail.
 fn stay(net: &Net, (send, recv): (Comm, Comm), len: usize) {
     let (from, to) = (Buf::filled(1 << 18, 1), Buf::new(1 << 18));
     let (send_mr, recv_mr) = (net.reg_buf(send, &from), net.reg_buf(recv, &to));
@@ -261,7 +261,7 @@ fn two_processes_close_at_any_time(mut scene: Scene) {
         scene.meet();
         if (turn + scene.role).is_multiple_of(2) {
             leave(&net, pair, turn);
-            // Its service thread lives on, and with it what was sent before the close.
+            // The service thread still runs and delivers the messages that were sent before the close.
             until("the peer's end", || {
                 assert_eq!(net.try_accept(listen), Ok(None));
                 scene.is_spoken_to().then_some(())
@@ -277,7 +277,7 @@ fn two_processes_close_at_any_time(mut scene: Scene) {
     net.close_recv(pair.1).unwrap();
 }
 
-/// Eight bytes and 200,000 each way.
+/// Sends eight bytes and 200,000 bytes in each direction.
 fn both_ways(net: &Net, (send, recv): (Comm, Comm)) {
     for len in [8, 200_000] {
         let (from, to) = (Buf::filled(len, 3), Buf::new(len));
@@ -291,13 +291,13 @@ fn both_ways(net: &Net, (send, recv): (Comm, Comm)) {
     }
 }
 
-/// A process that uses the plugin may fork: what the child does when it ends must not end the parent's connections.
+/// A process that uses the plugin may fork: exit handlers of the child must not end the parent's connections.
 fn a_forked_child_ends(mut scene: Scene) {
     let net = Net::start(scene.version);
     let pair = between(&net, &mut scene);
     both_ways(&net, pair);
     scene.meet();
-    // SAFETY: the child does nothing but end in order, which runs what libraries want to run then.
+    // SAFETY: the child only calls `exit`, which runs the exit handlers of the libraries.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: as above.
@@ -313,13 +313,13 @@ fn a_forked_child_ends(mut scene: Scene) {
     net.close_recv(pair.1).unwrap();
 }
 
-/// Memory that is there when it is touched.
+/// Reserved address space whose pages are allocated when they are touched.
 struct Reserved(usize, usize);
 
 impl Reserved {
     fn new(len: usize) -> Self {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping, wherever the kernel likes.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let mapped =
             unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
         Self(mapped.expect("memory").expose_provenance(), len)
@@ -364,7 +364,7 @@ fn a_registration_may_be_larger_than_4_gib(scene: Scene) {
         let sent = net.send(send, Piece { addr: from.0 + at, len, tag: 0, mr: from_mr });
         net.finish_all(&[request, sent]);
         assert_eq!((to.get(at), to.get(at + len - 1)), (1, 2));
-        // A length cut to 32 bits would have put them here.
+        // If the length were cut to 32 bits, the bytes would be here.
         assert_eq!(to.get(at - (4 << 30)), 0);
         from.set(at, 0);
         from.set(at + len - 1, 0);
@@ -373,7 +373,7 @@ fn a_registration_may_be_larger_than_4_gib(scene: Scene) {
     net.dereg(recv, to_mr).unwrap();
 }
 
-/// Whether there is memory for messages of so many GiB.
+/// Whether this machine has memory for messages of `gib` GiB.
 fn has_room(name: &str, gib: usize) -> bool {
     let available = std::fs::read_to_string("/proc/meminfo").unwrap();
     let available = available.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
@@ -385,10 +385,10 @@ fn has_room(name: &str, gib: usize) -> bool {
     room
 }
 
-/// Behind a message, where nothing is written.
+/// Bytes after a message, which must stay unwritten.
 const GUARD: usize = 64;
 
-/// One message of so many bytes, marked at a thousand places and around the borders of 31 and 32 bits.
+/// Sends one message of `len` bytes, marked at a thousand offsets and around the borders of 31 and 32 bits.
 fn send_marked(net: &Net, (send, recv): (Comm, Comm), len: usize) {
     let (from, to) = (Reserved::new(len + GUARD), Reserved::new(len + GUARD));
     let from_mr = net.reg(send, from.0, len).unwrap();
@@ -401,7 +401,7 @@ fn send_marked(net: &Net, (send, recv): (Comm, Comm), len: usize) {
     let request = net.recv(recv, &[Piece { addr: to.0, len: len + GUARD, tag: 0, mr: to_mr }]);
     let sent = net.send(send, Piece { addr: from.0, len, tag: 0, mr: from_mr });
     let sizes = net.finish_all(&[request, sent]);
-    // Some versions tell sizes in 31 bits.
+    // Some versions report sizes in 31 bits.
     assert_eq!(sizes[0][0], i32::try_from(len).unwrap_or(i32::MAX), "the size of {len}");
     for &mark in &marks {
         assert_eq!(to.get(mark), mark as u8 | 1, "byte {mark} of {len}");
@@ -417,7 +417,7 @@ fn messages_at_the_borders_of_31_bits(scene: Scene) {
     }
     let net = Net::start(scene.version);
     let comms = net.to_self();
-    // Before version 9 lengths are signed and have 32 bits.
+    // Before version 9, lengths are signed 32-bit integers.
     let lengths = [(1 << 31) - 1, 1 << 31, (1 << 31) + 1];
     let lengths = if scene.version < 9 { &[(1 << 31) - 1 - GUARD][..] } else { &lengths };
     lengths.iter().for_each(|&len| send_marked(&net, comms, len));

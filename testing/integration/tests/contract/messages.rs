@@ -19,12 +19,12 @@ scenarios! {
     messages_pass_one_whose_receive_comes_late,
 }
 
-/// Bytes of the receive of a message: more than the message has, as NCCL's steps have.
+/// Bytes of a message's receive: more than the message, as NCCL's steps are.
 pub(crate) fn room(len: usize) -> usize {
     (len + 1).next_multiple_of(4096)
 }
 
-/// One message of so many bytes, registered for it and checked.
+/// Sends one message of `len` bytes, registered for it, and checks it.
 #[track_caller]
 pub(crate) fn round(net: &Net, (send, recv): (Comm, Comm), len: usize) {
     let seed = fresh_seed();
@@ -40,7 +40,8 @@ pub(crate) fn round(net: &Net, (send, recv): (Comm, Comm), len: usize) {
     net.dereg(recv, mr_to).unwrap();
 }
 
-/// Receives that a connection takes before the first send: more than NCCL has under way, fewer where it shares.
+/// Receives that a connection accepts before the first send: more than NCCL's outstanding requests, and fewer if the
+/// connection shares links.
 fn receives() -> usize {
     std::env::var("TEST_RECEIVES").map_or(32, |count| count.parse().expect("a number"))
 }
@@ -52,11 +53,11 @@ fn stale_requests_are_overwritten(scene: Scene) {
     let memory = Buf::filled(len, 9);
     let mr = net.reg_buf(send, &memory);
     let piece = Piece { addr: memory.addr(), len, tag: 1, mr };
-    // Without receives, the sender says "call again", now or when it has no room for more.
+    // Without receives, isend returns NULL ("call again"), immediately or once the credits are used up.
     let mut sent = Vec::new();
     let stales = [STALE, 0x1, 0x2, memory.addr()];
     for at in 0..1000 {
-        // The driver checks that the place was written.
+        // The driver checks that the request pointer was written.
         match net.try_send(send, piece, stales[at % 4]).unwrap() {
             Some(request) => sent.push(request),
             None => break,
@@ -66,7 +67,7 @@ fn stale_requests_are_overwritten(scene: Scene) {
     for stale in stales {
         assert_eq!(net.try_send(send, piece, stale), Ok(None));
     }
-    // Receives without sends come to the same end, not too early.
+    // Receives without sends also reach a limit, but not too early.
     let to = Buf::new(len);
     let to_mr = net.reg_buf(recv, &to);
     let pieces = [Piece { addr: to.addr(), len, tag: 1, mr: to_mr }];
@@ -75,14 +76,14 @@ fn stale_requests_are_overwritten(scene: Scene) {
         match net.try_recv(recv, &pieces, stales[at % 4]).unwrap() {
             Some(request) => received.push(request),
             None if received.len() >= receives().max(sent.len()) => break,
-            // What was sent before arrives meanwhile.
+            // Messages sent before arrive meanwhile.
             None => thread::yield_now(),
         }
     }
     assert!((receives()..1000).contains(&received.len()), "{} receives", received.len());
     let missing = received.len() - sent.len();
     for _ in 0..missing {
-        // The receiver is driven too: its part may be what the sender waits for.
+        // Poll the receives too: the sender may wait for an action of the receiver.
         let next = until("isend", || {
             received.retain(|&request| net.try_test(request).unwrap().is_none());
             net.try_send(send, piece, STALE).unwrap()
@@ -92,7 +93,7 @@ fn stale_requests_are_overwritten(scene: Scene) {
     sent.extend(received);
     net.finish_all(&sent);
     to.check(0..len, 9);
-    // What failed gives no request either.
+    // A failed call returns no request either.
     let unknown = Piece { mr: crate::net::Mr(0x5555_0000_5555), ..piece };
     assert!(net.try_send(send, unknown, STALE).is_err());
     assert!(net.try_recv(recv, &[unknown], STALE).is_err());
@@ -108,7 +109,7 @@ pub(crate) fn lengths() -> Vec<usize> {
     lengths
 }
 
-/// Sends every length, up to eight at a time.
+/// Sends messages of every length, up to eight at a time.
 pub(crate) fn send_all(net: &Net, send: Comm, seeds: usize) {
     let lengths = lengths();
     let bufs: Vec<Buf> =
@@ -124,7 +125,7 @@ pub(crate) fn send_all(net: &Net, send: Comm, seeds: usize) {
     net.finish_all(&requests);
 }
 
-/// Receives the messages of `send_all`, into buffers whose lengths are made of those of their messages.
+/// Receives the messages of `send_all`; `room` computes each buffer's length from its message's length.
 pub(crate) fn recv_all(net: &Net, recv: Comm, seeds: usize, room: impl Fn(usize) -> usize) {
     let lengths = lengths();
     let bufs: Vec<Buf> = lengths.iter().map(|&len| Buf::new(room(len).max(1))).collect();
@@ -146,7 +147,7 @@ pub(crate) fn recv_all(net: &Net, recv: Comm, seeds: usize, room: impl Fn(usize)
     requests.into_iter().for_each(done);
 }
 
-/// A host that has what it asked for need not call again; its peer's sends end all the same.
+/// A host whose receives have completed need not call again; its peer's sends must complete without further calls.
 fn sends_end_without_their_receiver(scene: Scene) {
     let net = Net::start(scene.version);
     let (send, recv) = net.to_self();
@@ -155,7 +156,7 @@ fn sends_end_without_their_receiver(scene: Scene) {
         for count in [1, 2, 8] {
             let (from, to) = (Buf::filled(len.max(1), 7), Buf::new(room(len)));
             let (from_mr, to_mr) = (net.reg_buf(send, &from), net.reg_buf(recv, &to));
-            // Of two messages each fills its receive, others leave room.
+            // In rounds of two messages each fills its receive; in other rounds receives are longer.
             let len_to = if count == 2 { len } else { room(len) };
             let piece = Piece { addr: to.addr(), len: len_to, tag: 0, mr: to_mr };
             let received: Vec<_> = (0..count).map(|_| net.recv(recv, &[piece])).collect();
@@ -187,10 +188,10 @@ fn every_message_size_between_threads(scene: Scene) {
     net.close_send(send).unwrap();
 }
 
-/// Tags of 32 bits, some alike but for the upper half.
+/// Tags of 32 bits, some equal except for the upper half.
 const TAGS: [i32; 8] = [-1, 65536 + 3, 3, i32::MIN, 1 << 30, i32::MAX, 0x00ff_ffff, -65536];
 
-/// Buffers of a group and what is sent into them: length of the buffer, length of the message, tag.
+/// The buffers of a group and the messages sent to them: length of the buffer, length of the message, tag.
 fn group(n: usize, turn: usize) -> Vec<(usize, usize, i32)> {
     let lengths = [0, 9, 4096, 5000, 70_000, 1, 128, 200_000];
     (0..n)
@@ -220,7 +221,7 @@ fn send_group(net: &Net, send: Comm, n: usize, turn: usize) {
     let group = group(n, turn);
     let bufs: Vec<Buf> =
         group.iter().enumerate().map(|(at, &(_, len, _))| Buf::filled(len.max(1), turn * 100 + at)).collect();
-    // Another order than the receive's.
+    // The messages are sent in another order than the receives.
     let order: Vec<usize> = (0..n).map(|at| (n - 1 - at + turn) % n).collect();
     let mrs: Vec<_> = bufs.iter().map(|buf| net.reg_buf(send, buf)).collect();
     let requests: Vec<Request> = order
@@ -265,7 +266,7 @@ fn requests_are_tested_in_any_order(scene: Scene) {
                 net.send(send, part(&from, at, from_mr))
             })
             .collect();
-        // Each to its end before the next, and the next is far away.
+        // Each is completed before the next; consecutive ones are far apart.
         for step in 0..count {
             let at = (step * 13 + 31) % count;
             net.finish(received[at]);
@@ -274,7 +275,7 @@ fn requests_are_tested_in_any_order(scene: Scene) {
         for step in 0..count {
             net.finish(sent[(step * 21 + 7) % count]);
         }
-        // What is done is done once.
+        // A completed request is invalid afterwards.
         assert!(net.try_test(sent[0]).is_err() && net.try_test(received[count - 1]).is_err());
         net.dereg(send, from_mr).unwrap();
         net.dereg(recv, to_mr).unwrap();
@@ -292,7 +293,7 @@ fn an_optional_receive_can_be_tested(scene: Scene) {
         from.fill(0..8192, seed);
         let piece = Piece { addr: to.addr(), len: to.len(), tag: 0, mr: to_mr };
         let request = until("irecv", || net.try_recv(recv, &[piece], 0x1).unwrap());
-        // The hint makes nothing done early: who stops asking after that would leave the message where it is.
+        // The hint must not complete a receive early: a caller that stopped testing then would never get the message.
         for _ in 0..100 {
             assert_eq!(net.try_test(request), Ok(None));
         }
@@ -333,7 +334,7 @@ fn a_flush_is_a_request(scene: Scene) {
     assert!(flushed(&scene).iter().all(Option::is_some), "a flush that waits for nothing");
 }
 
-/// Connections both ways between two processes; first the sending one.
+/// Connects two processes in both directions; returns the sending comm first.
 pub(crate) fn between(net: &Net, scene: &mut Scene) -> (Comm, Comm) {
     let (listen, handle) = net.listen();
     scene.say(&handle);
@@ -348,8 +349,8 @@ pub(crate) fn between(net: &Net, scene: &mut Scene) -> (Comm, Comm) {
     pair
 }
 
-/// A long message arrives although its connection, or a neighbour, has as many short ones waiting for their receives as there
-/// may be.
+/// A long message arrives although its connection, or another member's, has the maximum number of short messages
+/// waiting for their receives.
 fn a_message_arrives_although_all_short_ones_wait(scene: Scene) {
     const LONG: usize = 1 << 20;
     let net = Net::start(scene.version);
@@ -410,7 +411,7 @@ fn two_processes_exchange_messages(mut scene: Scene) {
     scene.meet();
 }
 
-/// Many more messages than a receiver keeps without a receive, while the first one has none.
+/// Sends many more messages than a receiver buffers without a receive, while the first one has no receive.
 fn messages_pass_one_whose_receive_comes_late(scene: Scene) {
     let net = Net::start(scene.version);
     let (send, recv) = net.to_self();

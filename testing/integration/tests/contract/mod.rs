@@ -1,4 +1,4 @@
-//! What NCCL's contract asks, for every version of the interface.
+//! NCCL's contract, for every version of the interface.
 
 pub(crate) mod arguments;
 pub(crate) mod connections;
@@ -73,7 +73,7 @@ fn flushes_are_real_when_visibility_is_delayed() {
     }
 }
 
-/// The contract once more where another wire or another way of matching is asked for.
+/// The contract with each other wire or way of matching.
 #[test]
 fn the_contract_holds_with_every_setting() {
     let settings = [
@@ -131,7 +131,7 @@ in_versions_that_fuse! {
     threads_fuse_beside_traffic,
 }
 
-/// NCCL fuses by itself, and puts a NIC without a place in the PCI tree where nothing leads to it once it is fused.
+/// NCCL fuses NICs by default. Once fused, a NIC without a place in the PCI tree would be unreachable in NCCL's topology.
 #[test]
 fn nics_without_a_place_are_not_fused_unasked() {
     for version in [9, 12] {
@@ -163,7 +163,7 @@ fn two_processes_exchange_messages_over_fused_devices() {
     }
 }
 
-/// The contract once more with all comms on a virtual device.
+/// The contract with all comms on a virtual device.
 #[test]
 fn the_contract_holds_on_fused_devices() {
     let played = [

@@ -1,5 +1,5 @@
-//! Libraries in C that stand for rdma-core and for a driver of GPUs, compiled here and opened by the plugin in their place.
-//! Their NIC moves bytes, and their GPU's memory has addresses that a processor cannot touch.
+//! C libraries that stand for rdma-core and for a GPU driver, compiled here and opened by the plugin in their place.
+//! Their NIC moves bytes; their GPU memory has addresses that a processor cannot access.
 
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use crate::net::opaque;
 use crate::run::{Setting, scenario};
 
-/// A library made of a source of ours.
+/// Compiles one of our sources to a library.
 fn compile(folder: &Path, library: &str, source: &str, map: Option<&str>) -> Result<(), String> {
     let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/gpu");
     let mut cc = Command::new("cc");
@@ -25,7 +25,7 @@ fn compile(folder: &Path, library: &str, source: &str, map: Option<&str>) -> Res
     Ok(())
 }
 
-/// Where both lie, with their folder; or why there are none.
+/// The folder of both libraries; or the reason why they cannot be built.
 fn built() -> &'static Result<tempfile::TempDir, String> {
     static BUILT: OnceLock<Result<tempfile::TempDir, String>> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -39,10 +39,10 @@ fn built() -> &'static Result<tempfile::TempDir, String> {
     })
 }
 
-/// The version of libfabric in which dma-bufs came.
+/// The first version of libfabric with dma-bufs.
 const WITH_DMABUFS: u32 = 1 << 16 | 20;
 
-/// The driver alone, beside the provider of libfabric that knows it; and libfabric's version.
+/// The folder of the driver alone, for the libfabric provider that supports it; and libfabric's version.
 fn provided() -> &'static Result<(tempfile::TempDir, u32), String> {
     static PROVIDED: OnceLock<Result<(tempfile::TempDir, u32), String>> = OnceLock::new();
     PROVIDED.get_or_init(|| {
@@ -56,8 +56,8 @@ fn provided() -> &'static Result<(tempfile::TempDir, u32), String> {
     })
 }
 
-/// A scenario over the provider `strict`, which reaches the driver's memory and ends the process that breaks a rule; `None`, a
-/// counted skip, where there is no libfabric.
+/// A scenario over the provider `strict`, which accesses the driver's memory and aborts a process that violates a rule.
+/// `None`, a counted skip, without libfabric.
 pub(crate) fn over_strict(name: &'static str) -> Option<Setting> {
     match provided() {
         Ok((folder, version)) => {
@@ -85,7 +85,7 @@ pub(crate) fn over_strict(name: &'static str) -> Option<Setting> {
     }
 }
 
-/// A scenario over them; `None` where they cannot be made, which is a counted skip.
+/// A scenario over both libraries; `None`, a counted skip, if they cannot be built.
 pub(crate) fn over_fakes(name: &'static str) -> Option<Setting> {
     match built() {
         Ok(folder) => {
@@ -99,7 +99,7 @@ pub(crate) fn over_fakes(name: &'static str) -> Option<Setting> {
     }
 }
 
-/// One of the libraries, which the plugin has opened or will open.
+/// Opens one of the libraries, which the plugin has opened or will open.
 fn open(name: &str) -> Library {
     // SAFETY: its functions do nothing when it is opened.
     unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.expect("a fake that LD_LIBRARY_PATH leads to")
@@ -108,7 +108,7 @@ fn open(name: &str) -> Library {
 /// The fakes as a scenario sees them.
 pub(crate) struct Fakes {
     cuda: Library,
-    /// There is none over libfabric.
+    /// `None` over libfabric.
     verbs: Option<Library>,
 }
 
@@ -118,12 +118,12 @@ impl Fakes {
         Self { cuda: open("libcuda.so.1"), verbs: is_verbs.then(|| open("libibverbs.so.1")) }
     }
 
-    /// Whether dma-bufs are registered, as far as the versions of libraries go.
+    /// Whether dma-bufs are registered, according to the versions of the libraries.
     pub(crate) fn has_dmabufs() -> bool {
         std::env::var("TEST_DMABUFS").as_deref() != Ok("0")
     }
 
-    /// Whether the NIC is a fake that counts.
+    /// Whether the NIC is a fake that counts its operations.
     pub(crate) fn counts(&self) -> bool {
         self.verbs.is_some()
     }
@@ -132,12 +132,12 @@ impl Fakes {
         self.verbs.as_ref().expect("a NIC that counts")
     }
 
-    /// A number of the NIC's, 0 if it does not count.
+    /// A counter of the NIC; 0 if it does not count.
     fn of_nic(&self, name: &CStr) -> i32 {
         self.verbs.as_ref().map_or(0, |verbs| Self::number(verbs, name))
     }
 
-    /// Memory of the GPU, or managed memory.
+    /// Allocates memory of the GPU, or managed memory.
     pub(crate) fn allocate(&self, len: usize, managed: bool) -> Device<'_> {
         // SAFETY: the function's type.
         let allocate = unsafe {
@@ -150,13 +150,13 @@ impl Fakes {
     }
 
     fn number(library: &Library, name: &CStr) -> i32 {
-        // SAFETY: these functions have no argument, and give a number.
+        // SAFETY: these functions have no argument, and return a number.
         let ask = unsafe { library.get::<unsafe extern "C" fn() -> c_int>(name.to_bytes()) }.expect("it");
         // SAFETY: as above.
         unsafe { ask() }
     }
 
-    /// Nothing leaves or reaches a device any more, but for what it sends to itself.
+    /// Drops all traffic from and to a device, except its traffic to itself.
     pub(crate) fn cut(&self, device: c_int) {
         // SAFETY: the function's type.
         let cut = unsafe { self.verbs().get::<unsafe extern "C" fn(c_int)>(b"fake_cut") }.expect("it");
@@ -164,7 +164,7 @@ impl Fakes {
         unsafe { cut(device) };
     }
 
-    /// Whether a device holds back bytes that it was to write into memory of the GPU.
+    /// Whether a device delays bytes that it should write into memory of the GPU.
     pub(crate) fn holds(&self, device: c_int) -> bool {
         // SAFETY: the function's type.
         let ask =
@@ -173,7 +173,7 @@ impl Fakes {
         unsafe { ask(device) != 0 }
     }
 
-    /// Reads of memory of the GPU by the NIC, which are flushes.
+    /// Reads of GPU memory by the NIC, which are flushes.
     pub(crate) fn reads_of_device(&self) -> i32 {
         self.of_nic(c"fake_device_reads")
     }
@@ -183,12 +183,12 @@ impl Fakes {
         self.of_nic(c"fake_host_reads")
     }
 
-    /// Dma-bufs that are registered.
+    /// Number of registered dma-bufs.
     pub(crate) fn dmabufs(&self) -> i32 {
         self.of_nic(c"fake_dmabufs")
     }
 
-    /// Dma-bufs that the driver has made.
+    /// Number of dma-bufs that the driver has exported.
     pub(crate) fn exported(&self) -> i32 {
         Self::number(&self.cuda, c"fake_exported")
     }
@@ -215,7 +215,7 @@ pub(crate) struct Device<'a> {
 }
 
 impl Device<'_> {
-    /// Where its bytes are.
+    /// The address of its bytes that the processor can access.
     fn bytes(&self, at: usize, len: usize) -> *mut u8 {
         assert!(at + len <= self.len);
         // SAFETY: the function's type.
@@ -225,13 +225,13 @@ impl Device<'_> {
                 .get::<unsafe extern "C" fn(*mut c_void) -> *mut c_char>(b"fake_bytes")
                 .expect("the function")
         };
-        // SAFETY: an address that the fake has given.
+        // SAFETY: an address that the fake has returned.
         unsafe { find(opaque(self.addr + at)) }.cast()
     }
 
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         let to = self.bytes(at, bytes.len());
-        // SAFETY: so many bytes, which nobody has a reference to.
+        // SAFETY: both ranges have `bytes.len()` bytes, and no reference to the target exists.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
@@ -243,13 +243,13 @@ impl Device<'_> {
         bytes
     }
 
-    /// Whether the driver was asked to end synchronous copies before they return.
+    /// Whether the driver was asked to complete synchronous copies before they return.
     pub(crate) fn is_synced(&self) -> bool {
         // SAFETY: the function's type.
         let ask = unsafe {
             self.fakes.cuda.get::<unsafe extern "C" fn(*mut c_void) -> c_int>(b"fake_is_synced").expect("it")
         };
-        // SAFETY: an address that the fake has given.
+        // SAFETY: an address that the fake has returned.
         unsafe { ask(opaque(self.addr)) != 0 }
     }
 }

@@ -1,5 +1,5 @@
-//! Memory of GPUs through the whole plugin, over a NIC and a driver that are none: no byte of it may be touched by the
-//! processor, which would be a crash; none may be missing; and what the NIC holds back must be flushed.
+//! GPU memory through the whole plugin, over a fake NIC and driver. The processor must access no byte of it, which
+//! would crash; no byte may be missing; and delayed writes of the NIC must be flushed.
 
 pub(crate) mod fakes;
 
@@ -131,7 +131,7 @@ fn gpus_that_a_provider_does_not_register_are_not_promised() {
     setting.env("FI_STRICT_HMEM", 0).alone();
 }
 
-/// Registers memory as that of a GPU.
+/// Registers memory as GPU memory.
 fn reg(net: &Net, comm: Comm, addr: usize, len: usize) -> Called<Mr> {
     net.reg_as(comm, addr, len, PTR_CUDA)
 }
@@ -153,13 +153,13 @@ fn refused(registered: Called<Mr>, what: &str) {
     assert!(registered.is_err(), "{what} is taken");
 }
 
-/// So many bytes, unlike those of any other message.
+/// A pattern of `len` bytes, different for each message.
 fn pattern(len: usize) -> Vec<u8> {
     let seed = fresh_seed();
     (0..len).map(|at| (seed * 37 + at % 251) as u8).collect()
 }
 
-/// One message to a place of a GPU's memory, which is there once it is flushed.
+/// Sends one message to an offset of GPU memory, and checks it after a flush.
 #[track_caller]
 fn round(net: &Net, (send, recv): (Comm, Comm), from: Piece, to: Piece) {
     let early = net.try_send(send, from, STALE).unwrap();
@@ -184,7 +184,7 @@ fn memory_of_a_gpu_is_never_touched(scene: Scene) {
     let (send, recv) = net.to_self();
     let room = 3 << 20;
     let (source, target) = (fakes.allocate(room, false), fakes.allocate(room, false));
-    // Neither begins with a page.
+    // Neither begins at a page boundary.
     let (at_source, at_target) = (200, PAGE - 3);
     let (from, to) =
         (reg(&net, send, source.addr + 200, room - 200), reg(&net, recv, target.addr + 100, room - 100));
@@ -260,7 +260,7 @@ fn what_is_not_flushed_is_not_there(scene: Scene) {
     if off {
         assert_eq!(fakes.reads_of_device(), 0);
     }
-    // A region goes once nothing reads it any more, and the connection goes on.
+    // A deregistration takes effect once no operation reads the region, and the connection continues.
     let into = Piece { addr: target.addr, len: PAGE, tag: 1, mr: to };
     let asked = net.try_flush(recv, &[into]).expect("iflush");
     net.dereg(recv, to).expect("deregMr");
@@ -299,14 +299,14 @@ fn a_dmabuf_of_the_callers_stays_the_callers(scene: Scene) {
     };
     let (first, second) = (take(source), take(target));
     let made = fakes.exported();
-    // The offset is that of the page, as NCCL says it, or of the byte.
+    // The offset is that of the page, as NCCL passes it, or of the byte.
     let from = reg_dmabuf(&net, send, (source.addr + PAGE + 77, 5000), (PAGE as u64, first.as_raw_fd()));
     let to = reg_dmabuf(&net, recv, (target.addr + 33, 5000), (33, second.as_raw_fd()));
     let (from, to) = (from.expect("regMrDmaBuf"), to.expect("regMrDmaBuf"));
     assert_eq!(fakes.exported(), made, "the caller's, not others");
     assert!(!fakes.counts() || fakes.dmabufs() == 2);
     assert!(rustix::io::fcntl_getfd(&first).is_ok(), "it is the caller's still");
-    // Closed by us, so that nobody else has.
+    // We still own these descriptors: closing them shows that the plugin did not.
     drop((first, second));
     for round_number in 0..4 {
         let bytes = pattern(5000);
@@ -342,7 +342,7 @@ fn memory_of_a_gpu_is_refused(scene: Scene) {
     let lines = logged("regMr: ");
     assert_eq!(lines, 2, "one line a call");
     assert!(logged("trunkline info") == 2, "which says who can tell more");
-    // Memory of the host goes its way, eagerly too.
+    // Host memory takes the usual paths, the eager one included.
     let host = Buf::filled(64, 1);
     let mr = net.reg_buf(send, &host);
     let piece = Piece { addr: host.addr(), len: 64, tag: 1, mr };
@@ -355,7 +355,7 @@ fn memory_of_a_gpu_is_refused(scene: Scene) {
     assert_eq!(fakes.dmabufs(), 0);
 }
 
-/// Needs no fakes: also for NICs in software, and soft-RoCE (`scripts/rxe-vm`).
+/// Needs no fakes: also runs over software NICs and soft-RoCE (`scripts/rxe-vm`).
 fn nics_that_reach_no_gpu_promise_none(scene: Scene) {
     let net = Net::start(scene.version);
     for dev in 0..net.devices() {
@@ -385,7 +385,7 @@ fn memory_that_is_not_what_it_is_called_is_refused(scene: Scene) {
     refused(reg(&net, send, managed.addr, PAGE), "managed memory");
     assert_eq!(logged("managed memory"), 1);
     refused(reg(&net, send, device.addr, 2 * PAGE), "more than was allocated");
-    // What is pinned is memory of the host, whatever it is called.
+    // Pinned memory is host memory, even if it is registered as GPU memory.
     let host = Buf::new(PAGE);
     let mr = reg(&net, send, host.addr(), PAGE).expect("memory of the host");
     assert_eq!((fakes.dmabufs(), fakes.exported()), (0, tried));
@@ -447,7 +447,7 @@ fn what_a_lost_nic_held_back_is_there(scene: Scene) {
     let (from, to) = (from.expect("regMr"), to.expect("regMr"));
     let piece = |len| Piece { addr: source.addr, len, tag: 0, mr: from };
     let into = |len| Piece { addr: target.addr, len, tag: 0, mr: to };
-    // Until both links are up, and the second has brought bytes.
+    // Until both links are up, and the second one has carried bytes.
     let mut bytes = Vec::new();
     until("bytes over the second NIC", || {
         bytes = pattern(len);
@@ -460,7 +460,7 @@ fn what_a_lost_nic_held_back_is_there(scene: Scene) {
         brought.then_some(())
     });
     fakes.cut(1);
-    // Messages go on, over the other; no flush is asked for while the link is left.
+    // Messages continue over the other link; no flush is posted to the link that is being left.
     let host = Buf::new(64);
     let (small_from, small_to) = (net.reg_buf(send, &host), net.reg_buf(recv, &host));
     let small = |mr| Piece { addr: host.addr(), len: 64, tag: 0, mr };

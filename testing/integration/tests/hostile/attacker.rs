@@ -1,4 +1,4 @@
-//! An attacker's process: which attacks there are, and when they go on. Each attack is in a file of its own.
+//! An attacker's process: selects an attack, and runs it when the test commands. Each attack is in a file of its own.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use crate::channel::TestChannel;
 use crate::victim::VictimFacts;
 use crate::{control, echo, exhaust, fabric_number, flood, introduce, lengths, speak, stay, stream, user};
 
-/// A victim that does not answer an attack for so long is not there any more.
+/// A victim that does not answer an attack for this long is considered dead.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Most bytes in a report of those that an attack has read.
 const LOOT: usize = 1 << 20;
@@ -14,11 +14,11 @@ const LOOT: usize = 1 << 20;
 /// The result of an attack.
 #[derive(Debug, Default)]
 pub(crate) struct AttackReport {
-    /// How often something was tried.
+    /// Number of attempts.
     pub(crate) acts: u64,
     /// Acts of victims that a correct process refuses.
     pub(crate) claims: String,
-    /// Bytes that came from victims and may be secrets.
+    /// Bytes received from victims that may contain secrets.
     pub(crate) loot: Vec<u8>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) trait Attack {
     }
 }
 
-/// Attacks when the test says so.
+/// Runs the attack on the test's commands.
 pub(crate) fn play(name: &str, mut channel: TestChannel) {
     let (mut attack, cannot): (Box<dyn Attack>, _) = match name {
         "echo" => (Box::new(echo::ProofEcho::new(&mut channel, 0)), None),
@@ -117,7 +117,7 @@ pub(crate) fn play(name: &str, mut channel: TestChannel) {
             other => panic!("the test says {other:?}"),
         }
     }
-    // The connections of the attack close first.
+    // Close the connections of the attack first.
     drop(attack);
     report.send(&mut channel);
     while channel.receive() != b"end" {}
@@ -138,7 +138,7 @@ pub(crate) fn receive_facts(channel: &mut TestChannel) -> [VictimFacts; 2] {
     std::array::from_fn(|_| VictimFacts::from_numbers(&channel.receive_numbers()))
 }
 
-/// Tries until it works.
+/// Repeats an attempt until it succeeds.
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();

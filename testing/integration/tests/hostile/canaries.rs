@@ -1,4 +1,4 @@
-//! Memory of a victim that no other process may read or change: one piece in no region, one in a region without rights for peers.
+//! Memory of a victim that no other process may read or change: one piece outside all regions, one in a region without rights for peers.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ impl SecretCanaries {
         (canaries, local.0, retired.remote.0)
     }
 
-    /// Where the canary is that is in no region.
+    /// The address of the canary that is outside all regions.
     pub(crate) fn address(&self) -> u64 {
         self.outside.as_ptr().expose_provenance() as u64
     }

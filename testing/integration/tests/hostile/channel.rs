@@ -1,5 +1,5 @@
-//! How the test and the processes that it starts speak: frames on a socket pair that each process has as its standard input. Used by the
-//! world and by the processes; knows no words.
+//! The channel between the test and the processes that it starts: frames on a socket pair that each process has as its
+//! standard input. Used by the world and by the processes; does not interpret frames.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use trunkline_proto::wire::dial::CARD_BYTES;
 
-/// A process that says nothing for so long has failed.
+/// A process that sends nothing for this long has failed.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// One end.
@@ -26,7 +26,7 @@ impl TestChannel {
         Self::new(UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap()))
     }
 
-    /// The other end may take any time from now on.
+    /// Removes the read timeout: from now on the other end may take any time.
     pub(crate) fn wait_for_ever(&self) {
         self.0.set_read_timeout(None).unwrap();
     }
@@ -60,7 +60,7 @@ impl TestChannel {
         std::array::from_fn(|_| self.receive().try_into().unwrap())
     }
 
-    /// A frame, if one waits.
+    /// Receives a frame, if one has arrived.
     pub(crate) fn try_receive(&mut self) -> Option<Vec<u8>> {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let waits = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&now)).unwrap() > 0;

@@ -1,5 +1,5 @@
-//! Attacks on the control streams of a two-sided pair: floods of OPENs, OPENs and other frames for connections of others, and streams that show
-//! nothing.
+//! Attacks on the control streams of a two-sided pair: floods of OPENs, OPENs and other frames for foreign connections,
+//! and streams that send no proof.
 
 use std::collections::VecDeque;
 
@@ -14,12 +14,12 @@ use crate::channel::TestChannel;
 use crate::guest::{ControlIo, HandleGuest};
 use crate::stay::raise_limit;
 
-/// Streams to each victim on which a guest asks for connections.
+/// Streams to each victim on which a guest requests connections.
 const STREAMS: usize = 16;
-/// OPENs on one of them at a time.
+/// OPENs in flight on one stream.
 const OPENS: usize = 8;
 
-/// Asks without end, by the handle that it was given, for connections over links that are none. Each OPEN brings a descriptor.
+/// Requests connections without end, with the handle that it was given, over invalid links. Each OPEN carries a descriptor.
 pub(crate) struct OpenFrames {
     guest: HandleGuest,
     streams: [VecDeque<ControlIo>; 2],
@@ -31,16 +31,16 @@ impl OpenFrames {
         Self { guest: HandleGuest::new(channel), streams: [VecDeque::new(), VecDeque::new()] }
     }
 
-    /// Asks on one stream; whether that goes on.
+    /// Sends requests on one stream; returns whether the stream still works.
     fn ask(&mut self, victim: usize, stream: &mut ControlIo, report: &mut AttackReport) -> bool {
-        // The answers, which say that there is no such link.
+        // Discard the answers, which refuse the unknown link.
         while let Ok(Some(_)) = stream.recv() {}
         let handle = self.guest.handles[victim][1].clone();
         for _ in 0..OPENS {
             let open = Control::Open(self.guest.open(&handle));
             match self.guest.send_with_file(stream, &open) {
                 Ok(()) => report.acts += 1,
-                // The victim reads it when it comes to it.
+                // The victim reads it later.
                 Err(OobError::Overflow) => return true,
                 Err(_) => return false,
             }
@@ -72,8 +72,8 @@ impl Attack for OpenFrames {
     }
 }
 
-/// Frames for connections that are others': an OPEN without the nonce, and all that ends, answers or changes a connection of the pair, whose ids are
-/// small numbers; then an OPEN that cannot be read.
+/// Frames for foreign connections: an OPEN without the nonce, and all frames that end, answer or change a connection of
+/// the pair, whose ids are small numbers; then an OPEN that cannot be parsed.
 pub(crate) struct ForgedFrames(HandleGuest);
 
 /// Slots and generations that are tried as ids.
@@ -85,7 +85,7 @@ impl ForgedFrames {
         Self(HandleGuest::new(channel))
     }
 
-    /// All frames about a connection of that id.
+    /// All frames about the connection with this id.
     fn frames(id: u64) -> Vec<Control> {
         let region = RemoteRegion { key: u64::MAX, addr: u64::MAX };
         let link = LinkDown { id, link: 0, epoch: 0, answer: false, next: u32::MAX, standing: None };
@@ -115,7 +115,7 @@ impl ForgedFrames {
         ]
     }
 
-    /// The answer to an OPEN without the nonce of the pair's listener; none if the stream has ended.
+    /// The answer to an OPEN without the nonce of the pair's listener; `None` if the stream has ended.
     fn ask_uninvited(&mut self, victim: usize, stream: &mut ControlIo) -> Option<OpenAnswer> {
         let handle = self.0.handles[victim][0].clone();
         let open = self.0.open(&handle);
@@ -130,7 +130,7 @@ impl ForgedFrames {
         })
     }
 
-    /// OPENs that cannot be read: without a link, with one that is longer than the frame, and with more links than a connection has.
+    /// OPENs that cannot be parsed: without a link, with one that is longer than the frame, and with more links than a connection has.
     fn unreadable(&mut self, victim: usize) -> [Vec<u8>; 3] {
         let handle = self.0.handles[victim][1].clone();
         let mut open = self.0.open(&handle);
@@ -138,7 +138,7 @@ impl ForgedFrames {
         open.link.clear();
         let without = Control::Open(open.clone()).to_bytes();
         let mut long = whole.clone();
-        // Behind the head (4), the ids (16), the nonce (16), the flags (4) and the mailbox (16).
+        // After the head (4), the ids (16), the nonce (16), the flags (4) and the mailbox (16).
         long[56..58].copy_from_slice(&u16::MAX.to_le_bytes());
         open.links = u8::MAX;
         [without, long, Control::Open(open).to_bytes()]

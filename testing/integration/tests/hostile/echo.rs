@@ -1,16 +1,16 @@
-//! Names a process to a victim as the one that the link is of, and shows the proof that this process has given: the victim itself, or the
-//! other one of the pair. Where it is believed, the victim copies from there for the attacker.
+//! Names another process to a victim as the link's owner, and sends that process's proof: the process is the victim
+//! itself, or the other victim. If the victim accepts it, it copies from that process's memory for the attacker.
 
 use crate::attacker::{Attack, AttackReport};
 use crate::channel::TestChannel;
 use crate::intruder::{IntrudingMember, VictimRing, pulled};
 
-/// Where a link address holds the number of its queue pair, in whose place the number of a process is put here.
+/// Offset of the queue pair's number in a link address, which the attack replaces by a process id.
 const NUMBER: std::ops::Range<usize> = 12..16;
-/// Where it holds the proof: an address and a word.
+/// Offset of the proof in a link address: an address and a word.
 const PROOF: std::ops::Range<usize> = 64..80;
 
-/// Names one of the pair to the first.
+/// Names one of the two victims to the first one.
 pub(crate) struct ProofEcho {
     intruder: IntrudingMember,
     named: usize,

@@ -1,5 +1,5 @@
-//! Holds so many connections to the store of a job that its rank 0 has no descriptor left; or sends frames there that no rank sends, with lengths that overflow, and ends
-//! connections in the middle.
+//! Holds more connections to the store of a job than its rank 0 has descriptors. Or sends frames there that no rank
+//! sends, with lengths that overflow, and ends connections in the middle.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -11,22 +11,22 @@ use crate::stay::raise_limit;
 use crate::stream::reset;
 use crate::user::meet_as_stranger;
 
-/// Connections that are held: more than rank 0 has descriptors.
+/// Connections held: more than rank 0 has descriptors.
 const HELD: usize = 400;
 /// Connections at a time.
 const BURST: usize = 32;
-/// Ports at which rank 0 may listen, behind the job's port.
+/// Ports after the job's port on which rank 0 may listen.
 const WINDOW: u16 = 8;
 
 pub(crate) struct StoreExhaustion {
     port: u16,
     held: Vec<TcpStream>,
-    /// It says something, too.
+    /// Whether it also sends frames.
     speaks: bool,
 }
 
 impl StoreExhaustion {
-    /// One that says things, or only stays.
+    /// Creates an attack that sends frames, or one that only holds connections.
     pub(crate) fn new(channel: &mut TestChannel, speaks: bool) -> Self {
         meet_as_stranger(channel);
         let [facts, _] = receive_facts(channel);
@@ -37,7 +37,7 @@ impl StoreExhaustion {
     fn knock(&self) -> Option<TcpStream> {
         (1..=WINDOW).find_map(|step| {
             let at = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port + step));
-            // The queue of a listener that rests may be full.
+            // The queue of a listener that is not accepting may be full.
             TcpStream::connect_timeout(&at, Duration::from_millis(20)).ok()
         })
     }

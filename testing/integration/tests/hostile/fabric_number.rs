@@ -1,11 +1,12 @@
-//! Says that its link is of the victim's own fabric, in an address of its own and in one that the victim has told. Where it is believed, both
-//! ends use one table of regions, and a record may name any region of the victim, with or without rights.
+//! Claims that its link belongs to the victim's own fabric, in an address of its own and in one that the victim has
+//! sent. If the victim accepts it, both ends use one table of regions, and a record may name any region of the victim,
+//! with or without rights.
 
 use crate::attacker::{Attack, AttackReport};
 use crate::channel::TestChannel;
 use crate::intruder::{IntrudingMember, VictimRing, placed};
 
-/// Where a link address holds the number of its fabric.
+/// Offset of the fabric's number in a link address.
 const FABRIC: std::ops::Range<usize> = 16..32;
 
 pub(crate) struct FabricNumber(IntrudingMember);

@@ -1,4 +1,4 @@
-//! Floods a victim: with streams that it refuses, with links that it cannot make, and with events for a context that hears none of them.
+//! Floods a victim with streams that it refuses, with links that it cannot make, and with events for a context that does not read them.
 
 use trunkline_fabric::{OobError, OobFrame, OobListener as _, OobStream as _};
 use trunkline_proto::id::ProcessId;
@@ -10,10 +10,10 @@ use crate::channel::TestChannel;
 use crate::intruder::IntrudingMember;
 use crate::stay::hello;
 
-/// Streams that are refused at a time.
+/// Refused streams at a time.
 const BURST: usize = 16;
 
-/// Says hello and then nonsense, again and again.
+/// Repeatedly sends HELLO and then garbage.
 pub(crate) struct RefusalFlood(IntrudingMember);
 
 impl RefusalFlood {
@@ -43,10 +43,10 @@ impl Attack for RefusalFlood {
     }
 }
 
-/// Links that are asked for at each victim at a time. The victim makes its end of each before it reads the address.
+/// Links requested from each victim at a time. The victim makes its end of each before it reads the address.
 const OPENS: usize = 8;
 
-/// Asks, as the member that it is, for links whose addresses are none.
+/// Requests links with invalid addresses, as a member of the job.
 pub(crate) struct OpenFlood(IntrudingMember);
 
 impl OpenFlood {
@@ -77,15 +77,15 @@ impl Attack for OpenFlood {
     }
 }
 
-/// Sends answers to requests that were not made, for a context of the victim that its owner leaves alone.
+/// Sends answers to requests that were not made, for a context of the victim that its owner does not use.
 pub(crate) struct EventFlood {
     intruder: IntrudingMember,
     ended: bool,
 }
 
-/// The second context of a victim, as ids of its links have it.
+/// The second context of a victim, as it is encoded in ids of its links.
 const CONTEXT: u64 = 1 << 40;
-/// Events after which the victim has let in too many.
+/// Events after which the victim has accepted too many.
 const EVENTS: u64 = 40_000;
 
 impl EventFlood {
@@ -97,7 +97,7 @@ impl EventFlood {
 impl Attack for EventFlood {
     fn go_on(&mut self, report: &mut AttackReport) {
         if self.ended {
-            // The victim has hung up: it does not call again.
+            // The victim has closed the stream: do not connect again.
             return std::thread::yield_now();
         }
         let front = self.intruder.front.as_mut().unwrap();
@@ -110,7 +110,7 @@ impl Attack for EventFlood {
         while report.acts < EVENTS && !self.ended {
             match stream.send(OobFrame { bytes: taken.clone(), fd: None }) {
                 Ok(()) => report.acts += 1,
-                // The victim takes them in when it comes to it.
+                // The victim reads them later.
                 Err(OobError::Overflow) => self.ended = stream.recv().is_err(),
                 Err(_) => self.ended = true,
             }

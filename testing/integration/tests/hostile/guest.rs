@@ -1,5 +1,5 @@
-//! A process that was given a handle of each of a two-sided pair, as a rank is that is to connect: the handles, and the streams that it opens.
-//! The attacks on control streams are made of it.
+//! A process that was given a handle of each process of a two-sided pair, as a rank that is to connect: the handles,
+//! and the streams that it opens. The attacks on control streams use it.
 
 use std::os::fd::OwnedFd;
 
@@ -23,7 +23,7 @@ const LINK: usize = 120;
 
 pub(crate) struct HandleGuest {
     host: UnixHost,
-    /// Of each victim: the handle of the pair, without its nonce, and that for guests.
+    /// For each victim: the handle of the pair, without its nonce, and the handle for guests.
     pub(crate) handles: [[ConnectionHandle; 2]; 2],
     file: OwnedFd,
     asked: u64,
@@ -39,7 +39,7 @@ impl HandleGuest {
         Self { host: UnixHost::new(|_, _| {}), handles, file, asked: 0 }
     }
 
-    /// A stream to a victim on which it has said HELLO; none while the victim is too busy.
+    /// Opens a stream to a victim and sends HELLO; `None` while the victim is too busy.
     pub(crate) fn connect(&self, victim: usize) -> Option<ControlIo> {
         let address = OobAddress(self.handles[victim][1].address.clone());
         let mut stream = self.host.oob().connect(&address).ok()?;
@@ -47,7 +47,7 @@ impl HandleGuest {
         stream.send(OobFrame { bytes, fd: None }).ok().map(|()| stream)
     }
 
-    /// An OPEN for a listener, with a link that is none.
+    /// An OPEN for a listener, with an invalid link.
     pub(crate) fn open(&mut self, of: &ConnectionHandle) -> OpenFrame {
         self.asked += 1;
         OpenFrame {
@@ -65,7 +65,7 @@ impl HandleGuest {
 
     /// Sends a frame, every eighth one with a descriptor.
     pub(crate) fn send_with_file(&self, stream: &mut ControlIo, frame: &Control) -> Result<(), OobError> {
-        // Not with each: descriptors on their way are work for the kernel, which no victim can refuse.
+        // Not with each one: passing descriptors is work for the kernel, which no victim can refuse.
         let fd =
             self.asked.is_multiple_of(8).then(|| PassedFd::from_own_process(self.file.try_clone().unwrap()));
         stream.send(OobFrame { bytes: frame.to_bytes(), fd })

@@ -1,5 +1,6 @@
-//! A rank of a job that knows the cards of all: it introduces itself as another rank, repeats introductions that it has recorded and its own,
-//! and floods the listeners with streams that introduce no rank, while the others wait for it.
+//! A rank of a job that knows the cards of all ranks. It introduces itself as another rank, repeats introductions that
+//! it has recorded and its own, and floods the listeners with streams that introduce no rank, while the other ranks
+//! wait for it.
 
 use trunkline::World;
 use trunkline::messages::{HostMemory, MethodChoice};
@@ -24,7 +25,7 @@ use crate::user::meet_as_stranger;
 /// Bytes of a card (docs/wire.md, "Tagged messages inside a node").
 const CARD: usize = 16 + 4 + 32 + 1 + OobAddress::MAX;
 const ME: u32 = RANKS - 1;
-/// Streams that send nothing, or bytes that are no introduction, at a time: more than a victim lets wait.
+/// Streams that send nothing, or bytes that are not an introduction, at a time: more than a victim lets wait.
 const SILENT: usize = 160;
 
 /// The contents of a victim's card.
@@ -39,7 +40,7 @@ pub(crate) struct ForeignIntroduction {
     process: [u8; 16],
     victims: [VictimCard; 2],
     world: World,
-    /// The streams on which it has introduced itself as the rank that it is, and the answers.
+    /// The streams on which it has introduced itself with its own rank, and the answers.
     own: [Option<(UnixStream, RankIntroduction)>; 2],
 }
 
@@ -74,7 +75,7 @@ impl ForeignIntroduction {
                 address: OobAddress(card[53..53 + len].to_vec()),
             }
         });
-        // It has reached both, so they wait until it introduces itself.
+        // This rank has connected to both victims, so they wait until it introduces itself.
         gather(&world, &[1, 1, 0]);
         Self { host, key, process, victims, world, own: [None, None] }
     }
@@ -83,13 +84,13 @@ impl ForeignIntroduction {
         self.host.oob().connect(&self.victims[victim].address).ok()
     }
 
-    /// The introduction that shows a victim that this rank speaks.
+    /// The introduction that proves this rank to a victim.
     fn introduction(&self, victim: usize) -> RankIntroduction {
         let proof = self.key.make_proof(ProofPurpose::Tagged, &self.victims[victim].key, ME, victim as u32);
         RankIntroduction { rank: ME, proof: proof.unwrap() }
     }
 
-    /// Says an introduction on a stream of its own: the stream and the answer, if the victim believes it.
+    /// Sends an introduction on a new stream; returns the stream and the answer if the victim accepts it.
     fn introduce(
         &self,
         victim: usize,
@@ -101,7 +102,7 @@ impl ForeignIntroduction {
         Some((stream, answer))
     }
 
-    /// Introduces itself as the rank that it is, before a flood of streams that do not.
+    /// Introduces itself with its own rank, before a flood of streams that introduce no rank.
     fn introduce_before_a_flood(&mut self, victim: usize, report: &mut AttackReport) {
         let mut stream = until("a stream", || self.connect(victim));
         let bytes = self.introduction(victim).to_bytes();
@@ -123,7 +124,7 @@ impl ForeignIntroduction {
     }
 }
 
-/// The answer to an introduction; none if the stream ends instead.
+/// The answer to an introduction; `None` if the stream ends instead.
 fn answer_on(stream: &mut UnixStream) -> Option<RankIntroduction> {
     until("an answer to an introduction", || match stream.recv() {
         Ok(Some(frame)) => Some(RankIntroduction::from_bytes(&frame.bytes).ok()),
@@ -138,7 +139,7 @@ impl Attack for ForeignIntroduction {
             if self.own[victim].is_none() && report.claims.is_empty() {
                 self.introduce_before_a_flood(victim, report);
             }
-            // The other one of the pair, with a proof of its own, with the proof that this rank received, and with none.
+            // As the other victim, with a proof of its own, with the proof that this rank received, and without a proof.
             let other = 1 - victim;
             let own = self.introduction(victim);
             let recorded = self.own[other].as_ref().map_or([0; 16], |(_, answer)| answer.proof);
@@ -155,7 +156,7 @@ impl Attack for ForeignIntroduction {
         }
     }
 
-    /// Goes on as the rank that it is, so that the others' meeting ends.
+    /// Continues with its own rank, so that the other ranks' set-up ends.
     fn finish(&mut self, report: &mut AttackReport) {
         if !report.claims.is_empty() {
             return;
@@ -177,7 +178,7 @@ impl Attack for ForeignIntroduction {
             (met == 2).then_some(())
         });
         self.world.barrier().unwrap();
-        // It stays a rank until its process ends.
+        // It remains a rank until its process ends.
         std::mem::forget(endpoint);
     }
 

@@ -1,5 +1,6 @@
-//! A member of the pair's job that means harm. Its own engine is honest; its control streams go through here, where their frames are read and
-//! others are sent beside them. Link addresses and records that are not valid are made here by hand, from docs/wire.md.
+//! A malicious member of the pair's job. Its own engine is honest; its control streams pass through here, where their
+//! frames are read and others are inserted. Invalid link addresses and records are made here by hand, from
+//! docs/wire.md.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -27,27 +28,27 @@ use crate::victim::VictimFacts;
 type Io = <<UnixHost as trunkline_fabric::Host>::Oob as OobTransport>::Stream;
 type Listener = <<UnixHost as trunkline_fabric::Host>::Oob as OobTransport>::Listener;
 
-/// Links that are asked for by hand have ids with this bit.
+/// Bit in the ids of links that are requested by hand.
 const BY_HAND: u64 = 1 << 63;
 
-/// The other end of a link.
+/// The remote end of a link.
 pub(crate) struct TakenLink {
     pub(crate) heaps: Vec<RemoteHeap>,
     pub(crate) link: Vec<u8>,
     fd: Option<OwnedFd>,
 }
 
-/// Between the intruder's engine and one victim.
+/// The relay between the intruder's engine and one victim.
 struct ControlRelay {
     listener: Listener,
     victim: OobAddress,
     own: Option<Io>,
     far: Option<Io>,
-    /// The proof by which the engine has shown the victim to be this member.
+    /// The proof with which the engine has proved to the victim that it is this member.
     proof: Option<MemberProof>,
     /// The victim's answer to the engine's link.
     told: Option<TakenLink>,
-    /// Answers to links that were asked for by hand.
+    /// Answers to links that were requested by hand.
     answers: Vec<(u64, Result<TakenLink, DialRefusal>)>,
 }
 
@@ -58,7 +59,7 @@ impl ControlRelay {
         Self { listener, victim, own: None, far: None, proof: None, told: None, answers: Vec::new() }
     }
 
-    /// Passes on the frames that wait.
+    /// Forwards the frames that have arrived.
     fn pump(&mut self, host: &UnixHost) {
         if let Some(own) = self.listener.accept().unwrap() {
             self.far = Some(until("a victim accepts", || host.oob().connect(&self.victim).ok()));
@@ -93,7 +94,7 @@ impl ControlRelay {
     }
 }
 
-/// The member.
+/// A malicious member.
 pub(crate) struct IntrudingMember {
     host: UnixHost,
     job: RmaJob<SoftFabric, UnixHost>,
@@ -105,12 +106,12 @@ pub(crate) struct IntrudingMember {
     asked: u64,
     pub(crate) facts: [VictimFacts; 2],
     pub(crate) cards: [ProcessCard; 3],
-    /// Where members reach it, if not at its engine.
+    /// The listener for the other members, if they do not connect to its engine.
     pub(crate) front: Option<Listener>,
 }
 
 impl IntrudingMember {
-    /// Meets the pair. With a `front` members reach this process there, and its engine hears nothing of them.
+    /// Joins the pair's job. With a `front`, members connect to this process there, and their frames do not reach its engine.
     pub(crate) fn new(channel: &mut TestChannel, has_front: bool) -> Self {
         let host = UnixHost::new(|_, _| {});
         let fabric = || SoftFabric::new(PairKind::of_this_process().nics()).unwrap();
@@ -145,7 +146,7 @@ impl IntrudingMember {
         self.job.progress(self.context).unwrap();
     }
 
-    /// Tries until it works, and passes everything on meanwhile.
+    /// Repeats an attempt until it succeeds, and forwards frames meanwhile.
     #[track_caller]
     fn until<T>(&mut self, what: &str, mut step: impl FnMut(&mut Self) -> Option<T>) -> T {
         until(what, || {
@@ -154,7 +155,7 @@ impl IntrudingMember {
         })
     }
 
-    /// Has an honest link to a victim.
+    /// Makes an honest link to a victim.
     pub(crate) fn reach(&mut self, victim: usize) {
         self.until("an honest link", |one| {
             one.job.connect_member(one.context, victim as u32).unwrap().then_some(())
@@ -166,12 +167,12 @@ impl IntrudingMember {
         self.relays[victim].told.as_ref().expect("the victim is reached")
     }
 
-    /// The proof that shows a victim that this member speaks.
+    /// The proof of this member for a victim.
     pub(crate) fn proof(&self, victim: usize) -> MemberProof {
         self.relays[victim].proof.expect("the victim is reached")
     }
 
-    /// Bytes of the heap of a victim, by honest means.
+    /// Reads bytes of a victim's heap with an honest get.
     pub(crate) fn get(&mut self, victim: usize, offset: u64, len: u64) -> Vec<u8> {
         let mut done = 0;
         while done < len {
@@ -186,9 +187,9 @@ impl IntrudingMember {
         bytes
     }
 
-    /// A link of this process as it is: its address, and its ring.
+    /// Creates a link of this process: returns its address and its ring.
     pub(crate) fn own_link(&mut self) -> (Vec<u8>, OwnedFd) {
-        // It stays until the next one is asked for: one that has ended says so in its ring.
+        // The link lives until the next one is created, because a destroyed link marks its ring as ended.
         if let Some(last) = self.link.take() {
             self.rail.destroy_link(last);
         }
@@ -198,7 +199,7 @@ impl IntrudingMember {
         (address.bytes, address.fd.unwrap().fd)
     }
 
-    /// The address of a link of this process that only TCP reaches.
+    /// The address of a link of this process that is reachable only over TCP.
     pub(crate) fn own_link_over_tcp(&mut self) -> Vec<u8> {
         if let Some(last) = self.link.take() {
             self.rail.destroy_link(last);
@@ -208,7 +209,7 @@ impl IntrudingMember {
         self.rail.link_address(link).unwrap().bytes
     }
 
-    /// Asks a victim for its end of a link with that address.
+    /// Requests a victim's end of a link with that address.
     pub(crate) fn dial(
         &mut self,
         victim: usize,
@@ -219,7 +220,7 @@ impl IntrudingMember {
         self.await_answer(victim, id)
     }
 
-    /// The same without waiting: the id of the request.
+    /// Sends the same request without waiting; returns its id.
     pub(crate) fn ask(&mut self, victim: usize, stream: u8, link: Vec<u8>, ring: Option<OwnedFd>) -> u64 {
         self.asked += 1;
         let id = BY_HAND | self.asked;
@@ -237,14 +238,14 @@ impl IntrudingMember {
         })
     }
 
-    /// Says a word to a victim on the stream of the engine.
+    /// Sends a message to a victim on the engine's stream.
     pub(crate) fn say(&mut self, victim: usize, word: &DialMessage, fd: Option<OwnedFd>) {
         let bytes = word.to_bytes();
         let fd = fd.map(PassedFd::from_own_process);
         self.relays[victim].far.as_mut().unwrap().send(OobFrame { bytes, fd }).unwrap();
     }
 
-    /// Gives a stream back that a link was asked for on.
+    /// Releases the stream on which a link was requested.
     pub(crate) fn leave(&mut self, victim: usize, stream: u8) {
         self.say(victim, &DialMessage::Leave { stream: RmaStream::new(stream).unwrap() }, None);
     }
@@ -254,7 +255,7 @@ impl IntrudingMember {
         self.until("the end of a record", |_| ring.outcome())
     }
 
-    /// Bytes where attacks have victims put the bytes that they read.
+    /// The scratch bytes: attacks make victims write the bytes that they read there.
     pub(crate) fn scratch(&mut self, victim: usize) -> Vec<u8> {
         self.get(victim, SCRATCH, 64)
     }
@@ -265,7 +266,7 @@ impl IntrudingMember {
         (heap.region.key, heap.region.addr + SCRATCH)
     }
 
-    /// A stream to a victim beside all that a member has.
+    /// Opens another stream to a victim, beside those of the member.
     pub(crate) fn connect(&self, victim: usize) -> Result<Io, OobError> {
         self.host.oob().connect(&OobAddress(self.cards[victim].address.clone()))
     }
@@ -278,7 +279,7 @@ pub(crate) struct VictimRing {
     written: u64,
 }
 
-/// Bytes of a slot, and where slots and the words of the reader begin (docs/wire.md, "Software NIC").
+/// Bytes of a slot, and the offsets of slots and of the reader's words (docs/wire.md, "Software NIC").
 const SLOT: u64 = 128;
 const SLOTS_AT: u64 = 4096;
 const CONSUMED: u64 = 128;
@@ -297,7 +298,7 @@ impl VictimRing {
         let at = SLOTS_AT + self.written * SLOT;
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.file.write_all_at(&bytes, at + 8).unwrap();
-        // Last, as it says that the record is there.
+        // The stamp is written last, because it publishes the record.
         self.file.write_all_at(&(position + 1).to_le_bytes(), at).unwrap();
         self.written += 1;
     }
@@ -308,12 +309,12 @@ impl VictimRing {
         u64::from_le_bytes(word)
     }
 
-    /// How many of the records were executed.
+    /// Number of executed records.
     pub(crate) fn executed(&self) -> u64 {
         self.word(CONSUMED) - self.start
     }
 
-    /// Whether all were executed; nothing yet as long as none was refused either.
+    /// Whether all records were executed; `None` while some are neither executed nor refused.
     fn outcome(&self) -> Option<bool> {
         if self.word(NAK) != 0 || self.word(STATE) != 0 {
             return Some(false);
@@ -322,17 +323,17 @@ impl VictimRing {
     }
 }
 
-/// A write of bytes that are said to lie at an address of the writer's memory.
+/// A write whose bytes are claimed to be at an address of the writer's memory.
 pub(crate) fn pulled((key, at): (u64, u64), addr: u64, len: u64) -> [u64; 7] {
     write((key, at), 3, [addr, len, 0, 0])
 }
 
-/// A write of bytes that are said to lie in a region of the same fabric.
+/// A write whose bytes are claimed to be in a region of the same fabric.
 pub(crate) fn placed((key, at): (u64, u64), local: u64, len: u64) -> [u64; 7] {
     write((key, at), 2, [local, 0, len, 0])
 }
 
-/// A write whose bytes are elsewhere, the last record of its operation.
+/// A write whose bytes are elsewhere; the last record of its operation.
 pub(crate) fn write((key, at): (u64, u64), form: u64, [a, b, c, d]: [u64; 4]) -> [u64; 7] {
     const WRITE: u64 = 1;
     const LAST: u64 = 1;

@@ -1,10 +1,10 @@
-//! Sends records whose lengths overflow whatever counts them, for memory that was retired: no region bounds those.
+//! Sends records whose lengths overflow any counter, for retired memory: no region bounds those.
 
 use crate::attacker::{Attack, AttackReport};
 use crate::channel::TestChannel;
 use crate::intruder::{IntrudingMember, VictimRing, write};
 
-/// Lengths that no writer names.
+/// Lengths that no correct writer sends.
 const LENGTHS: [u64; 4] = [u64::MAX, 1 << 63, u64::MAX - 4095, 1 << 40];
 
 pub(crate) struct LengthOverflow(IntrudingMember);
@@ -25,7 +25,7 @@ impl Attack for LengthOverflow {
         let taken = one.dial(0, stream, link).expect("an honest link");
         let mut ring = VictimRing::new(taken);
         let len = LENGTHS[report.acts as usize % LENGTHS.len()];
-        // In a region, in the writer's memory, and in memory of both.
+        // In a region, in the writer's memory, and in memory of both processes.
         let (form, at) =
             [(2, [0, 0, len, 0]), (3, [0, len, 0, 0]), (4, [0, len, 0, 0])][report.acts as usize % 3];
         ring.write(write((one.facts[0].retired, 0), form, at));

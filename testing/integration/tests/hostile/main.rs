@@ -1,7 +1,8 @@
 //! One attacker per finding, each a process of its own, beside an honest pair under traffic (SECURITY.md, "What attackers are tried").
 //!
-//! An attack has failed if the canaries of the pair are neither read nor changed, every byte of the pair is right at half of its rate or more (by its own work, see [`world`]),
-//! and the descriptors, memory and log lines of the victims stay below the numbers of [`world::MOST`].
+//! An attack has failed if three conditions hold. The canaries of the pair are neither read nor changed. Every byte of
+//! the pair is right, at half of its rate or more (by its own work, see [`world`]). The descriptors, memory and log
+//! lines of the victims stay below the numbers of [`world::MOST`].
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -33,7 +34,7 @@ use channel::TestChannel;
 use pair::PairKind;
 use world::AttackWorld;
 
-/// How the processes of a world start: does nothing unless the environment says which part this process has.
+/// The entry of a world's processes: does nothing unless the environment names a part.
 #[test]
 fn a_process_plays_its_part() {
     let Ok(part) = std::env::var(world::PART) else { return };

@@ -1,5 +1,6 @@
-//! The victims' part in a job of three ranks whose tagged messages begin while the third rank attacks: each victim waits in a thread of its own for
-//! all ranks of the host to introduce themselves, and exchanges messages with the other one at the end.
+//! The victims' part in a job of three ranks whose tagged messages begin while the third rank attacks. Each victim
+//! waits in a separate thread until all ranks of the host have introduced themselves, and exchanges messages with the
+//! other victim at the end.
 
 use std::thread::JoinHandle;
 
@@ -15,7 +16,7 @@ const TAG: u64 = 5;
 /// One rank of the pair.
 pub(crate) struct TaggedRank(JoinHandle<Result<(), String>>);
 
-/// The environment of a rank of that job, whose store is at a port.
+/// The environment of a rank of that job, whose store listens on a port.
 pub(crate) fn environment(rank: u32, port: u16) -> [(&'static str, String); 6] {
     use trunkline_bootstrap::trunkline_run;
     [
@@ -29,14 +30,14 @@ pub(crate) fn environment(rank: u32, port: u16) -> [(&'static str, String); 6] {
 }
 
 impl TaggedRank {
-    /// Begins to meet, in the job that the environment says; none if it says none.
+    /// Starts the set-up in the job that the environment names; `None` if it names none.
     pub(crate) fn new(me: u32) -> Option<Self> {
         std::env::var_os(trunkline_bootstrap::trunkline_run::RANK)?;
         let thread = std::thread::Builder::new().name("tagged".to_owned());
         Some(Self(thread.spawn(move || exchange(me as usize)).unwrap()))
     }
 
-    /// Whether the pair has met, and its messages were right.
+    /// Whether the victims have connected, and their messages were right.
     pub(crate) fn join(self) -> Result<(), String> {
         self.0.join().unwrap_or_else(|_| Err("the thread of the tagged messages has panicked".to_owned()))
     }

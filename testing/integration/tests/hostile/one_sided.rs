@@ -13,21 +13,21 @@ use crate::pair::PairTraffic;
 
 /// Bytes of the heap that each member has.
 pub(crate) const HEAP: usize = 1 << 20;
-/// Where in a heap attackers may have bytes put; the pair uses none of them.
+/// Offset of the heap's bytes that attacks may overwrite; the pair does not use them.
 pub(crate) const SCRATCH: u64 = 512 << 10;
 /// A word of a heap that no process may change.
 pub(crate) const UNTOUCHED: u64 = 8;
-/// Where the number of the message that has arrived stands.
+/// Offset of the number of the message that has arrived.
 const FLAG: u64 = 0;
-/// Where messages arrive, and where they are sent from.
+/// Offset where messages arrive, and offset from which they are sent.
 const ARRIVES: u64 = 64 << 10;
 const LEAVES: u64 = 256 << 10;
 
-/// How far the message under way is.
+/// The state of the message in flight.
 #[derive(Clone, Copy, Debug)]
 enum SendStage {
     Idle,
-    /// So many bytes are put.
+    /// The number of bytes that have been put.
     Puts(u64),
     Signals,
     Settles,
@@ -38,7 +38,7 @@ pub(crate) struct OneSidedPair {
     context: ContextId,
     heap: MemoryRange,
     other: u32,
-    /// It begins links to the attacker, as a member that has something to put there.
+    /// Whether it dials the attacker, as a member that puts data there.
     calls_attacker: bool,
     stage: SendStage,
 }
@@ -48,7 +48,7 @@ fn fault(error: RmaError) -> String {
 }
 
 impl OneSidedPair {
-    /// Meets the other members.
+    /// Connects to the other members.
     pub(crate) fn meet(
         me: u32,
         fabric: SharedNics,
@@ -116,7 +116,7 @@ impl PairTraffic for OneSidedPair {
 
     fn serve_others(&mut self) -> Result<(), String> {
         if self.calls_attacker {
-            // Whether it answers is its own affair.
+            // A refusal by the attacker is no error.
             let _ = self.job.connect_member(self.context, 2);
         }
         Ok(())

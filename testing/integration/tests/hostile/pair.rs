@@ -1,9 +1,8 @@
-//! Which kind of pair a world has, and how its messages travel: a trait that each kind of traffic implements. Used by the victims; knows no
-//! attack.
+//! The kinds of pairs, and how their messages travel: a trait that each kind of traffic implements. Used by the victims; knows no attack.
 
 use trunkline_softnic::{SoftConfig, WireMode};
 
-/// Says to the processes of a world which kind of pair it has.
+/// The variable that names the kind of pair to a world's processes.
 pub(crate) const PAIR: &str = "TRUNKLINE_TEST_PAIR";
 
 /// The messages of the pair.
@@ -47,13 +46,13 @@ pub(crate) trait PairTraffic {
     /// The bytes of a message, once it has arrived.
     fn receive_step(&mut self, number: u64, len: usize) -> Result<Option<Vec<u8>>, String>;
 
-    /// Goes on with all that is under way.
+    /// Makes progress on all operations in flight.
     fn progress(&mut self) -> Result<(), String>;
 
-    /// Serves other processes as any process of this kind does; called now and then.
+    /// Serves other processes as any process of this kind does; called occasionally.
     fn serve_others(&mut self) -> Result<(), String>;
 
-    /// From now on the victim connects to the attacker, too.
+    /// From now on the victim dials the attacker, too.
     fn begin_calls(&mut self) {}
 
     /// Whether memory that no other process may write is unchanged.

@@ -1,4 +1,4 @@
-//! A member that says it is its neighbour: asks for links in its name, gives its links and streams up, and spoils a word.
+//! A member that impersonates another member: requests links in its name, gives up its links and streams, and sets an error word.
 
 use trunkline_fabric::{OobFrame, OobStream as _};
 use trunkline_proto::wire::dial::DialMessage;
@@ -31,7 +31,7 @@ impl Attack for NeighbourSpeech {
             DialMessage::Spoil { proof, heap: 0, offset: UNTOUCHED, value: 9 },
             DialMessage::Leave { stream: name },
         ];
-        // The links that the neighbour may have here.
+        // The links that the impersonated member may have at the victim.
         words.extend((0..8).map(|slot| DialMessage::Down { served: 1 << 32 | slot }));
         let (link, ring) = one.own_link();
         let dial = DialMessage::Dial { id: 7, proof, member: 1, stream: name, path: 0, link };

@@ -1,4 +1,4 @@
-//! Says hello on very many connections, and stays.
+//! Sends HELLO on very many connections, and keeps them open.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::channel::TestChannel;
 use crate::guest::HandleGuest;
 use crate::user::meet_as_stranger;
 
-/// Connections to each victim that are held: more than a victim lets stay.
+/// Connections to each victim that are held: more than a victim keeps.
 const HELD: usize = 480;
-/// Connections to each victim that say hello once, and of which none ends: fewer than a victim lets stay.
+/// Connections to each victim that send HELLO once and stay open: fewer than a victim keeps.
 const SILENT: usize = 240;
 const SETTLES: Duration = Duration::from_secs(1);
 
@@ -28,7 +28,7 @@ pub(crate) fn hello(process: ProcessId) -> Vec<u8> {
 
 type Io = <<UnixHost as trunkline_fabric::Host>::Oob as OobTransport>::Stream;
 
-/// Lets this process have as many descriptors as it may.
+/// Raises this process's limit of descriptors to the maximum.
 pub(crate) fn raise_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -41,7 +41,7 @@ pub(crate) struct HelloStay {
     victims: [OobAddress; 2],
     held: [VecDeque<Io>; 2],
     most: usize,
-    /// Connects again and again, and ends the oldest connection for each.
+    /// Whether it repeatedly opens connections, closing the oldest one for each.
     floods: bool,
 }
 
@@ -52,18 +52,18 @@ impl HelloStay {
         Self::at([first, second])
     }
 
-    /// At the control streams of a two-sided pair.
+    /// For the control streams of a two-sided pair.
     pub(crate) fn of_two_sided(channel: &mut TestChannel) -> Self {
         let guest = HandleGuest::new(channel);
         Self::at([0, 1].map(|victim: usize| OobAddress(guest.handles[victim][1].address.clone())))
     }
 
-    /// It only stays: no connection is made anew.
+    /// Only keeps connections open: opens no new ones.
     pub(crate) fn silent(self) -> Self {
         Self { most: SILENT, floods: false, ..self }
     }
 
-    /// The same with more connections than a victim lets stay. A flood ends most of its connections before they are accepted; here none ends.
+    /// Holds more connections than a victim keeps. A flood closes most of its connections before they are accepted; here none is closed.
     pub(crate) fn holding(self) -> Self {
         Self { floods: false, ..self }
     }
@@ -74,12 +74,12 @@ impl HelloStay {
         Self { host, victims, held, most: HELD, floods: true }
     }
 
-    /// Connects once, and says hello. A victim that is too busy to accept is called again.
+    /// Connects once, and sends HELLO. If a victim is too busy to accept, it connects again.
     fn call(&mut self, victim: usize, report: &mut AttackReport) {
         let address = &self.victims[victim];
         let mut stream = until("a connection", || self.host.oob().connect(address).ok());
         let bytes = hello(ProcessId(self.host.random_bytes()));
-        // One that the victim has ended meanwhile stays as well.
+        // A connection that the victim has closed meanwhile is kept as well.
         let _ = stream.send(OobFrame { bytes, fd: None });
         self.held[victim].push_back(stream);
         report.acts += 1;
@@ -94,7 +94,7 @@ impl Attack for HelloStay {
             }
         }
         if !self.floods {
-            // Until the victims have spent their work budget on them, and have it again.
+            // Wait until the victims have spent their work budget on them and have earned it again.
             std::thread::sleep(SETTLES);
         }
     }
@@ -104,7 +104,7 @@ impl Attack for HelloStay {
             return std::thread::yield_now();
         }
         for victim in [0, 1] {
-            // The oldest is the first that the victim ends.
+            // The victim closes the oldest connection first.
             self.held[victim].pop_front();
             self.call(victim, report);
         }

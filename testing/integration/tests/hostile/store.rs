@@ -1,5 +1,5 @@
-//! The victims' part in a job whose rank 0 meets the others at a store: rank 0 waits for rank 1 while the store is attacked, and rank 1
-//! joins at the end.
+//! The victims' part in a job whose rank 0 waits for the other ranks at a store: rank 0 waits for rank 1 while the
+//! store is attacked, and rank 1 joins at the end.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use trunkline_bootstrap::{JobBootstrap, JobEnvironment, trunkline_run};
 
 /// Name of the thread in which rank 0 waits.
 pub(crate) const THREAD: &str = "store";
-/// Descriptors that rank 0 may open beside those it has when it begins to wait: its own links, and few connections of others.
+/// Descriptors that rank 0 may open beyond those it has when it starts to wait: its own links, and a few foreign connections.
 const SPARE: u64 = 120;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -21,7 +21,7 @@ pub(crate) struct JobStore {
 }
 
 impl JobStore {
-    /// Rank 0 begins to wait, with few descriptors.
+    /// Rank 0 starts to wait, with few descriptors.
     pub(crate) fn new(rank: u32, port: u16) -> Self {
         if rank != 0 {
             return Self { rank, port, waits: None };
@@ -35,7 +35,7 @@ impl JobStore {
         Self { rank, port, waits: Some(waits) }
     }
 
-    /// Whether both ranks have met.
+    /// Whether both ranks have connected.
     pub(crate) fn join(self) -> Result<(), String> {
         match self.waits {
             Some(waits) => waits.join().unwrap(),

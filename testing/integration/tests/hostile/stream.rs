@@ -1,5 +1,6 @@
-//! Attacks on the software NIC's TCP wire: streams that prove nothing at the port where links are dialled, and, on a link of its own, frames that say what no
-//! peer says, lengths that overflow, and an end in the middle of a payload.
+//! Attacks on the software NIC's TCP wire. Streams without a proof are opened to the port where links are dialled. On a
+//! link of its own, the attacker sends frames that no peer sends, lengths that overflow, and an end in the middle of a
+//! payload.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -13,10 +14,10 @@ use crate::channel::TestChannel;
 use crate::intruder::IntrudingMember;
 use crate::stay::raise_limit;
 
-/// Where a link address holds the token of its link, and the port where it is dialled.
+/// Offsets of a link's token, and of the port where it is dialled, in a link address.
 const TOKEN: std::ops::Range<usize> = 80..96;
 const PORT: std::ops::Range<usize> = 100..102;
-/// Connections that are held at each victim: more than it lets stay.
+/// Connections that are held at each victim: more than it keeps.
 const HELD: usize = 320;
 /// Connections at a time.
 const BURST: usize = 16;
@@ -29,17 +30,17 @@ const AWAITED: u64 = 4 << 8;
 const PLACED: u64 = 2 << 16;
 const STREAMED: u64 = 5 << 16;
 const NAK: u8 = 0xa1;
-/// Where a head says how many records its speaker has executed.
+/// Offset of the number of executed records in a head.
 const EXECUTED: std::ops::Range<usize> = 48..56;
-/// A connection to the same host is made at once.
+/// A connection inside the host is established immediately.
 const CONNECTS: Duration = Duration::from_millis(500);
 
-/// Says for which link a connection is.
+/// The frame that names a connection's link.
 fn hello(token: &[u8]) -> Vec<u8> {
     [b"TLSOFTCP".as_slice(), &[1, 0, 0, 0, 0, 0, 0, 0], token].concat()
 }
 
-/// Ends a connection by RST.
+/// Closes a connection with RST.
 pub(crate) fn reset(stream: TcpStream) {
     let _ = set_socket_linger(&stream, Some(Duration::ZERO));
     drop(stream);
@@ -49,7 +50,8 @@ fn port(link: &[u8]) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, u16::from_le_bytes(link[PORT].try_into().unwrap())))
 }
 
-/// Connects to the ports of both victims, and shows nothing or bytes that are no token; now and then a link of its own has to be made all the same.
+/// Connects to the ports of both victims, and sends nothing or bytes that are not a token. Occasionally a link of its
+/// own must still be established.
 pub(crate) struct StreamStrangers {
     member: IntrudingMember,
     held: [VecDeque<TcpStream>; 2],
@@ -74,7 +76,7 @@ impl StreamStrangers {
             4 => stream.write(&[0xff; 32]),
             _ => Ok(0),
         };
-        // Those that are held keep their places as long as they may.
+        // Held connections keep their places until the victim closes them.
         if report.acts % 8 == 4 {
             return reset(stream);
         }
@@ -116,18 +118,18 @@ impl Attack for StreamStrangers {
     }
 }
 
-/// A link whose end here is a socket that the attack writes to.
+/// A link whose local end is a socket that the attack writes to.
 struct RawLink {
     stream: TcpStream,
     victim: usize,
     /// The key of the victim's heap, and the address of the scratch bytes.
     place: (u64, u64),
-    /// The address behind the heap.
+    /// The address after the heap.
     end: u64,
 }
 
 impl RawLink {
-    /// None where the victim would dial: the end with the smaller token does.
+    /// `None` if the victim would dial: the end with the smaller token does.
     fn new(member: &mut IntrudingMember, victim: usize, stream: u8) -> Option<Self> {
         let own = member.own_link_over_tcp();
         let token = own[TOKEN].to_vec();
@@ -151,11 +153,11 @@ impl RawLink {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // A victim that has ended the connection takes no more.
+        // The write fails if the victim has closed the connection.
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Whether a right write arrives.
+    /// Whether a valid write arrives.
     fn carries(&mut self, member: &mut IntrudingMember) -> bool {
         let (key, addr) = self.place;
         let word = u64::from(std::process::id()) << 32 | 0x5aa5;
@@ -165,13 +167,13 @@ impl RawLink {
         self.is_answered() && member.scratch(self.victim)[..8] == word.to_le_bytes()
     }
 
-    /// Waits until the victim says that it has executed a record; false if it refuses or ends the connection.
+    /// Waits until the victim has acknowledged a record; false if it refuses or closes the connection.
     fn is_answered(&mut self) -> bool {
         while let Some(head) = self.next_head() {
             if head[0] == NAK {
                 return false;
             }
-            // Others tell of receives.
+            // Other heads announce receives.
             if head[EXECUTED] != [0; 8] {
                 return true;
             }
@@ -179,7 +181,7 @@ impl RawLink {
         false
     }
 
-    /// The next head that the victim sends; none when it has ended the connection.
+    /// The next head from the victim; `None` once it has closed the connection.
     fn next_head(&mut self) -> Option<[u8; HEAD]> {
         let (mut head, mut count) = ([0; HEAD], 0);
         until("an answer on a link", || match self.stream.read(&mut head[count..]) {
@@ -194,7 +196,7 @@ impl RawLink {
     }
 }
 
-/// Frames on a link of its own that no peer says.
+/// Invalid frames on a link of its own.
 pub(crate) struct StreamFrames(IntrudingMember);
 
 impl StreamFrames {
@@ -204,24 +206,24 @@ impl StreamFrames {
         Self(member)
     }
 
-    /// Says one of them; whether the victim takes it for right.
+    /// Sends one of the frames; returns whether the victim accepted it.
     fn say(&mut self, link: &mut RawLink, variant: u64, report: &mut AttackReport) -> bool {
         let (key, addr) = link.place;
         let (secret, retired) = (self.0.facts[0].private, self.0.facts[0].retired);
         let write = WRITE | LAST | AWAITED | STREAMED;
         let head = match variant {
-            // More than the heap has, of which the first bytes have a place, and more than any count holds.
+            // Longer than the heap: the first bytes are inside it, and the length exceeds any counter.
             0 => RawLink::head([write, key, link.end - 64, u64::MAX, 0, 0], 0),
             1 => RawLink::head([write, key, u64::MAX - 3, 8, 0, 0], 0),
-            // Into memory in no region, and into one without rights, by its local key.
+            // Into memory outside all regions, and into memory without rights, by its local key.
             2 => RawLink::head([write, secret, 0, 8, 0, 0], 0),
             3 => RawLink::head([WRITE | LAST | AWAITED | PLACED, key, addr, secret, 0, 8], 0),
             // Reads whose bytes are not all in a region.
             4 => RawLink::head([READ | LAST, secret, 0, 64, 7, 0], 0),
             5 => RawLink::head([READ | LAST, key, addr, u64::MAX, 7, 0], 0),
-            // It has executed a record that it was not sent.
+            // Acknowledges a record that was not sent.
             6 => RawLink::head([0xa0, 0, 0, 0, 0, 0], u64::MAX / 2),
-            // Retired memory takes any bytes; no count of them ends.
+            // Retired memory accepts any bytes; the length exceeds any count.
             _ => RawLink::head([write, retired, 0, u64::MAX, 0, 0], 0),
         };
         link.write(&head);
@@ -230,7 +232,7 @@ impl StreamFrames {
             _ => link.write(&[0x5a; 4096]),
         }
         let is_executed = variant < 7 && link.is_answered();
-        // Whatever follows a head may be a secret.
+        // Bytes after a head may be a secret.
         let mut rest = [0; 4096];
         let read = link.stream.read(&mut rest).unwrap_or(0);
         report.keep(&rest[..read]);
@@ -244,7 +246,7 @@ impl Attack for StreamFrames {
         let variant = report.acts % 9;
         if let Some(mut link) = RawLink::new(&mut self.0, 0, stream) {
             if variant == 8 {
-                // An end in the middle of a payload.
+                // Close in the middle of a payload.
                 let (key, addr) = link.place;
                 link.write(&RawLink::head([WRITE | LAST | STREAMED, key, addr, 4096, 0, 0], 0));
                 link.write(&[0; 1000]);

@@ -1,5 +1,5 @@
-//! The pair's messages as sends and receives over two connections, one in each direction. Each victim listens for other processes besides,
-//! as a rank does that gave a handle to a third one.
+//! The pair's messages as sends and receives over two connections, one in each direction. Each victim also listens for
+//! other processes, as a rank does that gave a handle to a third one.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,10 @@ use crate::channel::TestChannel;
 use crate::pair::PairTraffic;
 use crate::victim::LONG;
 
-/// How often a victim asks for connections of others, as the owner of a listener does beside other work.
+/// Interval of a victim's accept calls for other processes, as of a listener's owner with other work.
 const ACCEPTS_EVERY: Duration = Duration::from_millis(1);
 
-/// The handles that a victim gives away: to the other one of the pair, and to a third process.
+/// The handles of a victim: one for the other victim, and one for a third process.
 pub(crate) struct GivenHandles {
     pub(crate) pair: [u8; handle::BYTES],
     pub(crate) guests: [u8; handle::BYTES],
@@ -29,7 +29,7 @@ impl GivenHandles {
         Self { pair: pair.try_into().unwrap(), guests: guests.try_into().unwrap() }
     }
 
-    /// As the third process knows them: the handle of the pair without its nonce, which only the other one of the pair was given.
+    /// The handles as the third process gets them: that of the pair without its nonce, which only the other victim has.
     pub(crate) fn seen_by_guest(bytes: &[u8]) -> [ConnectionHandle; 2] {
         let given = Self::from_bytes(bytes);
         let mut pair = ConnectionHandle::from_bytes(&given.pair).unwrap();
@@ -38,7 +38,7 @@ impl GivenHandles {
     }
 }
 
-/// An end of a connection, its memory, and its request under way.
+/// One end of a connection, its memory, and its outstanding request.
 struct ConnectedEnd {
     comm: CommId,
     region: MrId,
@@ -57,7 +57,7 @@ impl ConnectedEnd {
         RecvBuf { mr: self.region, offset: 0, len: len as u64, tag: 7 }
     }
 
-    /// Whether the request under way has ended.
+    /// Whether the outstanding request has ended.
     fn is_done(&mut self, engine: &Engine<SharedNics, UnixHost>) -> Result<bool, String> {
         let Some(request) = self.request else { return Ok(false) };
         let is_done = engine.test(request, &mut [0; 8]).map_err(fault)?;
@@ -81,7 +81,7 @@ pub(crate) struct TwoSidedPair {
 }
 
 impl TwoSidedPair {
-    /// Connects to the other one of the pair, and is connected to.
+    /// Connects to the other victim, and accepts its connection.
     pub(crate) fn meet(
         me: u32,
         fabric: SharedNics,
@@ -130,7 +130,7 @@ impl PairTraffic for TwoSidedPair {
     }
 
     fn progress(&mut self) -> Result<(), String> {
-        // Each look at a request goes on with everything.
+        // Each test of a request drives the whole engine.
         Ok(())
     }
 
@@ -140,7 +140,7 @@ impl PairTraffic for TwoSidedPair {
         }
         self.accepted = Instant::now();
         for listen in self.listens {
-            // One that fails is its asker's affair.
+            // A failed connection is the other process's problem.
             if let Ok(Some(comm)) = self.engine.accept(listen) {
                 self.engine.close(comm).map_err(fault)?;
             }

@@ -38,7 +38,7 @@ impl OtherUser {
             format!("trunkline.{hex}").into_bytes()
         });
         receive_facts(channel);
-        // Of this thread, which does all that this process does.
+        // Changes the user of this thread only, which does all the work of this process.
         let other = Some(Uid::from_raw(OTHER));
         let is_other = set_thread_res_uid(other, other, other).is_ok();
         Self { names, is_other }
@@ -56,7 +56,7 @@ impl OtherUser {
     }
 }
 
-/// A card that is no member's who could be reached, in the place of the third member; all cards.
+/// Publishes a card at which no member is reachable, in the place of the third member; returns all cards.
 pub(crate) fn meet_as_stranger(channel: &mut TestChannel) -> [ProcessCard; 3] {
     let host = UnixHost::new(|_, _| {});
     let address = host.oob().listen().unwrap().listen_address().0;

@@ -1,5 +1,6 @@
-//! One of the honest pair: exchanges checked messages with the other one, serves all other processes as any such process does, and keeps secrets
-//! outside of the memory that it has registered. How the messages travel is a [`PairTraffic`].
+//! One process of the honest pair. It exchanges checked messages with the other one, serves all other processes as any
+//! such process does, and keeps secrets outside the memory that it has registered. A [`PairTraffic`] carries the
+//! messages.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -19,28 +20,28 @@ use crate::pair::{PairKind, PairTraffic};
 use crate::store::JobStore;
 use crate::two_sided::TwoSidedPair;
 
-/// The longest message of the pair: over shared memory it goes by direct copies between the processes.
+/// The longest message of the pair: over shared memory it is copied directly between the processes.
 pub(crate) const LONG: usize = 96 << 10;
-/// Messages that a rate is made of at least, unless they take too long.
+/// Fewest messages of a measured rate, unless they take too long.
 const LEAST: u64 = 18;
 const LONGEST: Duration = Duration::from_secs(5);
-/// Steps of waiting between two looks for commands.
+/// Polls between two checks for commands.
 const LOOK_EVERY: u32 = 64;
-/// Steps of waiting between two sleeps, and how long these are.
+/// Polls between two sleeps, and their duration.
 const SLEEP_EVERY: u32 = 32;
 const SLEEP: Duration = Duration::from_micros(20);
 
-/// Facts that the test gives to attackers: each could be guessed or learned, so the defence must not depend on them.
+/// Facts that the test gives to attackers. An attacker could guess or learn each of them, so the defence must not depend on them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VictimFacts {
     pub(crate) pid: u64,
-    /// Where a canary is that is in no region.
+    /// The address of the canary outside all regions.
     pub(crate) canary: u64,
-    /// The local key of a region that no peer has rights to, which holds a canary too.
+    /// The local key of a region without rights for peers, which also contains a canary.
     pub(crate) private: u64,
     /// A remote key of memory that was retired.
     pub(crate) retired: u64,
-    /// The port of its store, if it is rank 0 of a job that meets.
+    /// The port of its store, if it is rank 0 of a job with a store.
     pub(crate) store: u64,
 }
 
@@ -57,13 +58,13 @@ impl VictimFacts {
 
 /// A command of the test.
 enum VictimCommand {
-    /// Count messages for so long.
+    /// Count messages for this duration.
     Window(Duration),
     /// Send the results and end.
     Finish,
 }
 
-/// One of the two.
+/// One of the two victims.
 struct HonestMember {
     channel: TestChannel,
     traffic: Box<dyn PairTraffic>,
@@ -79,7 +80,7 @@ struct HonestMember {
 
 /// Plays a victim until the test ends it.
 pub(crate) fn play(me: u32, mut channel: TestChannel) {
-    // Sleeps end when they should: by default up to 50 us late.
+    // Without this, sleeps last up to 50 us too long by default.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).unwrap();
     let kind = PairKind::of_this_process();
     let lines = Arc::new(AtomicU64::new(0));
@@ -119,7 +120,7 @@ pub(crate) fn play(me: u32, mut channel: TestChannel) {
     victim.finish(fault);
 }
 
-/// Why the messages of the pair ended.
+/// Why the exchange of messages ended.
 #[derive(Debug)]
 enum TrafficEnd {
     Asked,
@@ -127,7 +128,7 @@ enum TrafficEnd {
 }
 
 impl HonestMember {
-    /// Sends messages to and fro until something is wrong or the test says that it is enough.
+    /// Exchanges messages until an error, or until the test ends it.
     fn exchange(&mut self) -> Result<(), TrafficEnd> {
         loop {
             let number = self.round + 1;
@@ -143,7 +144,7 @@ impl HonestMember {
         }
     }
 
-    /// Where the bytes of a message are: short and long ones by turns.
+    /// The bytes of a message: short and long messages alternate.
     fn place(number: u64) -> std::ops::Range<usize> {
         let (from, len) = ((number as usize * 8) % LONG, [64, 4096, LONG][number as usize % 3]);
         from..from + len
@@ -164,7 +165,7 @@ impl HonestMember {
         }
     }
 
-    /// Tries until it works, and goes on with everything meanwhile.
+    /// Repeats a step until it succeeds, and makes progress meanwhile.
     fn until<T>(
         &mut self,
         mut f: impl FnMut(&mut dyn PairTraffic) -> Result<Option<T>, String>,
@@ -177,7 +178,7 @@ impl HonestMember {
             if step.is_multiple_of(LOOK_EVERY) {
                 self.look()?;
             }
-            // Waiting is no work, and the test measures the work.
+            // Waiting must use no processor time, because the test measures that.
             if step.is_multiple_of(SLEEP_EVERY) {
                 std::thread::sleep(SLEEP);
             }
@@ -205,13 +206,13 @@ impl HonestMember {
         }
     }
 
-    /// Sends the results: whether the canaries are whole, the number of log lines, the secret, and the fault as text.
+    /// Sends the results: whether the canaries are unchanged, the number of log lines, the secret, and the error as text.
     fn finish(mut self, end: Option<TrafficEnd>) {
         let mut fault = match end {
             None | Some(TrafficEnd::Asked) => String::new(),
             Some(TrafficEnd::Fault(fault)) => {
                 println!("victim: {fault}");
-                // The test asks for windows; with a fault none of them has messages.
+                // The test requests windows; after an error all of them are empty.
                 self.channel.wait_for_ever();
                 loop {
                     match VictimCommand::from_bytes(&self.channel.receive()) {
@@ -229,7 +230,7 @@ impl HonestMember {
         self.channel.send_numbers(&[whole, self.lines.load(Ordering::Relaxed), self.round]);
         self.channel.send(&self.canaries.secret);
         self.channel.send(fault.as_bytes());
-        // The test ends it.
+        // Wait for the test's command to end.
         while self.channel.receive() != b"end" {}
     }
 }

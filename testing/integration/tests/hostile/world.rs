@@ -1,8 +1,9 @@
-//! The world of one attack: starts the pair and the attacker, measures by turns with and without the attack, and asserts what an attack must
-//! not achieve.
+//! The world of one attack: starts the pair and the attacker, measures alternately with and without the attack, and
+//! asserts the limits of its damage.
 //!
-//! The pair's rate is judged by its own work: the processor time of both victims for each message. They take turns, so with a processor for each
-//! process a message cannot take less by the clock; and other work on the machine, that of the attacker too, does not change it. The rate by the clock is printed beside it.
+//! The pair's rate is judged by its own work: the processor time of both victims per message. The victims alternate, so
+//! with a processor per process a message cannot take less by the clock. Other work on the machine, the attacker's
+//! included, does not change this figure. The rate by the clock is also printed.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -18,30 +19,30 @@ use crate::meeting;
 use crate::pair::{PAIR, PairKind};
 use crate::store;
 
-/// Says which part a process of this program has.
+/// The variable that names the part of a process of this program.
 pub(crate) const PART: &str = "TRUNKLINE_TEST_PART";
 
 /// Bounds on the growth of a victim since the beginning of the attack, and on its log. SECURITY.md repeats these numbers.
 pub(crate) struct VictimBounds {
     descriptors: u64,
     memory_kib: u64,
-    /// At once; one more is allowed per second.
+    /// Log lines allowed immediately; one more is allowed per second.
     lines: u64,
-    /// Of the time of one processor, by the thread that waits at the store.
+    /// Percentage of one processor's time that the thread waiting at the store may use.
     store_percent: u64,
 }
 
 pub(crate) const MOST: VictimBounds =
     VictimBounds { descriptors: 300, memory_kib: 16 << 10, lines: 72, store_percent: 20 };
 
-/// How long messages are counted at a time; longer where a busy machine carries few of them.
+/// Duration of one window of counted messages; longer if a busy machine carries few of them.
 const WINDOW: Duration = Duration::from_millis(40);
-/// Windows with and without the attack: at least so many, as many more as the attack needs, and three times as many before victims are taken for
-/// slow.
+/// Fewest windows with and without the attack. The attack may need more, and three times as many are measured before
+/// the victims count as slow.
 const WINDOWS: usize = 9;
 const WINDOWS_MOST: usize = 200;
 
-/// One at a time: each measures.
+/// Only one world at a time, because each measures.
 static CORES: Mutex<()> = Mutex::new(());
 
 /// A process of the world.
@@ -61,7 +62,7 @@ impl WorldProcess {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TRUNKLINE_")) {
             command.env_remove(name);
         }
-        // Planted bugs are those of the victims; attackers run as they are.
+        // Planted bugs apply to the victims only; attackers run unchanged.
         if !part.starts_with("victim") {
             command.env_remove("PLANTED_BUG");
         }
@@ -69,19 +70,19 @@ impl WorldProcess {
         command.stdout(output.try_clone().unwrap()).stderr(output.try_clone().unwrap());
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         let child = command.spawn().unwrap();
-        // The command holds the other end open.
+        // The command still holds the other end of the socket pair.
         drop(command);
         Self { part: part.to_owned(), child, channel: TestChannel::new(ours), output }
     }
 
-    /// A line of `/proc/PID/status`, in KiB.
+    /// A value from `/proc/PID/status`, in KiB.
     fn memory_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
         line.split_whitespace().next().unwrap().parse().unwrap()
     }
 
-    /// The processor time of all its threads.
+    /// The processor time of all threads of the process.
     fn work_time(&self) -> Duration {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         // The first number of proc(5)'s schedstat is the time on a processor, in nanoseconds.
@@ -136,7 +137,7 @@ struct VictimOutcome {
     fault: String,
 }
 
-/// Descriptors and memory of a victim before the attack, and their maximum since.
+/// Descriptors and memory of a victim before the attack, and their maximum since then.
 #[derive(Debug)]
 struct VictimGrowth {
     before: [u64; 2],
@@ -163,44 +164,44 @@ impl VictimGrowth {
 #[derive(Debug, Default)]
 struct MessageCost {
     messages: u64,
-    /// By the clock.
+    /// Elapsed time.
     took: Duration,
     /// Processor time of both victims.
     work: Duration,
 }
 
 impl MessageCost {
-    /// Adds a window; how many messages it had.
+    /// Adds a window; returns its number of messages.
     fn measure(&mut self, victim: &mut WorldProcess, other: &WorldProcess) -> u64 {
         let before = victim.work_time() + other.work_time();
         victim.channel.send(&(WINDOW.as_nanos() as u64).to_le_bytes());
         let [messages, nanos] = victim.channel.receive_numbers()[..] else {
             panic!("a victim says two numbers")
         };
-        // A thread that has ended takes its time with it.
+        // The time of a thread that has ended is no longer counted.
         self.work += (victim.work_time() + other.work_time()).saturating_sub(before);
         self.took += Duration::from_nanos(nanos);
         self.messages += messages;
         messages
     }
 
-    /// Messages a second.
+    /// Messages per second.
     fn rate(&self) -> u64 {
         (self.messages as f64 / self.took.as_secs_f64()) as u64
     }
 
-    /// Nanoseconds of processor time for a message.
+    /// Nanoseconds of processor time per message.
     fn nanos(&self) -> u64 {
         self.work.as_nanos() as u64 / self.messages.max(1)
     }
 }
 
-/// How much of its rate without the attack the pair has left under it, by its own work.
+/// The pair's rate under attack as a percentage of its rate without it, by its own work.
 fn percent_left([quiet, attacked]: &[MessageCost; 2]) -> u64 {
     100 * quiet.nanos() / attacked.nanos().max(1)
 }
 
-/// Which attack, and the work of the pair beside its messages.
+/// The attack, and the pair's work beside its messages.
 pub(crate) struct AttackWorld {
     attack: &'static str,
     pair: PairKind,
@@ -214,25 +215,25 @@ impl AttackWorld {
         Self { attack, pair: PairKind::OneSided, calls: false, store: false, meets: false }
     }
 
-    /// The pair's messages travel in this way.
+    /// Selects how the pair's messages travel.
     pub(crate) fn over(mut self, pair: PairKind) -> Self {
         self.pair = pair;
         self
     }
 
-    /// The victim connects to the attacker, as a member of its job.
+    /// Makes the victim dial the attacker, as a member of its job.
     pub(crate) fn with_calls(mut self) -> Self {
         self.calls = true;
         self
     }
 
-    /// The victim is rank 0 of a job whose rank 1 has not come yet.
+    /// Makes the victim rank 0 of a job whose rank 1 has not joined yet.
     pub(crate) fn with_store(mut self) -> Self {
         self.store = true;
         self
     }
 
-    /// The pair and the attacker begin tagged messages between them.
+    /// Makes the pair and the attacker start tagged messages.
     pub(crate) fn with_meeting(mut self) -> Self {
         self.meets = true;
         self
@@ -291,7 +292,7 @@ impl AttackWorld {
         actors.iter_mut().for_each(|one| one.channel.send(b"end"));
     }
 
-    /// Has the processes meet; why the attack cannot be tried, if it cannot.
+    /// Connects the processes; returns the reason if the attack cannot be tried.
     fn introduce(&self, actors: &mut [WorldProcess; 3]) -> Option<String> {
         let cards = actors.each_mut().map(|one| one.channel.receive());
         actors.iter_mut().for_each(|one| cards.iter().for_each(|card| one.channel.send(card)));

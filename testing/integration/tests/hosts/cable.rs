@@ -1,4 +1,4 @@
-//! What two processes on two hosts play, while the cable between them is slow or cut.
+//! Scenarios of two processes on two hosts, while the cable between them is slow or cut.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ scenarios! {
     a_cut_cable_fails_every_request_in_time,
 }
 
-/// From the start of the scenario to the cut.
+/// Time from the start of the scenario to the cut.
 pub(crate) const UNTIL_CUT: Duration = Duration::from_secs(2);
-/// The limit that the scenario is given, the second for which its control stream lingers, and what the kernel's whole seconds and a
-/// busy machine add to it.
+/// The scenario's limit, plus the second for which its control stream lingers, plus the kernel's rounding to whole
+/// seconds and delays of a busy machine.
 const IN_TIME: Duration = Duration::from_secs(2 + 1 + 4);
 const LEN: usize = 96 << 20;
 
@@ -54,7 +54,7 @@ fn a_cut_cable_fails_every_request_in_time(mut scene: Scene) {
     let sending = Piece { addr: from.addr(), len, tag: 0, mr: from_mr };
     let receiving = Piece { addr: to.addr(), len, tag: 0, mr: to_mr };
     scene.meet();
-    // A receive waits from before the cut on; with nothing sent, only the kernels find out.
+    // A receive is outstanding from before the cut; as nothing is sent, only the kernels detect the cut.
     let (mut send_request, mut recv_request, mut rounds) = (None, None, 0);
     let end = loop {
         match step(&net, busy, (send, sending, &mut send_request), (recv, receiving, &mut recv_request)) {
@@ -75,11 +75,11 @@ fn a_cut_cable_fails_every_request_in_time(mut scene: Scene) {
         let code = until("an end", || net.try_test(request).transpose());
         assert!(code.is_ok() || code == Err(ResultCode::REMOTE_ERROR), "{code:?}");
     }
-    // New work fails too.
+    // New requests fail too.
     assert_eq!(until("a failed isend", || net.try_send(send, sending, 0).err()), ResultCode::REMOTE_ERROR);
 }
 
-/// Goes on with one receive and, if `busy`, one send; how many messages arrived. A request that failed is forgotten.
+/// Polls one receive and, if `busy`, one send; returns the number of arrived messages. Failed requests are dropped.
 fn step(
     net: &Net,
     busy: bool,

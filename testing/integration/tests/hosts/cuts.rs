@@ -1,4 +1,4 @@
-//! Two cables, cut one after the other: as long as one of them is whole, the peer lives and messages arrive.
+//! Two cables, cut one after the other: while one of them is connected, the peer is alive and messages arrive.
 
 use std::time::{Duration, Instant};
 
@@ -8,15 +8,15 @@ use super::rails::{File, Pair, during};
 use crate::run::Setting;
 use crate::sharing::is_full;
 
-/// Shortest time that a link may go unanswered.
+/// Shortest time after which a silent link is considered dead.
 const RAIL_TIME: Duration = Duration::from_secs(1);
-/// The claim: from the second cut until messages arrive again, in nine of ten rounds.
+/// The claim: time from the second cut until messages arrive again, in nine of ten rounds.
 const CONTINUES: Duration = Duration::from_secs(2);
-/// In all of them: where the machine is busy, kernels wait longer before they send again, and a cut is noticed later.
+/// The limit in all rounds: on a busy machine, kernels retransmit later, and a cut is detected later.
 const CONTINUES_BUSY: Duration = Duration::from_secs(2 + 4);
-/// Time that is no part of it: a busy machine may take long to begin, and to notice the event that it waits for.
+/// Time outside the claim: a busy machine may start late, and may notice the awaited event late.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// More than the bytes under way, and than control streams and new links take.
+/// More than the outstanding bytes, and than control streams and new links carry.
 const BYTES: u64 = 256 << 10;
 
 fn rounds() -> usize {
@@ -35,13 +35,13 @@ fn settle(setting: Setting, peer_time: Duration) -> Setting {
     setting.env("TEST_LENGTH", 64 << 10).env("TEST_WINDOW", 2).env("TEST_REST_US", 10_000)
 }
 
-/// Each round begins with one cable that both ends have given up. It is whole again, and the other one is cut after `gap`.
+/// Each round starts with one cable that both ends have given up. It is connected again, and the other one is cut after `gap`.
 fn second_cut(testbed: &mut Testbed, peer_time: Duration, gap: Duration) {
     let pair = Pair::new(testbed, &[LineShape::PLAIN; 2]);
     let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
     let setting = settle(setting, peer_time);
     during(setting.within(limit(peer_time, gap)), |file| {
-        // Two connections of two links, with one control stream or two.
+        // Two connections with two links each, and one or two connections of the control stream.
         let wait = |count: u16| wait_for(file, count, peer_time);
         wait(2);
         pair.rails[0].cut();
@@ -50,7 +50,7 @@ fn second_cut(testbed: &mut Testbed, peer_time: Duration, gap: Duration) {
             let (back, away) = (round % 2, 1 - round % 2);
             wait(1);
             pair.rails[back].mend();
-            // Not to wait for anything: this time is varied.
+            // Not a wait for an event: this time is varied.
             std::thread::sleep(gap);
             pair.rails[away].cut();
             let cut = Instant::now();
@@ -68,7 +68,7 @@ fn second_cut(testbed: &mut Testbed, peer_time: Duration, gap: Duration) {
     });
 }
 
-/// Waits until so many cables carry, control streams and links.
+/// Waits until `cables` cables carry control streams and links.
 #[track_caller]
 fn wait_for(file: &File<'_>, cables: u16, peer_time: Duration) {
     let what = format!("{cables} cables");
@@ -77,8 +77,8 @@ fn wait_for(file: &File<'_>, cables: u16, peer_time: Duration) {
     });
 }
 
-/// Both cables are cut for so long that every link is found silent, and not for as long as the peer may be: the peer lives, and
-/// so do its connections, over whichever cable is whole first.
+/// Both cables are cut long enough for every link to be detected as silent, but for less than the peer time limit. The
+/// peer stays alive, and its connections continue over the cable that is reconnected first.
 #[test]
 fn a_while_without_any_cable_loses_no_connection() {
     let (peer_time, dark) = (Duration::from_secs(10), 4 * RAIL_TIME);
@@ -90,7 +90,7 @@ fn a_while_without_any_cable_loses_no_connection() {
             for round in 0..rounds().min(20) {
                 wait_for(file, 2, peer_time);
                 pair.rails.iter().for_each(|rail| rail.cut());
-                // As long as both are cut: this time is varied.
+                // The time for which both are cut, which is varied.
                 std::thread::sleep(dark);
                 let first = round % 2;
                 pair.rails[first].mend();

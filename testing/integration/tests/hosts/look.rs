@@ -1,5 +1,5 @@
-//! What a look at a link says while the cable between two hosts is cut, bad or unplugged, or the peer is stopped. Both
-//! processes drive the software NIC itself, so that nothing else notices first.
+//! The result of checking a link while the cable between two hosts is cut, bad or unplugged, or the peer is stopped.
+//! Both processes drive the software NIC itself, so that no other layer detects it first.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -25,9 +25,9 @@ scenarios! {
 
 /// More than the buffers of both kernels take.
 const LARGE: usize = 32 << 20;
-/// How long a link may go unanswered.
+/// Time after which a silent link is reported.
 const RAIL_TIME: Duration = Duration::from_secs(3);
-/// What may be added to that until it is told.
+/// Time that the report may take in addition.
 const MORE: Duration = Duration::from_secs(6);
 
 /// One end of a link between the two processes.
@@ -77,7 +77,7 @@ impl End {
         Self { rail, link, to, posted: 0, done: 0 }
     }
 
-    /// Takes what has completed.
+    /// Polls completions.
     fn poll(&mut self) {
         let mut out = [Completion::BLANK; 8];
         let count = self.rail.poll(&mut out);
@@ -86,7 +86,7 @@ impl End {
         self.done += count as u64;
     }
 
-    /// Goes on for some time, with a write under way all the time if `busy`; what a look says in the end.
+    /// Polls for some time, with a write outstanding all the time if `busy`; returns the last result of checking the link.
     fn play(&mut self, busy: bool, time: Duration) -> Result<(), LinkError> {
         let started = Instant::now();
         while started.elapsed() < time {
@@ -110,7 +110,7 @@ fn a_look_tells_of_a_cut_cable(mut scene: Scene) {
     let told = end.play(busy, UNTIL_CUT + RAIL_TIME + MORE - started.elapsed());
     let passed = started.elapsed();
     assert!(matches!(told, Err(LinkError::Unreachable(_))), "after {passed:?}: {told:?}");
-    // The last answer may be as old as the pause between two questions.
+    // The last answer may be as old as the interval between two probes.
     assert!(passed > UNTIL_CUT + RAIL_TIME - Duration::from_millis(1500), "{passed:?} is before the cut");
     assert_eq!(end.done > 0, busy, "{} writes", end.done);
     println!("figure: told {:?} after the cut", passed.saturating_sub(UNTIL_CUT));
@@ -127,7 +127,7 @@ fn a_look_tells_nothing_of_a_bad_cable(mut scene: Scene) {
     scene.meet();
 }
 
-/// Stopped with full buffers for several times as long as a link may go unanswered.
+/// Stopped with full buffers for several times the rail time limit.
 fn a_look_tells_nothing_of_a_stopped_peer(mut scene: Scene) {
     let rail_time = Duration::from_secs(1);
     let mut end = End::new(&mut scene, rail_time);
@@ -155,6 +155,6 @@ fn a_look_tells_nothing_of_a_stopped_peer(mut scene: Scene) {
             scene.is_spoken_to().then_some(())
         });
     }
-    // The link of the one who leaves ends with it.
+    // The link of the process that leaves ends with it.
     scene.meet();
 }

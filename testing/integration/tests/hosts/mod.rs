@@ -1,4 +1,4 @@
-//! Two hosts: the plugin's contract across a network, and what a network does that one host never does.
+//! Two hosts: the plugin's contract across a network, and failures that only a network has.
 
 pub(crate) mod cable;
 mod cuts;
@@ -53,7 +53,7 @@ fn a_slow_cable_is_no_error() {
     testbed::run(|testbed| {
         let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         let _cable = testbed.add_relay(&left, &right, LineShape { rate: Some(40 << 20), ..LineShape::PLAIN });
-        // What is under way fills every buffer, and the limit is shorter than the transfer.
+        // The outstanding data fills every buffer, and the limit is shorter than the transfer.
         let setting = scenario("a_large_message_takes_its_time").env("TRUNKLINE_PEER_TIME_MS", 1000);
         setting.on([&left, &right]).two();
     });
@@ -71,7 +71,7 @@ fn a_peer_killed_on_another_host_fails_every_request_soon() {
     });
 }
 
-/// Stopped with full buffers for longer than a silent host may be.
+/// Stopped with full buffers for longer than the limit for a silent host.
 #[test]
 fn a_peer_stopped_on_another_host_is_no_error() {
     testbed::run(|testbed| {
@@ -102,7 +102,7 @@ fn a_cut_cable_fails_every_request_in_time() {
     });
 }
 
-/// Plays the scenario on two hosts, and does something to their cable in the middle.
+/// Plays the scenario on two hosts, and calls `cut` in the middle.
 fn cut(name: &'static str, case: &str, hosts: [&TestHost; 2], cut: impl FnOnce() + Send) {
     let setting = scenario(name).env("TEST_CASE", case).on(hosts);
     std::thread::scope(|scope| {
@@ -164,7 +164,7 @@ fn a_look_tells_nothing_of_a_stopped_peer() {
     });
 }
 
-/// One rank of a job of two, whose first rank is on the left host and writes the trace, as torchrun starts it.
+/// One rank of a job of two, started as torchrun does; rank 0 is on the left host and writes the trace.
 fn rank(host: &TestHost, rank: usize, trace: &Path) -> RunningProcess {
     let mut command = Command::new(trunkline_integration::command_path().unwrap());
     command.args(["bench", "all_reduce", "-b", "8", "-e", "4M", "-f", "64", "--json", "--trace"]).arg(trace);
@@ -199,7 +199,7 @@ fn the_bench_runs_across_hosts() {
         for process in [1, 2] {
             let long = |event: &serde_json::Value| event["args"]["bytes"].as_u64() > Some(4096);
             let of = |event: &serde_json::Value| event["pid"] == process && event["ph"] == "X" && long(event);
-            // Long messages take time, which is what the picture shows.
+            // Long messages must be visible in the trace.
             assert!(events.iter().any(of), "rank {} of the trace", process - 1);
         }
     });

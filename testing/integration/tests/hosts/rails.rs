@@ -1,5 +1,5 @@
-//! Two hosts joined by several cables: what a comm over several NICs sends over each, and what happens when some of them
-//! are cut. Control streams go over the same cables.
+//! Two hosts joined by several cables: the share of each NIC of a comm over several NICs, and the effects of cut
+//! cables. Control streams use the same cables.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,19 +11,19 @@ use trunkline_integration::testbed::{self, LineShape, RelayCable, TestHost, Test
 use crate::hosts::stream::Carrying;
 use crate::run::{Setting, scenario};
 
-/// Bytes a second of a megabit.
+/// Bytes per second of a megabit per second.
 const MEGABIT: u64 = 1_000_000 / 8;
-/// Shortest time that a link may go unanswered.
+/// Shortest time after which a silent link is considered dead.
 const RAIL_TIME: Duration = Duration::from_secs(2);
-/// Until an end that only receives notices: it asks once a second, and four questions must stay unanswered.
+/// Detection time of an end that only receives: it probes once a second, and four probes must stay unanswered.
 const IDLE_TIME: Duration = Duration::from_secs(5);
-/// What a busy machine, the kernel's whole seconds and a look now and then may add.
+/// Additional time for a busy machine, the kernel's whole seconds and the interval of checks.
 const SLACK: Duration = Duration::from_secs(6);
-/// Until a link that is whole again carries: the pause before it is asked for may have grown to 5 s.
+/// Time until a mended link carries again: the pause before it is requested may have grown to 5 s.
 const RETAKEN: Duration = Duration::from_secs(8);
-/// Shortest time after which a host that does not answer is given up.
+/// Shortest time after which a silent host is given up.
 const PEER_TIME: Duration = Duration::from_secs(2);
-/// Until a control connection over a dead cable is given up: its kernel asks once a second, and rounds up.
+/// Time until a control connection over a dead cable is given up: its kernel probes once a second, and rounds up.
 const GIVEN_UP: Duration = Duration::from_secs(2 * PEER_TIME.as_secs() + SLACK.as_secs());
 const MIB: u64 = 1 << 20;
 
@@ -36,7 +36,7 @@ pub(super) struct Pair {
 
 impl Pair {
     pub(super) fn new(testbed: &mut Testbed, shapes: &[LineShape]) -> Self {
-        // As few packets as can be: the testbed has few processors.
+        // As few packets as possible, because the testbed has few processors.
         testbed.mtu = 9000;
         let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         let rails = shapes.iter().map(|shape| testbed.add_relay(&left, &right, *shape)).collect();
@@ -50,19 +50,19 @@ impl Pair {
         setting.env("TEST_RAILS", format!("{count},{count}")).on([&self.left, &self.right])
     }
 
-    /// What has come to the right host over each rail.
+    /// Bytes that each rail has carried to the right host.
     fn carried(&self) -> Vec<u64> {
         self.rails.iter().map(|rail| rail.tally_from(&self.left).passed.bytes).collect()
     }
 
-    /// What comes to the right host over each rail in some time.
+    /// Bytes that each rail carries to the right host within some time.
     fn carried_in(&self, time: Duration) -> Vec<u64> {
         let before = self.carried();
         std::thread::sleep(time);
         self.carried().iter().zip(before).map(|(now, before)| now - before).collect()
     }
 
-    /// Waits until a rail has carried so much more from a host; how long that took.
+    /// Waits until a rail has carried `bytes` more from a host; returns how long that took.
     #[track_caller]
     pub(super) fn wait(&self, from: &TestHost, rail: usize, bytes: u64, limit: Duration) -> Duration {
         let carried = || self.rails[rail].tally_from(from).passed.bytes;
@@ -84,8 +84,7 @@ impl Pair {
     }
 }
 
-/// The file that a stream looks for: it is to end, or is going to fail. Made when this is dropped at the latest, so that
-/// a test that has failed does not go on for long.
+/// The file whose creation ends a stream, or announces its failure. It is created on drop at the latest, so that a failed test ends soon.
 pub(super) struct File<'a>(&'a Path);
 
 impl File<'_> {
@@ -111,13 +110,13 @@ impl File<'_> {
         since.elapsed()
     }
 
-    /// Waits until so many links of all connections carry at either end; how long that took.
+    /// Waits until `links` links of all connections carry at either end; returns how long that took.
     #[track_caller]
     fn wait_for_links(&self, links: u32, limit: Duration) -> Duration {
         self.wait_until(&format!("{links} links"), limit, |carrying| carrying.links == links)
     }
 
-    /// Waits until so many connections carry each control stream at either end.
+    /// Waits until each control stream has `of_each` connections that carry, at either end.
     #[track_caller]
     fn wait_for_connections(&self, of_each: u16) {
         let limit = GIVEN_UP.max(RETAKEN);
@@ -132,7 +131,7 @@ impl Drop for File<'_> {
     }
 }
 
-/// Plays a stream and does something meanwhile.
+/// Plays a stream and calls `act` meanwhile.
 pub(super) fn during(setting: Setting, act: impl FnOnce(&File<'_>)) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("told");
@@ -146,8 +145,8 @@ pub(super) fn during(setting: Setting, act: impl FnOnce(&File<'_>)) {
 /// How often a share is measured before it counts as wrong: the machine may have other work.
 const ATTEMPTS: usize = 4;
 
-/// A stream over rails of so many megabits each, few enough for a machine with two processors: at least 40 % of their sum
-/// arrives, and each rail carries its share.
+/// A stream over rails with these rates in megabits per second, low enough for a machine with two processors. At least
+/// 40 % of their sum must arrive, and each rail must carry its share.
 fn shares(testbed: &mut Testbed, megabits: &[u64]) {
     let shape = |&rate: &u64| LineShape { rate: Some(rate * MEGABIT), ..LineShape::PLAIN };
     let pair = Pair::new(testbed, &megabits.iter().map(shape).collect::<Vec<_>>());
@@ -189,12 +188,12 @@ fn small_messages_take_the_quick_rail() {
     testbed::run(|testbed| {
         let delays = [20, 1].map(|ms| LineShape { delay: Duration::from_millis(ms), ..LineShape::PLAIN });
         let pair = Pair::new(testbed, &delays);
-        // One after another, and so seldom that every link has rested before each.
+        // Messages one at a time, with pauses long enough for every link to become idle.
         for rest_us in [0, 50_000] {
             let setting =
                 pair.setting("a_stream_arrives_whole").env("TEST_LENGTH", 3000).env("TEST_WINDOW", 1);
             during(setting.env("TEST_REST_US", rest_us), |_| {
-                // Until both are known.
+                // Wait until both rates are known.
                 std::thread::sleep(Duration::from_secs(1));
                 let quick = || {
                     let carried = pair.carried_in(Duration::from_secs(3));
@@ -207,7 +206,7 @@ fn small_messages_take_the_quick_rail() {
     });
 }
 
-/// Where the network gives each stream only so much, several carry more.
+/// If the network limits each stream, several links carry more.
 #[test]
 fn several_links_over_a_rail_carry_more_where_each_is_limited() {
     testbed::run(|testbed| {
@@ -253,7 +252,7 @@ fn a_cut_rail_is_left_and_taken_back() {
             for cut in [0, 1, 0] {
                 pair.wait_for_all();
                 pair.rails[cut].cut();
-                // More than what was under way.
+                // More than the outstanding bytes.
                 let goes_on = pair.wait(&pair.left, 1 - cut, 16 * MIB, RAIL_TIME + SLACK);
                 pair.rails[cut].mend();
                 let back = pair.wait(&pair.left, cut, MIB, RETAKEN);
@@ -265,7 +264,7 @@ fn a_cut_rail_is_left_and_taken_back() {
     });
 }
 
-/// Four connections, each way on one group: what each of them had under way on the rail goes over the other one.
+/// Four connections on one group per direction: requests that were outstanding on the cut rail complete over the other one.
 #[test]
 fn members_of_a_group_leave_a_cut_rail_and_take_it_back() {
     testbed::run(|testbed| {
@@ -292,10 +291,10 @@ fn members_of_a_group_leave_a_cut_rail_and_take_it_back() {
     });
 }
 
-/// What a trace has of one rail. Times are seconds.
+/// The events of one rail in a trace. Times are in seconds.
 #[derive(Default)]
 struct Track {
-    /// What happened to its links, and when.
+    /// Events of its links, and when they happened.
     marks: Vec<(String, f64)>,
     /// Outcome, begin and end of its operations.
     slices: Vec<(String, f64, f64)>,
@@ -351,7 +350,7 @@ fn a_trace_shows_the_rail_that_was_cut() {
             let gone = at("link lost").into_iter().chain(at("link fenced")).reduce(f64::min);
             let (Some(gone), Some(back)) = (gone, at("link up again")) else { panic!("{marks:?}") };
             assert!(gone < back, "{marks:?}");
-            // What was under way waited until the link was given up, and nothing began before it was back.
+            // Outstanding operations waited until the link was given up, and none began before it was back.
             let stuck = slices.iter().filter(|slice| slice.0 != "ok").map(|slice| slice.2 - slice.1);
             let longest = stuck.fold(0.0, f64::max);
             assert!(longest > RAIL_TIME.as_secs_f64() / 2.0, "{longest} s");
@@ -365,7 +364,7 @@ fn a_trace_shows_the_rail_that_was_cut() {
     });
 }
 
-/// One rail after another, some for a moment only, some while the one before is not back yet.
+/// Cuts one rail after another, some only briefly, some before the previous one is back.
 #[test]
 fn many_cuts_in_a_row_lose_nothing() {
     testbed::run(|testbed| {
@@ -375,7 +374,7 @@ fn many_cuts_in_a_row_lose_nothing() {
         during(setting.env("TEST_PAUSE_MS", (3 * RAIL_TIME + SLACK).as_millis()), |_| {
             pair.wait_for_all();
             for (at, ms) in [50, 2700, 300, 1200, 700, 100, 3200, 1100].into_iter().enumerate() {
-                // The last one stays whole.
+                // The last rail is not cut.
                 let rail = &pair.rails[at % 3];
                 rail.cut();
                 std::thread::sleep(Duration::from_millis(ms));
@@ -389,7 +388,7 @@ fn many_cuts_in_a_row_lose_nothing() {
     });
 }
 
-/// A stream with two rails; something is cut; every request fails once, at both ends.
+/// A stream with two rails; `cut` cuts some; every request fails once, at both ends.
 fn fails(testbed: &mut Testbed, cut: impl FnOnce(&Pair, &File<'_>)) {
     let shape = LineShape { rate: Some(200 * MEGABIT), ..LineShape::PLAIN };
     let pair = Pair::new(testbed, &[shape; 2]);
@@ -416,7 +415,7 @@ fn with_one_rail_cut_after_another_every_request_fails_once() {
             pair.wait(&pair.left, 1, 16 * MIB, RAIL_TIME + SLACK);
             pair.rails[0].mend();
             pair.wait(&pair.left, 0, MIB, RETAKEN);
-            // Else the last cut might be the first of all paths, and the peer live for so much longer.
+            // Otherwise the last cut might disconnect a control stream on one path, and the peer would live longer.
             file.wait_for_connections(2);
             pair.rails[1].cut();
             pair.wait(&pair.left, 0, 16 * MIB, RAIL_TIME + SLACK);
@@ -425,7 +424,7 @@ fn with_one_rail_cut_after_another_every_request_fails_once() {
     });
 }
 
-/// Comms on the second cable alone: what the first is good for.
+/// Comms on the second cable alone, to test the control connection over the first.
 fn on_the_second(pair: &Pair, name: &'static str) -> Setting {
     let setting = pair.setting(name).env("TEST_WAYS", "both").env("TEST_FIRST", 1).env("TEST_RAILS", "1,1");
     setting.env("TRUNKLINE_PEER_TIME_MS", PEER_TIME.as_millis())
@@ -436,13 +435,13 @@ fn a_peer_lives_as_long_as_one_cable_does() {
     testbed::run(|testbed| {
         let shape = LineShape { rate: Some(100 * MEGABIT), ..LineShape::PLAIN };
         let pair = Pair::new(testbed, &[shape; 2]);
-        // Not even there when the two meet.
+        // Cut before the two connect.
         pair.rails[0].cut();
         during(on_the_second(&pair, "a_stream_arrives_whole"), |file| {
             let goes_on = || _ = pair.wait(&pair.left, 1, 4 * MIB, RETAKEN);
             goes_on();
             file.wait_for_connections(1);
-            // Back, and gone again, for good.
+            // The first cable is mended, and then cut permanently.
             pair.rails[0].mend();
             file.wait_for_connections(2);
             pair.rails[0].cut();
@@ -452,7 +451,7 @@ fn a_peer_lives_as_long_as_one_cable_does() {
     });
 }
 
-/// The cables of four interfaces carry control streams, that of a fifth data alone.
+/// The cables of four interfaces carry control streams; that of a fifth carries data only.
 #[test]
 fn without_control_streams_every_request_fails_once() {
     testbed::run(|testbed| {
@@ -472,7 +471,7 @@ fn without_control_streams_every_request_fails_once() {
     });
 }
 
-/// Longer than any of its control connections lives, and then each has come back.
+/// Cuts each rail for longer than a control connection survives; all connections are restored afterwards.
 #[test]
 fn rails_cut_for_long_take_no_peer_with_them() {
     testbed::run(|testbed| {

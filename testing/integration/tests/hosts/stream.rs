@@ -1,5 +1,5 @@
-//! What two processes play over several rails, on two hosts or one: streams of messages, one way or both, over a connection or
-//! several, until a file says that it is enough, or until all of it fails.
+//! Scenarios of two processes over several rails, on two hosts or one: streams of messages in one or both directions,
+//! over one or several connections. A stream ends when a file exists, or when all requests fail.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,16 +19,16 @@ scenarios! {
     a_stream_fails_once,
 }
 
-/// Lengths of messages, in turn, unless there is one for all: eager, of one piece, and of many.
+/// Lengths of messages, in turn, unless one is set for all: eager, of one piece, and of many.
 const LENGTHS: [usize; 9] = [1, 3000, 65_537, 1 << 20, 8192, 300_001, 70_000, 17, (2 << 20) + 5];
-/// Requests under way, each way.
+/// Outstanding requests per direction.
 const WINDOW: usize = 8;
-/// Pauses of a process that has nothing to do: the first one and the longest. Each takes twice the time of the pause before it.
+/// Shortest and longest pause of a process that has nothing to do. Each pause is twice as long as the one before it.
 const IDLE: Duration = Duration::from_micros(20);
 const IDLE_MAX: Duration = Duration::from_micros(320);
-/// How often the file is looked for.
+/// Interval of the checks for the file.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// And how often the links and connections that carry are reported.
+/// Interval of the reports of links and connections that carry.
 const SAY_EVERY: Duration = Duration::from_millis(50);
 
 fn number(name: &str) -> Option<usize> {
@@ -43,7 +43,7 @@ pub(crate) struct Carrying {
 }
 
 impl Carrying {
-    /// As the status page of this process has it.
+    /// The values from the status page of this process.
     fn now() -> Self {
         let StatusSnapshot { head, rows } = status();
         let comms = rows.into_iter().filter_map(|row| row.comm);
@@ -51,7 +51,7 @@ impl Carrying {
         Self { links, control: head.control }
     }
 
-    /// The file in which a process says so.
+    /// The file in which a process reports them.
     fn file(folder: &Path, role: usize) -> PathBuf {
         folder.join(format!("carrying{role}"))
     }
@@ -61,14 +61,14 @@ impl Carrying {
         std::fs::write(path, text).expect("a file");
     }
 
-    /// The last report of a process; `None` if there is none, or it is being written now.
+    /// The last report of a process; `None` if it is missing or incomplete.
     pub(crate) fn of(folder: &Path, role: usize) -> Option<Self> {
         let text = std::fs::read_to_string(Self::file(folder, role)).ok()?;
         let (links, word) = text.split_once(' ')?;
         Some(Self { links: links.parse().ok()?, control: ControlStreams::from_word(word.parse().ok()?) })
     }
 
-    /// Whether each control stream has so many connections.
+    /// Whether each control stream has `of_each` connections.
     pub(crate) fn has_connections(&self, of_each: u16) -> bool {
         let ControlStreams { streams, fewest, connections } = self.control;
         streams > 0 && fewest == of_each && connections == u32::from(streams) * u32::from(of_each)
@@ -79,7 +79,7 @@ fn millis(name: &str) -> Option<Duration> {
     number(name).map(|ms| Duration::from_millis(ms as u64))
 }
 
-/// The plugin, with comms on as many rails as `TEST_RAILS` says for this process, from NIC `TEST_FIRST` on.
+/// Starts the plugin, with comms on as many rails as `TEST_RAILS` sets for this process, from NIC `TEST_FIRST` on.
 fn start(scene: &Scene) -> Net {
     let net = Net::start(scene.version);
     if let Ok(names) = std::env::var("TEST_NICS") {
@@ -97,7 +97,7 @@ fn start(scene: &Scene) -> Net {
     net.on(dev)
 }
 
-/// The plugin, with comms on the NICs of these names.
+/// Puts comms on the NICs with these names.
 fn on_named(net: Net, names: &str) -> Net {
     let found = |name: &str| {
         let named = |&dev: &i32| text(net.props(dev).expect("properties").name) == name;
@@ -111,15 +111,14 @@ fn on_named(net: Net, names: &str) -> Net {
     net.on(dev)
 }
 
-/// A buffer, and what is under way with it.
+/// A buffer, and its outstanding request.
 struct Slot {
     buf: Buf,
     mr: Mr,
     request: Option<Request>,
 }
 
-/// One direction of a stream at one end. Message `n` has pattern `n`, and that of another stream another one; after the last
-/// one come empty ones.
+/// One direction of a stream at one end. Message `n` has pattern `n`, which differs between streams. Empty messages follow the last one.
 struct Way {
     comm: Comm,
     stream: usize,
@@ -129,15 +128,15 @@ struct Way {
     /// Number of the next message to begin, and of the next to end.
     begun: usize,
     ended: usize,
-    /// The next message is in its buffer.
+    /// Whether the next message is in its buffer.
     is_filled: bool,
     /// Number of the first empty message.
     last: Option<usize>,
     bytes: usize,
-    /// When the last one came, and the longest time between two.
+    /// Arrival of the last message, and the longest time between two.
     came: Instant,
     pause: Duration,
-    /// Pause before a message.
+    /// Pause before each message.
     rest: Duration,
 }
 
@@ -177,12 +176,12 @@ impl Way {
         number + 97 * self.stream
     }
 
-    /// Every message, and the empty ones, have come to their end.
+    /// Whether all messages, the empty ones included, have ended.
     fn is_over(&self) -> bool {
         self.last.is_some_and(|last| self.ended == last + self.slots.len())
     }
 
-    /// Ends what is done, in order, and begins what can be begun; whether there was anything.
+    /// Completes finished requests in order, and starts new ones; returns whether any request started or ended.
     fn step(&mut self, net: &Net) -> Called<bool> {
         let count = self.slots.len();
         let before = (self.begun, self.ended);
@@ -220,7 +219,7 @@ impl Way {
             }
             return net.try_send(self.comm, piece, 0);
         }
-        // Every other one has more room than it needs.
+        // Every second receive is longer than its message.
         let len = if number % 2 == 0 { len } else { slot.buf.len() };
         net.try_recv(self.comm, &[Piece { len, ..piece }], 0)
     }
@@ -243,7 +242,7 @@ impl Way {
         self.came = Instant::now();
     }
 
-    /// Ends every request that is under way, each of which fails or is done; how many failed.
+    /// Waits until every outstanding request has failed or completed; returns the number of failures.
     fn fail(&mut self, net: &Net) -> usize {
         let mut failed = 0;
         for request in self.slots.iter_mut().filter_map(|slot| slot.request.take()) {
@@ -263,8 +262,7 @@ impl Way {
         failed
     }
 
-    /// Begins request after request until one is refused. The peer may still be alive and count arrivals, so no number
-    /// is used twice.
+    /// Starts requests until one is refused. The peer may still be alive and count arrivals, so no number is used twice.
     fn wait_for_refusal(&mut self, net: &Net) -> ResultCode {
         until("a refusal", || match self.begin(net) {
             Err(code) => Some(code),
@@ -272,7 +270,7 @@ impl Way {
             Ok(Some(request)) => {
                 self.begun += 1;
                 self.is_filled = false;
-                // It may succeed: the other end notices the cut later than this one.
+                // It may succeed: the other end detects the cut later than this one.
                 _ = until("an end", || net.try_test(request).transpose());
                 None
             }
@@ -280,7 +278,7 @@ impl Way {
     }
 }
 
-/// All directions at this end, and the file that says when.
+/// All directions at this end, and the file that ends them.
 struct Stream {
     net: Net,
     ways: Vec<Way>,
@@ -316,7 +314,7 @@ impl Stream {
         Self { net, ways, comms, file, carrying, looked: now, said: now, started: now, idle: IDLE }
     }
 
-    /// One step each way. While there is nothing to do, others have the processor.
+    /// Steps each direction. If nothing changed, it sleeps so that other processes can use the processor.
     fn step(&mut self) -> Called<()> {
         let mut moved = false;
         for way in &mut self.ways {
@@ -331,7 +329,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether the file is there; now and then.
+    /// Checks at intervals whether the file exists.
     fn is_told(&mut self) -> bool {
         if self.looked.elapsed() < LOOK_EVERY {
             return false;
@@ -355,8 +353,8 @@ impl Stream {
     }
 }
 
-/// Every byte of every message arrives, in order and once; no pause is longer than `TEST_PAUSE_MS`, and as many
-/// megabytes a second arrive as `TEST_SPEED`.
+/// Every byte of every message arrives, in order and once; no pause is longer than `TEST_PAUSE_MS`, and at least
+/// `TEST_SPEED` megabytes per second arrive.
 fn a_stream_arrives_whole(mut scene: Scene) {
     let mut stream = Stream::new(&mut scene);
     let mut told = None;
@@ -392,7 +390,7 @@ fn a_stream_arrives_whole(mut scene: Scene) {
     scene.meet();
 }
 
-/// Nothing fails before the file is there; within `TEST_LIMIT_MS` after that, everything has.
+/// Nothing fails before the file exists; within `TEST_LIMIT_MS` after that, every request has ended.
 fn a_stream_fails_once(mut scene: Scene) {
     let mut stream = Stream::new(&mut scene);
     let limit = millis("TEST_LIMIT_MS").expect("a limit");
@@ -416,13 +414,13 @@ fn a_stream_fails_once(mut scene: Scene) {
     for way in &mut stream.ways {
         assert!(way.ended > 0, "nothing arrived before");
         failed += way.fail(&stream.net);
-        // New work fails too.
+        // New requests fail too.
         assert_eq!(way.wait_for_refusal(&stream.net), ResultCode::REMOTE_ERROR);
     }
     let all = told.expect("a cut").elapsed();
     println!("figure: {failed} requests failed, the first {first:?} after the cut, the last {all:?}");
     assert!(all < limit, "{all:?} after the cut");
-    // Of one side alone, all may be done: what arrived before the other was found dead stays arrived.
+    // All requests of one side may succeed: messages that arrived before the peer was found dead stay completed.
     scene.say(&failed.to_le_bytes());
     let theirs = usize::from_le_bytes(scene.hear().try_into().expect("a number"));
     assert!(failed + theirs > 1, "nothing was under way");

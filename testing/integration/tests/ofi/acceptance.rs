@@ -1,5 +1,5 @@
-//! Lines of the acceptance checklist in docs/acceptance-libfabric.md that need the plugin over the enforcing provider: each test
-//! begins with its line.
+//! Lines of the acceptance checklist in docs/acceptance-libfabric.md that need the plugin over the enforcing provider.
+//! Each test's name begins with its line.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,7 +27,7 @@ scenarios! {
     comms_come_and_go_on_two_threads,
 }
 
-/// What was ever registered, by domain, endpoint and rights.
+/// The number of registrations, by domain, endpoint and rights.
 type Registered = BTreeMap<(String, String, String), u64>;
 
 fn registered(found: &StrictReport) -> Registered {
@@ -42,13 +42,13 @@ fn registered(found: &StrictReport) -> Registered {
     all
 }
 
-/// What there is more of in the second.
+/// The registrations that the second report has in addition.
 fn more(before: &Registered, after: &Registered) -> Registered {
     let grown = after.iter().map(|(place, count)| (place.clone(), count - before.get(place).unwrap_or(&0)));
     grown.filter(|(_, count)| *count > 0).collect()
 }
 
-/// `TEST_COUNT`.
+/// The value of `TEST_COUNT`.
 fn count() -> usize {
     std::env::var("TEST_COUNT").expect("a count").parse().expect("a number")
 }
@@ -58,7 +58,7 @@ fn close(net: &Net, (send, recv): (Comm, Comm)) {
     net.close_recv(recv).expect("closeRecv");
 }
 
-/// Buffers registered at both ends, and nothing done with them.
+/// Registers buffers at both ends, and sends nothing.
 fn user_memory_is_registered_so_often(scene: Scene) {
     let net = Net::start(scene.version);
     let pair = net.to_self();
@@ -87,14 +87,14 @@ fn a1_user_memory_is_registered_once_a_rail_and_never_for_control() {
         assert!(grown.values().all(|count| *count == 10), "{grown:#?}");
         for (domain, endpoint, rights) in grown.keys() {
             assert!(rights.contains("SEND|RECV|READ|WRITE"), "{rights}");
-            // What is for control has nothing but mailboxes.
+            // The endpoint for data has no registration of a mailbox.
             let control = |(at, of, _): &&(String, String, String)| at == domain && of == endpoint;
             assert!(before.keys().filter(control).all(|(.., rights)| rights != "\"REMOTE_WRITE\""));
         }
     }
 }
 
-/// Connections, each used once.
+/// Makes connections, and uses each once.
 fn connections_come_and_stay(scene: Scene) {
     let net = Net::start(scene.version);
     let pairs: Vec<_> = (0..count()).map(|_| net.to_self()).collect();
@@ -110,14 +110,14 @@ fn a2_a_mailbox_is_one_registration_that_peers_may_only_write() {
         let made = registered(&strict.clean(1));
         let boxes: Vec<u64> =
             made.iter().filter(|((.., rights), _)| rights == "\"REMOTE_WRITE\"").map(|(_, n)| *n).collect();
-        // One each way: records of receives go to the sender, those of ends to the receiver.
+        // One per direction: records of receives are written to the sender, records of ends to the receiver.
         assert_eq!(boxes.iter().sum::<u64>(), 2 * count, "{made:#?}");
-        // Nothing else may be read by a peer, and only what was given as a receive's may be written.
+        // Peers may read no memory, and may write only mailboxes and memory that was given to a receive.
         assert!(made.keys().all(|(.., rights)| !rights.contains("REMOTE_READ")), "{made:#?}");
     }
 }
 
-/// A connection to itself, or the first error.
+/// Connects the process to itself; returns the first error.
 fn try_to_self(net: &Net) -> Called<(Comm, Comm)> {
     let (listen, mut handle) = net.try_listen()?;
     let (mut send, mut recv) = (None, None);
@@ -139,7 +139,7 @@ fn try_to_self(net: &Net) -> Called<(Comm, Comm)> {
     made
 }
 
-/// Until it works; how often it did not.
+/// Repeats an attempt until it succeeds; returns the number of failures.
 fn again<T>(mut attempt: impl FnMut() -> Called<T>) -> (T, usize) {
     for failed in 0..100 {
         if let Ok(done) = attempt() {
@@ -149,7 +149,7 @@ fn again<T>(mut attempt: impl FnMut() -> Called<T>) -> (T, usize) {
     panic!("it never works");
 }
 
-/// Connecting and registering, each until it works; what works is used.
+/// Connects and registers, repeating each until it succeeds, and uses the results.
 fn steps_fail_and_are_tried_again(scene: Scene) {
     let net = Net::start(scene.version);
     // It keeps the NICs open, whose calls are counted.
@@ -182,7 +182,7 @@ fn steps_fail_and_are_tried_again(scene: Scene) {
     assert!(failures > 0, "nothing failed");
 }
 
-/// A NIC that never opens is an error each time.
+/// A NIC that never opens returns an error each time.
 fn nothing_opens(scene: Scene) {
     let net = Net::start(scene.version);
     for _ in 0..3 {
@@ -225,12 +225,12 @@ fn a5_a_step_that_fails_on_any_rail_leaves_nothing_and_works_the_next_time() {
     ];
     for (fails, named) in &opening[..if is_full() { 5 } else { 2 }] {
         strict.over("nothing_opens", &[("FI_STRICT_FAIL", *fails)]).env("TEST_NAME", *named).alone();
-        // Not all of it had a domain to close.
+        // Not every failed step had a domain to close.
         assert!(strict.unbroken().open_accounts().is_empty(), "{fails}");
     }
 }
 
-/// Communicators end in every order of their parts, and while memory is registered.
+/// Communicators end in each order of their parts, and while memory is registered.
 fn communicators_end_with_live_registrations(scene: Scene) {
     let memory = Buf::filled(1 << 20, 3);
     for turn in 0..4 {
@@ -251,7 +251,7 @@ fn communicators_end_with_live_registrations(scene: Scene) {
             close(&net, pair);
             assert!(net.dereg(pair.0, mrs.0).is_err(), "it went with its comm");
         }
-        // The last two communicators end with all that they have.
+        // The last two communicators end with live objects.
         drop(net);
         if turn == 2 {
             let other = Net::start(scene.version);
@@ -289,7 +289,7 @@ fn a8_nothing_is_busy_when_connections_end_with_operations_under_way() {
     }
 }
 
-/// 64 buffers of eight receives are being written when their end closes: the writer is told, and both go on.
+/// The receiver closes while 64 buffers of eight receives are being written. The writer gets an error, and both processes continue.
 fn a_receiver_ends_with_64_writes_under_way(mut scene: Scene) {
     const LEN: usize = 1 << 20;
     let net = Net::start(scene.version);
@@ -312,7 +312,7 @@ fn a_receiver_ends_with_64_writes_under_way(mut scene: Scene) {
         let mut sent: Vec<Request> = (0..8).map(|at| net.send(send, piece(at, from))).collect();
         scene.say(b"under way");
         let mut next = 8;
-        // What it begins later fails.
+        // Sends that start later fail.
         until("the news", || {
             let begun = net.try_send(send, piece(next.min(63), from), 0);
             next += usize::from(matches!(begun, Ok(Some(_))));
@@ -350,7 +350,7 @@ fn a9_an_end_with_64_writes_under_way_is_told_and_leaves_nothing() {
     }
 }
 
-/// Messages from and to odd places of one registration each; what is beside them stays.
+/// Messages from and to unaligned offsets of one registration each; adjacent bytes stay unchanged.
 fn messages_lie_anywhere_in_their_registrations(scene: Scene) {
     const ROOM: usize = 1 << 20;
     let net = Net::start(scene.version);
@@ -377,7 +377,7 @@ fn messages_lie_anywhere_in_their_registrations(scene: Scene) {
         to.untouched(0..into);
         to.untouched(into + len..ROOM);
         zero.untouched(0..ROOM);
-        // Empty again for the next.
+        // Clear it for the next message.
         let nothing = net.reg_buf(pair.0, &zero);
         let received = net.recv(pair.1, &[Piece { addr: to.addr(), len: ROOM, tag: 0, mr: to_mr }]);
         let sent = net.send(pair.0, Piece { addr: zero.addr(), len: ROOM, tag: 0, mr: nothing });
@@ -402,7 +402,7 @@ fn a12_a_nic_without_list_entries_is_named_and_what_is_there_goes_on() {
     let budgets = if is_full() { vec!["11", "12", "13", "40", "41", "400"] } else { vec!["12", "41"] };
     for entries in budgets {
         strict.over("a_limit_of_list_entries_is_named", &[("FI_STRICT_ENTRIES", entries)]).alone();
-        // A registration that peers may use takes two, and each end of a connection has one.
+        // A registration that peers may use takes two entries, and each end of a connection has one such registration.
         let most =
             strict.clean(1).accounts.iter().filter_map(|account| account["most_entries"].as_u64()).max();
         let budget: u64 = entries.parse().expect("a number");
@@ -410,7 +410,7 @@ fn a12_a_nic_without_list_entries_is_named_and_what_is_there_goes_on() {
     }
 }
 
-/// More direct messages between two bursts of eager ones than there are numbers for either.
+/// More direct messages between two bursts of eager ones than the number space of either.
 const BURSTS: [usize; 24 + 1100] = {
     let mut lengths = [40_000; 24 + 1100];
     let mut at = 0;
@@ -447,7 +447,7 @@ fn p4_more_than_a_thousand_direct_messages_lie_between_eager_ones() {
     strict.clean(1);
 }
 
-/// Messages without a byte: from and to no address at all, and with the registration of something else.
+/// Messages without bytes: with a null address, and with the registration of other memory.
 fn nothing_is_sent_from_nowhere(scene: Scene) {
     let net = Net::start(scene.version);
     let pair = net.to_self();
@@ -501,7 +501,7 @@ fn p12_one_thread_accepts_while_another_closes() {
     strict.clean(1);
 }
 
-/// All sources of a folder, one behind the other.
+/// All sources of a folder, concatenated.
 fn sources(folder: &Path, text: &mut String) {
     for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
         if entry.is_dir() {

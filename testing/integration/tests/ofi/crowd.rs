@@ -1,5 +1,5 @@
-//! Many connections that are all being made at once, between two processes over the enforcing provider, in manual progress: each is
-//! there, carries a message, and goes.
+//! Many connections made at the same time between two processes over the enforcing provider, in manual progress. Each
+//! is established, carries a message, and closes.
 
 use std::time::{Duration, Instant};
 
@@ -18,20 +18,21 @@ fn count() -> usize {
     std::env::var("TEST_COUNT").expect("a count").parse().expect("a number")
 }
 
-/// Endpoints of this provider are sockets.
+/// Raises the limit of descriptors, because endpoints of this provider are sockets.
 fn take_all_descriptors() {
     let most = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).expect("setrlimit");
 }
 
-/// What a process has of something, from a line of a file of `/proc/self`.
+/// A value in KiB, from a line of a file in `/proc/self`.
 fn kib(file: &str, name: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Connections of this end, each begun before the first is there, and what the longest call took; one that blocks fails.
+/// Connects this end's connections, all of them begun before the first is established; returns them with the time of
+/// the longest call. A call that blocks fails the test.
 fn connect_all(net: &Net, scene: &mut Scene) -> (Vec<Comm>, Duration) {
     let (listen, handle) = net.listen();
     scene.say(&handle);
@@ -73,7 +74,7 @@ fn all_connect_at_once(mut scene: Scene) {
     scene.meet();
     let memory = Buf::filled(70_000, 1);
     let begun = Instant::now();
-    // Messages on all of them at once; which is whose does not matter.
+    // Messages on all of them at the same time; which comm belongs to which peer comm does not matter.
     let requests: Vec<Request> = comms
         .iter()
         .map(|&comm| {

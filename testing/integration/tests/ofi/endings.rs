@@ -1,15 +1,15 @@
-//! Peers that die, stop or leave, over providers for TCP and over the enforcing one, in two processes. Whoever survives goes on
-//! and has nothing of them left.
+//! Peers that die, stop or leave, over providers for TCP and over the enforcing one, in two processes. The surviving
+//! process continues and keeps none of their objects.
 
 use super::strict::{Env, Strict};
 use super::{NATIVE, has, over};
 use crate::sharing::is_full;
 
-/// What the peer is doing when it is killed.
+/// The activity of the peer when it is killed.
 const CASES: [&str; 5] = ["idle", "sending", "receiving", "connecting", "both"];
 
-/// What the enforcing provider demands meanwhile. Who waits for the other makes no calls, so what has to be asked again is left to
-/// the thread for that.
+/// The demands of the enforcing provider. A process that waits for the other one makes no calls, so the progress thread
+/// must repeat refused calls.
 const DEMANDS: [Env<'static>; 2] = [
     &[("FI_STRICT_EAGAIN", "0.3"), ("TRUNKLINE_PROGRESS_THREAD", "1")],
     &[("FI_STRICT_MR", "none"), ("FI_STRICT_PROGRESS", "auto")],
@@ -35,7 +35,7 @@ fn a_killed_peer_leaves_nothing_in_its_survivor() {
             if at % 2 == which || is_full() {
                 let setting = strict.over("a_killed_peer_fails_every_request_soon", demands);
                 setting.env("TEST_CASE", case).two_and_one_dies();
-                // Who is killed has told of the domain that it tried its NIC with.
+                // The killed process left an account of the domain with which it tested its NIC.
                 strict.clean(2);
             }
         }
@@ -65,7 +65,7 @@ fn a_process_that_makes_no_call_is_helped_if_asked_for() {
 #[test]
 fn p6_what_is_done_has_left_although_operations_are_kept_back() {
     let Some(strict) = Strict::here("operations kept back over ofi:strict") else { return };
-    // They leave by a call after that time.
+    // The processes leave with a call after that delay.
     strict.over("a_sender_makes_no_call", &[("FI_STRICT_DELAY", "2000")]).two();
     strict.clean(2);
     over(NATIVE, "a_sender_makes_no_call").two();

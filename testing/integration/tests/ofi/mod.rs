@@ -1,5 +1,5 @@
-//! The plugin and `trunkline bench` over libfabric's providers for TCP and for shared memory, on this host. Without libfabric, or
-//! without such a provider, each test is a counted skip.
+//! The plugin and `trunkline bench` over libfabric's providers for TCP and for shared memory, on this host. Without
+//! libfabric, or without such a provider, each test is a counted skip.
 
 pub(crate) mod acceptance;
 pub(crate) mod crowd;
@@ -22,18 +22,18 @@ use crate::{command, raw};
 pub(crate) const NATIVE: &str = "tcp";
 /// Messages over connections, which every version has.
 const LAYERED: &str = "tcp;ofi_rxm";
-/// Between processes of one host.
+/// For processes of one host.
 const SHM: &str = "shm";
-/// An old one over TCP, slow here, as its completions wait for threads of its own.
+/// An old provider over TCP. It is slow here, because its completions wait for its own threads.
 const SOCKETS: &str = "sockets";
-/// The library in the place of the system's.
+/// The variable that names a library to use instead of the system's.
 const LIBRARY: &str = "TRUNKLINE_OFI_LIBRARY";
 
 scenarios! {
     what_libfabric_lacks_fails_init_and_is_named,
 }
 
-/// Whether there is such a provider; if not, that is a counted skip.
+/// Whether the provider exists; if not, the test is a counted skip.
 pub(crate) fn has(provider: &str) -> bool {
     let (provider, library) = (Some(provider.to_owned()), std::env::var_os(LIBRARY));
     let config = OfiConfig { provider, library, ..OfiConfig::default() };
@@ -45,13 +45,13 @@ pub(crate) fn has(provider: &str) -> bool {
     found.is_ok_and(|fabric| !fabric.nics().is_empty())
 }
 
-/// Those that are tested; an endpoint of the layered one takes 70 MB and much time.
+/// The tested providers; an endpoint of the layered one takes 70 MB and much time.
 fn providers() -> Vec<&'static str> {
     let full = std::env::var_os("TRUNKLINE_FULL").is_some();
     if full { vec![NATIVE, SHM, SOCKETS, LAYERED] } else { vec![NATIVE, SHM] }
 }
 
-/// What processes are started with.
+/// The environment of the processes.
 fn environment(provider: &str) -> Vec<(&'static str, OsString)> {
     let library = std::env::var_os(LIBRARY).map(|library| (LIBRARY, library));
     [("TRUNKLINE_FABRIC", format!("ofi:{provider}").into())].into_iter().chain(library).collect()
@@ -60,7 +60,7 @@ fn environment(provider: &str) -> Vec<(&'static str, OsString)> {
 pub(crate) fn over(provider: &str, name: &'static str) -> Setting {
     let environment = environment(provider).into_iter();
     let setting = environment.fold(scenario(name), |setting, (name, value)| setting.env_os(name, value));
-    // There `connect` makes a whole endpoint with its memory, which takes up to 50 ms (`shm`: 10).
+    // With these providers, `connect` makes a whole endpoint with its memory, which takes up to 50 ms (`shm`: 10).
     if provider == NATIVE { setting } else { setting.env("TRUNKLINE_TEST_EMULATED", 1) }
 }
 
@@ -73,7 +73,7 @@ const ALONE: [&str; 5] = [
     "comms_close_in_any_order",
 ];
 
-/// More of them, for the provider that makes endpoints quickly.
+/// More scenarios, for the provider that makes endpoints quickly.
 const MORE: [&str; 9] = [
     "properties_stay",
     "one_thread_connects_to_itself",
@@ -132,7 +132,7 @@ fn the_contract_holds_over_several_links_and_nics() {
     }
 }
 
-/// Messages that the provider pairs with their receives, by tag.
+/// Messages that the provider matches with their receives, by tag.
 #[test]
 fn the_contract_holds_where_the_provider_pairs_messages() {
     if !has(LAYERED) {
@@ -156,7 +156,7 @@ fn the_contract_holds_where_the_provider_pairs_messages() {
     right(LAYERED, "all_reduce -b 8 -e 256K -f 32 -w 1 -i 2", &[("TRUNKLINE_MATCH", "nic")]);
 }
 
-/// A bench over a provider: every byte is right.
+/// Runs a bench over a provider; every byte must be right.
 #[track_caller]
 fn right(provider: &str, args: &str, more: &[(&str, &str)]) {
     let own = environment(provider).into_iter().map(|(name, value)| (name.to_owned(), value));
@@ -164,7 +164,7 @@ fn right(provider: &str, args: &str, more: &[(&str, &str)]) {
     rights(args, &own.chain(more).collect::<Vec<_>>());
 }
 
-/// The same in an environment.
+/// Runs the bench in an environment.
 #[track_caller]
 fn rights(args: &str, env: &[(String, OsString)]) {
     let plugin = trunkline_integration::plugin_path().unwrap();
@@ -177,7 +177,7 @@ fn rights(args: &str, env: &[(String, OsString)]) {
     assert!(rows.iter().all(|row| row["wrong"] == 0 && row["fabric"] == "ofi"), "{said}");
 }
 
-/// All benches over the native provider, and half of them over the other one; all over each with `--full`.
+/// All benches over the native provider, and half of them over the other one; with `--full`, all over each.
 #[test]
 fn a_bench_has_no_wrong_byte() {
     let full = std::env::var_os("TRUNKLINE_FULL").is_some();
@@ -192,7 +192,7 @@ fn a_bench_has_no_wrong_byte() {
         ("p2p -b 8 -e 16M -f 128 -w 1 -i 2", &[]),
         ("all_reduce -b 8 -e 1M -f 32 -w 1 -i 2 --comms 2 --channels 2", shared),
         ("all_gather -n 3 -b 8 -e 64K -f 32 -w 1 -i 2", &[]),
-        // More slices than have an immediate each: the record behind them waits for what proves that they are there.
+        // More slices than immediates: the record behind them waits for the proof that they have arrived.
         ("p2p -b 1M -e 16M -f 16 -w 1 -i 2 --channels 2", shared),
     ];
     for provider in providers().into_iter().filter(|provider| has(provider)) {
@@ -238,7 +238,7 @@ fn what_is_missing_fails_init_and_is_named() {
 
 #[test]
 fn connections_close_at_any_time() {
-    // The layered one does not outlive that: `rxm` reads through a null when a connection is lost under traffic.
+    // The layered provider does not survive that: `rxm` dereferences a null pointer when a connection is lost under traffic.
     if !has(NATIVE) {
         return;
     }

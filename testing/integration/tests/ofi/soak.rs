@@ -1,5 +1,6 @@
-//! A soak between two processes: messages of log-uniform length in groups of one to eight, with tags of which some are alike, posted in
-//! random order and at random times. Both ends draw the same messages from one seed; every byte, length and count is checked.
+//! A soak between two processes: messages of log-uniform length in groups of one to eight, some with equal tags, posted
+//! in random order and at random times. Both ends draw the same messages from one seed; every byte, length and count is
+//! checked.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,17 +17,17 @@ scenarios! {
     a_soak_of_messages,
 }
 
-/// Longest message.
+/// Longest message in bytes.
 const LEN: usize = 1 << 20;
-/// Messages of a group.
+/// Most messages per group.
 const GROUP: usize = 8;
-/// Groups that one end has under way.
+/// Outstanding groups of one end.
 const WINDOW: usize = 4;
 
-/// Of the messages.
+/// The seed of the messages.
 const SEED: u64 = 7;
 
-/// Messages of a soak.
+/// The number of messages of a soak.
 fn count() -> usize {
     if is_full() { 200_000 } else { 5000 }
 }
@@ -38,7 +39,7 @@ fn a_soak_over_tcp_loses_nothing() {
     }
 }
 
-/// Calls are told to come again at every second try; operations and completions overtake each other, on two rails.
+/// Half of the calls return EAGAIN; operations and completions are reordered, on two rails.
 #[test]
 fn a_soak_in_a_storm_loses_nothing() {
     let Some(strict) = Strict::here("a soak over ofi:strict") else { return };
@@ -58,7 +59,7 @@ fn a_soak_in_a_storm_loses_nothing() {
     }
 }
 
-/// A message: its length, its tag, and what its bytes are made of.
+/// A message: its length, its tag, and the seed of its bytes.
 #[derive(Clone, Copy)]
 struct Message {
     len: usize,
@@ -66,7 +67,7 @@ struct Message {
     seed: usize,
 }
 
-/// The messages, the same at both ends.
+/// The sequence of messages, the same at both ends.
 struct Script {
     dice: fastrand::Rng,
     left: usize,
@@ -79,7 +80,7 @@ impl Script {
     }
 
     fn message(&mut self) -> Message {
-        // One in twenty is empty; of the others as many are in each octave.
+        // One in twenty is empty; the lengths of the others are distributed evenly over the octaves.
         let octave = self.dice.f64() * f64::from(LEN.ilog2());
         let len = if self.dice.u32(..20) == 0 { 0 } else { octave.exp2() as usize };
         let tag = if self.dice.bool() { self.dice.i32(0..3) } else { self.dice.i32(..) };
@@ -87,7 +88,7 @@ impl Script {
         Message { len, tag, seed: self.next }
     }
 
-    /// The messages of the next receive; `None`: there are no more.
+    /// The messages of the next receive; `None` at the end.
     fn group(&mut self) -> Option<Vec<Message>> {
         let count = self.dice.usize(1..=GROUP).min(self.left);
         self.left -= count;
@@ -101,9 +102,9 @@ struct End<'a> {
     comm: Comm,
     mr: Mr,
     memory: Mapped,
-    /// Own choices, which the peer does not know.
+    /// Choices of this end alone, which the peer cannot derive.
     dice: fastrand::Rng,
-    /// Places of groups that are free.
+    /// Indices of free group slots.
     free: Vec<usize>,
     done: usize,
 }
@@ -121,14 +122,14 @@ impl<'a> End<'a> {
         Piece { addr: self.memory.addr() + start, len, tag, mr: self.mr }
     }
 
-    /// Does nothing for a while, now and then.
+    /// Sleeps occasionally.
     fn pause(&mut self) {
         if self.dice.u32(..400) == 0 {
             std::thread::sleep(Duration::from_micros(self.dice.u64(..2000)));
         }
     }
 
-    /// Tests one of those under way, at random; which of them has ended, with its sizes.
+    /// Tests one outstanding request at random; if it has ended, returns its entry and sizes.
     fn test<T>(&mut self, requests: &mut VecDeque<(Request, T)>) -> Option<(T, [i32; 8])> {
         self.pause();
         if requests.is_empty() {
@@ -171,16 +172,16 @@ fn receive_all(mut end: End<'_>, mut script: Script) -> usize {
     end.done
 }
 
-/// The sending end, with what is under way.
+/// The sending end, and its outstanding requests.
 struct Sender<'a> {
     end: End<'a>,
     requests: VecDeque<(Request, usize)>,
-    /// Messages of each place that have not ended.
+    /// For each slot, the messages that have not ended.
     under_way: [usize; WINDOW],
 }
 
 impl Sender<'_> {
-    /// Tests one; whether it has ended.
+    /// Tests one request; returns whether it has ended.
     fn test(&mut self) -> Option<()> {
         let (place, _) = self.end.test(&mut self.requests)?;
         self.under_way[place] -= 1;
@@ -191,7 +192,7 @@ impl Sender<'_> {
         Some(())
     }
 
-    /// Sends a group in any order, but messages whose tags are alike in theirs.
+    /// Sends a group in any order, except that messages with equal tags keep their order.
     fn send(&mut self, place: usize, group: &[Message]) {
         self.under_way[place] = group.len();
         for (at, message) in group.iter().enumerate() {
@@ -234,7 +235,7 @@ fn a_soak_of_messages(mut scene: Scene) {
     let net = Net::start(scene.version);
     let (send, recv) = between(&net, &mut scene);
     let begun = Instant::now();
-    // Each is the sender of half of them and the receiver of the other half, on two threads.
+    // Each process sends half of them and receives the other half, on two threads.
     let done: [usize; 2] = std::thread::scope(|scope| {
         let [ours, theirs] =
             [scene.role, 1 - scene.role].map(|role| Script::new(SEED + role as u64, count / 2));

@@ -1,5 +1,5 @@
-//! The plugin and `trunkline bench` over the enforcing provider, whatever it demands and in whatever weather. After each run its
-//! report is read: no rule was broken, and each domain was closed with nothing left in it.
+//! The plugin and `trunkline bench` over the enforcing provider, with different demands and fault injections. After
+//! each run its report is checked: no rule was violated, and each domain was closed without open objects.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ pub(crate) type Env<'a> = &'a [(&'a str, &'a str)];
 pub(crate) struct Strict(tempfile::TempDir);
 
 impl Strict {
-    /// `None`, counted as a skip, where there is no libfabric.
+    /// Builds it; `None`, counted as a skip, without libfabric.
     pub(crate) fn here(name: &str) -> Option<Self> {
         if let Err(missing) = OfiLibrary::open(std::env::var_os(LIBRARY).as_deref()) {
             trunkline_integration::skip_test(name, "ofi", &missing.to_string());
@@ -34,7 +34,7 @@ impl Strict {
         Some(Self(folder))
     }
 
-    /// What processes are started with.
+    /// The environment of the processes.
     pub(super) fn environment(&self, more: Env<'_>) -> Vec<(String, OsString)> {
         let own = [
             ("TRUNKLINE_FABRIC", "ofi:strict".into()),
@@ -48,18 +48,18 @@ impl Strict {
         own.into_iter().chain(library).chain(more).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// A scenario over it; each communicator is finalized when its scenario is through.
+    /// A scenario over it; each communicator is finalized at the end of its scenario.
     pub(crate) fn over(&self, name: &'static str, more: Env<'_>) -> Setting {
         let environment = self.environment(more).into_iter();
         environment.fold(scenario(name), |setting, (name, value)| setting.env_os(&name, value))
     }
 
-    /// Scenarios of one process, one after another in the same.
+    /// Scenarios of one process, played one after another in the same process.
     pub(super) fn row(&self, names: &[&str], more: Env<'_>) -> Setting {
         self.over("several_in_a_row", more).env("TEST_PLAY", names.join(","))
     }
 
-    /// Nothing was broken and nothing is left of what so many processes did since the last time.
+    /// Asserts that `processes` processes have reported since the last check, that no rule was violated and that no object is open.
     #[track_caller]
     pub(super) fn clean(&self, processes: usize) -> StrictReport {
         let found = self.unbroken();
@@ -69,7 +69,7 @@ impl Strict {
         found
     }
 
-    /// Nothing was broken by anybody, also where processes were killed, who leave no account.
+    /// Asserts that no process violated a rule; also valid if processes were killed, which leave no account.
     #[track_caller]
     pub(super) fn unbroken(&self) -> StrictReport {
         let path = self.0.path().join("report");
@@ -89,21 +89,21 @@ fn several_in_a_row(scene: Scene) {
     }
 }
 
-/// What a provider may demand, and its weather.
+/// Demands of providers, and fault injections.
 pub(super) const DEMANDS: [Env<'static>; 8] = [
-    // As Slingshot's: registrations bound to endpoints, keys of the provider, offsets, progress by calls.
+    // As of Slingshot: registrations bound to endpoints, keys of the provider, offsets, progress by calls.
     &[],
     &[("FI_STRICT_MR", "endpoint,allocated,local,virt_addr"), ("FI_STRICT_EAGAIN", "0.5")],
     &[("FI_STRICT_MR", "endpoint,prov_key,local"), ("FI_STRICT_DEPTH", "64")],
     &[("FI_STRICT_MR", "none"), ("FI_STRICT_EAGAIN", "0.9"), ("FI_STRICT_INJECT", "0")],
-    // As EFA's, with progress made by any call.
+    // As of EFA, with progress made by any call.
     &[
         ("FI_STRICT_MR", "prov_key,allocated,local,virt_addr"),
         ("FI_STRICT_PROGRESS", "auto"),
         ("FI_STRICT_REORDER", "0.5"),
         ("FI_STRICT_DELAY", "50"),
     ],
-    // What is held back to be overtaken goes out by calls; here somebody makes some.
+    // Delayed operations are sent by later calls; here the progress thread makes them.
     &[
         ("FI_STRICT_REORDER", "0.5"),
         ("FI_STRICT_EAGAIN", "0.3"),
@@ -114,7 +114,7 @@ pub(super) const DEMANDS: [Env<'static>; 8] = [
     &[("TRUNKLINE_EAGER_CREDITS", "1"), ("FI_STRICT_EAGAIN", "0.5"), ("TRUNKLINE_DEPTH", "64")],
 ];
 
-/// Scenarios of one process, over the provider that demands what Slingshot's does.
+/// Scenarios of one process, over the provider with Slingshot's demands.
 const PLAYED: [&str; 13] = [
     "any_order_of_connect_and_accept",
     "one_thread_connects_to_itself",
@@ -131,7 +131,7 @@ const PLAYED: [&str; 13] = [
     "comms_close_in_any_order",
 ];
 
-/// Those that are played over all others, too.
+/// Scenarios that are played with all other demands, too.
 const FEW: [&str; 3] = [
     "any_order_of_connect_and_accept",
     "every_message_size_between_threads",
@@ -154,7 +154,7 @@ fn the_contract_holds_whatever_is_demanded() {
             strict.over("two_processes_exchange_messages", demands).two();
             strict.clean(2);
             strict.over("a_forked_child_ends", demands).two();
-            // The children leave accounts, too, of what they were born with.
+            // The children leave accounts, too, of the objects that they inherited.
             strict.unbroken();
         }
     }
@@ -173,7 +173,7 @@ fn registration_beside_traffic_breaks_no_rule() {
 #[test]
 fn every_version_leaves_nothing() {
     let Some(strict) = Strict::here("versions over ofi:strict") else { return };
-    // Older ones have no finalize, and end with their process.
+    // Older versions have no finalize; their communicators end with the process.
     let versions = if is_full() { 11..=12 } else { 11..=11 };
     for version in versions {
         strict.row(&FEW, &[]).version(version).alone();
@@ -219,7 +219,7 @@ fn a_bench_over_a_strict_provider_has_no_wrong_byte() {
     if is_full() {
         for demands in DEMANDS {
             for collective in ["all_reduce", "alltoallv", "reduce_scatter", "sendrecv", "p2p"] {
-                // A rank that is through makes no more calls, which what is held back needs: docs/acceptance-libfabric.md, P6.
+                // A rank that has finished makes no more calls, which delayed operations need: docs/acceptance-libfabric.md, P6.
                 let calls = ("TRUNKLINE_PROGRESS_THREAD", "1");
                 runs.push((collective, demands.iter().copied().chain([calls]).collect(), 2));
             }

@@ -1,4 +1,4 @@
-//! What is tried when a NIC is found, over the enforcing provider: in a process whose environment says what that can do.
+//! The tests of a NIC's abilities when it is found, over the enforcing provider, in a process whose environment sets these abilities.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn over_strict(name: &'static str, folder: &Path) -> Option<Setting> {
     Some(setting.env("TRUNKLINE_FABRIC", "ofi:strict").env("FI_STRICT_ABORT", 1))
 }
 
-/// The line, as often as `TEST_LINES` says.
+/// Asserts that the line was logged `TEST_LINES` times.
 fn what_a_nic_cannot_do_is_one_line(scene: Scene) {
     let wanted: usize = std::env::var("TEST_LINES").unwrap().parse().unwrap();
     let net = Net::start(scene.version);
@@ -41,7 +41,7 @@ fn writes_with_data_are_tried() {
     of(0, 1).alone();
     of(0, 2).env("FI_STRICT_NICS", 2).alone();
     of(0, 1).env("FI_STRICT_CQ_DATA", 4).alone();
-    // Whatever else it does, one that can is not told of.
+    // A NIC that can write with data is not reported, with any other demands.
     of(1, 0).alone();
     of(1, 0).env("FI_STRICT_CQ_DATA", 4).env("FI_STRICT_MR", "virt_addr,local").alone();
     of(1, 0).env("FI_STRICT_EAGAIN", "0.9").env("FI_STRICT_REORDER", 1).env("FI_STRICT_DELAY", 2000).alone();

@@ -1,5 +1,5 @@
-//! The C tables of every ABI version behind one trait in the shape of the newest. Nothing is checked or kept here:
-//! what a test passes reaches the plugin as it is.
+//! The C tables of every ABI version behind one trait in the shape of the newest. This module checks and keeps nothing:
+//! a test's arguments reach the plugin unchanged.
 
 #[macro_use]
 mod shapes;
@@ -30,7 +30,7 @@ pub(crate) struct Props {
     pub(crate) device_type: Option<c_int>,
     pub(crate) reg_is_global: Option<c_int>,
     pub(crate) force_flush: Option<c_int>,
-    /// How many, and the places for them; those that a version lacks are zero.
+    /// The number of members, and their devices; unused entries are zero.
     pub(crate) members: Option<(c_int, [c_int; 8])>,
     pub(crate) max_bytes: Option<(usize, usize)>,
     pub(crate) max_multi: Option<c_int>,
@@ -49,8 +49,8 @@ pub(crate) struct Group {
 /// One version's table.
 ///
 /// # Safety
-/// The contract of NCCL's net plugin interface, except where a test breaks it and the plugin promises to notice:
-/// null pointers, and comms, requests and registrations that mean nothing.
+/// The contract of NCCL's net plugin interface, except where a test breaks it and the plugin promises to detect it:
+/// null pointers, and invalid comms, requests and registrations.
 pub(crate) trait Raw: Send + Sync {
     fn version(&self) -> u8;
     fn name(&self) -> *const c_char;
@@ -108,13 +108,13 @@ pub(crate) trait Raw: Send + Sync {
     unsafe fn close_send(&self, comm: Opaque) -> ResultCode;
     unsafe fn close_recv(&self, comm: Opaque) -> ResultCode;
     unsafe fn close_listen(&self, comm: Opaque) -> ResultCode;
-    /// A fused NIC of these members; `None` where the version has no such call.
+    /// Makes a fused NIC of these members; `None` if the version has no such call.
     unsafe fn make_v_device(&self, dev: *mut c_int, members: Option<&[c_int]>) -> Option<ResultCode>;
     unsafe fn finalize(&self, ctx: Opaque) -> Option<ResultCode>;
     unsafe fn set_net_attr(&self, ctx: Opaque, attr: *mut NetAttr) -> Option<ResultCode>;
 }
 
-/// Places for members, as many as the newest version has.
+/// The entries for members, extended to the number of the newest version.
 fn places<const N: usize>(devs: [c_int; N]) -> [c_int; 8] {
     std::array::from_fn(|at| devs.get(at).copied().unwrap_or(0))
 }

@@ -1,4 +1,4 @@
-//! The shapes that calls of the table have had, as macros that `tables` puts together for each version.
+//! The shapes of the table's calls over all versions, as macros that `tables` combines for each version.
 
 /// One call through a table.
 macro_rules! through {
@@ -161,7 +161,7 @@ macro_rules! end_shape {
     };
 }
 
-/// What no version changed.
+/// The functions that no version changed.
 macro_rules! same_shape {
     ($version:literal, $props:ty, |$p:ident| { $($field:ident: $value:expr),* $(,)? }) => {
         fn version(&self) -> u8 {
@@ -180,7 +180,7 @@ macro_rules! same_shape {
             if code != ResultCode::SUCCESS {
                 return Err(code);
             }
-            // SAFETY: zeroes or written, and every field takes any bytes.
+            // SAFETY: zeroed or written by the plugin, and every bit pattern is valid for every field.
             let $p = unsafe { place.assume_init() };
             let mut props = Props {
                 name: $p.name,
@@ -200,7 +200,7 @@ macro_rules! same_shape {
                 max_multi: None,
             };
             $(props.$field = Some($value);)*
-            // So that a version without more fields does not need another binding.
+            // So that a version without more fields needs no other binding.
             props.guid = $p.guid;
             Ok(props)
         }

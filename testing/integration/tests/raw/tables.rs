@@ -1,4 +1,4 @@
-//! Each version as the shapes it is made of.
+//! The table of each version, composed of shapes.
 
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;

@@ -1,23 +1,24 @@
-//! One more cable between the two ends of `scripts/rxe-vm`'s machine, with a device in software at each end, to be cut. Made of
-//! network interfaces, so only where the machine is ours to change (`TRUNKLINE_TEST_MACHINE`).
+//! Another cable between the two ends of `scripts/rxe-vm`'s machine, with a software RDMA device at each end, which
+//! tests can cut. It is made of network interfaces, so it needs a machine that tests may change
+//! (`TRUNKLINE_TEST_MACHINE`).
 
 use std::cell::Cell;
 use std::process::Command;
 
-/// The table of routes that is asked before the one of local addresses.
+/// The routing table that has precedence over the one of local addresses.
 const TABLE: &str = "90";
 
-/// The cable; it is gone when this is dropped.
+/// The cable; removed on drop.
 pub(super) struct Cable {
-    /// At each end.
+    /// The device at each end.
     pub(super) devices: [&'static str; 2],
-    /// Last part of the first end's address; the other's is 2.
+    /// Last part of the first end's address; that of the other end is 2.
     address: Cell<u8>,
 }
 
 const INTERFACES: [&str; 2] = ["left2", "right2"];
 
-/// Runs a command of a few words.
+/// Runs a command given as a line of words.
 #[track_caller]
 pub(super) fn run(words: &str) {
     let mut words = words.split(' ');
@@ -31,7 +32,7 @@ pub(super) fn sent(device: &str) -> u64 {
     counted(device, "sent_pkts")
 }
 
-/// Packets that have reached a device: those to an address that its interface has.
+/// Packets that a device has received, which are those to an address of its interface.
 pub(super) fn received(device: &str) -> u64 {
     counted(device, "rcvd_pkts")
 }
@@ -42,7 +43,7 @@ fn counted(device: &str, counter: &str) -> u64 {
 }
 
 impl Cable {
-    /// Lays one; `None`, counted as a skip, on a machine that is not for that.
+    /// Creates a cable; `None`, counted as a skip, on a machine that tests may not change.
     pub(super) fn lay() -> Option<Self> {
         if std::env::var_os("TRUNKLINE_TEST_MACHINE").is_none() {
             let reason = "the ports of this machine are not taken down; scripts/rxe-vm has one for that";
@@ -71,7 +72,7 @@ impl Cable {
         Some(cable)
     }
 
-    /// Brings both ends up, with all that the kernel forgets when one goes down.
+    /// Brings both ends up, and restores everything that the kernel discards when one goes down.
     fn raise(&self) {
         for interface in INTERFACES {
             run(&format!("ip link set {interface} up"));
@@ -79,8 +80,8 @@ impl Cable {
         self.lead();
     }
 
-    /// Gives both ends their addresses, and leads each to the other. An address is a network of its own: of two in one network the kernel
-    /// would remove both with the first.
+    /// Assigns addresses to both ends, and routes each to the other. Each address is in a network of its own: of two in
+    /// the same network the kernel would remove both with the first.
     fn lead(&self) {
         let addresses = [self.address.get(), 2];
         for (at, interface) in INTERFACES.into_iter().enumerate() {
@@ -95,18 +96,18 @@ impl Cable {
         }
     }
 
-    /// Takes an address of the first end away.
+    /// Removes an address of the first end.
     pub(super) fn remove_address(&self, address: u8) {
         run(&format!("ip addr del 10.91.0.{address}/32 dev {}", INTERFACES[0]));
     }
 
-    /// Gives the first end another address, beside the one that it may have.
+    /// Adds an address to the first end, beside any other.
     pub(super) fn add_address(&self, address: u8) {
         self.address.set(address);
         self.lead();
     }
 
-    /// Takes one end down, and with it the other.
+    /// Takes one end down, and the other with it.
     pub(super) fn cut(&self) {
         run(&format!("ip link set {} down", INTERFACES[0]));
     }
@@ -115,7 +116,7 @@ impl Cable {
         self.raise();
     }
 
-    /// Takes the addresses of the first end away.
+    /// Removes the addresses of the first end.
     pub(super) fn forget_addresses(&self) {
         for family in ["-4", "-6"] {
             run(&format!("ip {family} addr flush dev {}", INTERFACES[0]));

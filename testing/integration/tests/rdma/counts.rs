@@ -1,4 +1,4 @@
-//! Queue pairs and completion queues of a process, as the kernel counts them.
+//! Queue pairs and completion queues of a process, as the kernel reports them.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,31 +14,31 @@ scenarios! {
     the_kernel_counts_queue_pairs,
 }
 
-/// Connections each way.
+/// Connections per direction.
 const COMMS: u32 = 5;
-/// Messages over each.
+/// Messages over each connection.
 const MESSAGES: usize = 5;
-/// Until what has been made or destroyed is counted so.
+/// Time limit until the kernel reports created or destroyed objects.
 const SOON: Duration = Duration::from_secs(10);
 
 fn number(name: &str) -> u32 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).expect("a number")
 }
 
-/// How many objects of a kind this process has.
+/// Number of objects of a kind that this process has.
 fn counted(kind: &str) -> u32 {
     let output =
         Command::new("rdma").args(["-j", "resource", "show", kind]).output().expect("iproute2's rdma");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let all: Value = serde_json::from_slice(&output.stdout).expect("a list");
-    // Named after the thread that made it.
+    // Objects are attributed to the thread that made them.
     let threads = std::path::Path::new("/proc/self/task");
     let own =
         |object: &&Value| object["pid"].as_u64().is_some_and(|tid| threads.join(tid.to_string()).exists());
     all.as_array().map_or(0, |all| all.iter().filter(own).count() as u32)
 }
 
-/// Waits for so many queue pairs and completion queues, and that it stays so.
+/// Waits until the numbers of queue pairs and completion queues match, and checks that they stay unchanged.
 #[track_caller]
 fn expect(want: (u32, u32), when: &str) {
     let now = || (counted("qp"), counted("cq"));
@@ -51,8 +51,8 @@ fn expect(want: (u32, u32), when: &str) {
     println!("figure: {} queue pairs and {} completion queues {when}", want.0, want.1);
 }
 
-/// One direction has as many groups as there are connections, or as are asked for; each has its links, and a completion queue on
-/// each NIC. Nothing is flushed here, so there is no queue pair for that.
+/// One direction has as many groups as connections, or as requested; each has its links, and a completion queue on each
+/// NIC. Nothing is flushed here, so no queue pair is made for flushes.
 fn formula(groups: u32, links: u32, nics: u32) -> (u32, u32) {
     let each = if groups == 0 { COMMS } else { COMMS.min(groups) };
     (2 * each * links, 2 * each * nics)
@@ -67,7 +67,7 @@ fn the_kernel_counts_queue_pairs(mut scene: Scene) {
         streams.push(Stream::new(&net, send, true, name));
         streams.push(Stream::new(&net, recv, false, name));
     }
-    // Some links are made as they are used.
+    // Some links are made on first use.
     until("messages", || {
         streams.iter_mut().for_each(|stream| stream.step(MESSAGES).expect("a message"));
         streams.iter().all(|stream| stream.done == MESSAGES).then_some(())

@@ -1,5 +1,6 @@
-//! The engine over RDMA devices, with the kernel as the witness: what it counts, and what it does to a port. Without a device
-//! each test is a counted skip; `scripts/rxe-vm --tests` has two in software, `./test --fabric verbs` takes a machine's own.
+//! The engine over RDMA devices: asserts the kernel's counters, and changes ports through the kernel. Without a device
+//! each test is a counted skip; `scripts/rxe-vm --tests` has two software devices, `./test --fabric verbs` uses those
+//! of the machine.
 
 mod cable;
 pub(crate) mod counts;
@@ -11,15 +12,15 @@ use std::time::{Duration, Instant};
 use crate::run::{Setting, scenario};
 use cable::Cable;
 
-/// Shortest time that a link may go unanswered, and a peer.
+/// Shortest time after which a silent link, or a silent peer, is considered dead.
 const RAIL_TIME: Duration = Duration::from_secs(2);
-/// What emulated processors, repetitions and a look now and then may add.
+/// Additional time for emulated processors, retransmissions and the interval of checks.
 const SLACK: Duration = Duration::from_secs(10);
-/// Until a port that is whole again carries.
+/// Time until a mended port carries again.
 const RETAKEN: Duration = Duration::from_secs(20);
-/// The same where only repetitions that go unanswered tell: emulated processors that share theirs with other work answer late.
+/// The same where only unanswered retransmissions detect the failure: emulated processors that share theirs with other work answer late.
 const LONG_RAIL_TIME: Duration = Duration::from_secs(6);
-/// Until a port carries whose address has changed.
+/// Time until a port with a changed address carries again.
 const READDRESSED: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
@@ -96,7 +97,7 @@ fn a_message_arrives_although_all_short_ones_wait() {
 
 #[test]
 fn sizes_are_exact_with_and_without_adaptive_routing() {
-    // With it the bytes of a message and what tells of them are two operations, which may overtake others.
+    // With adaptive routing, a message's bytes and its immediate are two operations, which the network may reorder.
     for routing in [0, 1] {
         for name in ["every_message_size_between_threads", "grouped_receives_match_by_tag"] {
             let Some(setting) = over_devices(name) else { return };
@@ -106,8 +107,8 @@ fn sizes_are_exact_with_and_without_adaptive_routing() {
     }
 }
 
-/// Plays a stream over the first rail of the machine and one of its own, and does something meanwhile. The stream is told
-/// when that has been done, if not before by what is handed to it.
+/// Plays a stream over the machine's first rail and another one, and calls `act` meanwhile. The stream gets its signal
+/// when `act` calls its argument, or after `act` at the latest.
 fn during(setting: Setting, rail_time: Duration, act: impl FnOnce(&dyn Fn())) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("told");
@@ -115,7 +116,7 @@ fn during(setting: Setting, rail_time: Duration, act: impl FnOnce(&dyn Fn())) {
         setting.env("TEST_FILE", path.display()).env("TRUNKLINE_RAIL_TIME_MS", rail_time.as_millis());
     std::thread::scope(|scope| {
         scope.spawn(|| setting.two());
-        // It ends also if what is done fails.
+        // Signal the stream even if `act` panics.
         let tell = || std::fs::write(&path, b"").unwrap();
         let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| act(&tell)));
         tell();
@@ -125,7 +126,7 @@ fn during(setting: Setting, rail_time: Duration, act: impl FnOnce(&dyn Fn())) {
     });
 }
 
-/// Waits until a device has sent so much more.
+/// Waits until a device has sent `packets` more.
 #[track_caller]
 fn wait_for(sent: impl Fn() -> u64, packets: u64, limit: Duration, what: &str) -> Duration {
     let (since, before) = (Instant::now(), sent());
@@ -162,12 +163,13 @@ fn a_rail_whose_address_changes_is_left_and_taken_back() {
     let Some(setting) = over_devices("a_stream_arrives_whole") else { return };
     let Some(cable) = Cable::lay() else { return };
     let setting = setting.env("TEST_NICS", format!("rxe0+{},rxe1+{}", cable.devices[0], cable.devices[1]));
-    // Soft-RoCE takes 7 repetitions, the default, for endless ones.
+    // Soft-RoCE treats 7 retransmissions, the default, as endless ones.
     let setting = setting.env("NCCL_IB_RETRY_CNT", 6).env("TEST_WAYS", "both").env("TEST_LENGTH", MIB / 4);
     during(setting.env("TEST_PAUSE_MS", READDRESSED.as_millis()), LONG_RAIL_TIME, |_| {
-        // Nothing arrives at an address that is gone, however often it is repeated.
+        // Packets to a removed address never arrive, even if they are retransmitted.
         let (first, other) = (|| cable::sent("rxe0"), || cable::received(cable.devices[0]));
-        // Gone for a while before another comes; then another beside it, at another place of the port's table.
+        // First the address is missing for a while before another is added; then another is added beside it, at another
+        // index of the port's table.
         for beside in [false, true] {
             wait_for(other, 100, READDRESSED, "the rail before");
             let (before, after) = if beside { (3, 4) } else { (1, 3) };
@@ -193,7 +195,7 @@ fn the_only_rail_whose_port_goes_down_is_an_error_that_names_it() {
     let setting = setting.env("TEST_WAYS", "both").env("TRUNKLINE_PEER_TIME_MS", RAIL_TIME.as_millis());
     during(setting.env("TEST_LIMIT_MS", (2 * RAIL_TIME + SLACK).as_millis()), RAIL_TIME, |tell| {
         wait_for(|| cable::sent(cable.devices[0]), 2000, RETAKEN, "the rail before");
-        // An error may be faster than the command that cuts.
+        // The error may arrive before the command that cuts has ended.
         tell();
         cable.cut();
     });

@@ -1,5 +1,5 @@
-//! Devices whose requests have little room inline, and whose queues are shorter than is asked for: a library in C stands for
-//! them, whose queue pairs move bytes.
+//! Devices with small inline space in requests, and with shorter queues than requested. A C library stands for them;
+//! its queue pairs move bytes.
 
 use crate::contract::messages::round;
 use crate::gpu::fakes::over_fakes;
@@ -10,10 +10,10 @@ scenarios! {
     a_nic_logs_its_granted_depth,
 }
 
-/// Inline bytes of a request that devices take: none; less than a record; a record; as Broadcom's and Intel's.
+/// Inline bytes of a request: none; less than a record; a record; as on Broadcom's and Intel's devices.
 const ROOMS: [u32; 4] = [0, 32, 64, 96];
 
-/// Over a device that reaches no GPU, so that small messages are sent eagerly.
+/// A scenario over a device that accesses no GPU, so that small messages are sent eagerly.
 fn over_small(name: &'static str) -> Option<Setting> {
     over_fakes(name).map(|setting| setting.env("FAKE_VERBS_DMABUF", 0))
 }
@@ -32,8 +32,8 @@ fn messages_arrive_with_any_inline_room() {
 
 #[test]
 fn queues_are_as_deep_as_a_device_grants() {
-    // Depth asked for, blocks that the device has, and its grant: as mlx5 does of sixteen times the usual depth; a device that
-    // has fewer requests than is usual.
+    // Requested depth, blocks of the device, and granted depth: as mlx5 grants for sixteen times the default depth; and
+    // a device with fewer requests than the default.
     let cases = [
         (
             8192,

@@ -1,5 +1,6 @@
-//! Why devices of the kernel are not used: each cause that a machine with devices in software can have, as the plugin tells it. Changes the machine,
-//! so it runs only where that is ours (`TRUNKLINE_TEST_MACHINE`), as in `scripts/rxe-vm`.
+//! The reasons why devices of the kernel are not used: each cause that a machine with software devices can have, as the
+//! plugin logs it. The tests change the machine, so they run only where that is allowed (`TRUNKLINE_TEST_MACHINE`), as
+//! in `scripts/rxe-vm`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,12 +11,12 @@ use super::cable::{Cable, run};
 use crate::net::until;
 use crate::run::{Setting, scenario};
 
-/// The folder of rdma-core's nodes.
+/// The folder of rdma-core's device nodes.
 const NODES: &str = "/dev/infiniband";
-/// Where control groups are mounted for the test.
+/// The mount point of control groups for the test.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// A process that starts the plugin and prints its log; `None`, counted as a skip, on a machine that is not ours.
+/// A process that starts the plugin and prints its log; `None`, counted as a skip, on a machine that tests may not change.
 fn on_own_machine() -> Option<Setting> {
     if std::env::var_os("TRUNKLINE_TEST_MACHINE").is_none() {
         let reason = "the devices of this machine are not taken away; scripts/rxe-vm has some for that";
@@ -38,7 +39,7 @@ fn on_own_machine() -> Option<Setting> {
     Some(setting)
 }
 
-/// Files and folders that no process finds until this is dropped.
+/// Files and folders that are hidden from all processes until this is dropped.
 struct Hidden(Vec<PathBuf>);
 
 impl Hidden {
@@ -60,7 +61,7 @@ impl Drop for Hidden {
     }
 }
 
-/// Where a file of this name is in the folders of libraries.
+/// Paths of the files with this name in the library folders.
 fn libraries(name: &str) -> Vec<PathBuf> {
     let folders = ["/lib", "/usr/lib"]
         .into_iter()
@@ -68,7 +69,7 @@ fn libraries(name: &str) -> Vec<PathBuf> {
     folders.map(|folder| folder.path().join(name)).filter(|path| path.exists()).collect()
 }
 
-/// Waits until a file of the first port of the cable's device says so.
+/// Waits until `is_so` is true for the first port of the cable's device.
 #[track_caller]
 fn wait_for(cable: &Cable, what: &str, is_so: impl Fn(&Path) -> bool) {
     let port = Path::new("/sys/class/infiniband").join(cable.devices[0]).join("ports/1");
@@ -135,7 +136,7 @@ fn a_port_that_is_down_and_one_without_an_address_are_told() {
         let state = fs::read_to_string(port.join("state")).unwrap_or_default();
         let gids = fs::read_dir(port.join("gids")).into_iter().flatten().flatten();
         let texts = gids.filter_map(|gid| fs::read_to_string(gid.path()).ok());
-        // An IPv4 address begins like one that is not set.
+        // The GID of an IPv4 address begins like an unset one.
         let mut routable = texts.filter(|gid| !is_local(gid) || gid.contains(":ffff:"));
         state.contains("ACTIVE") && routable.next().is_none()
     });
@@ -155,7 +156,7 @@ fn limits_of_locked_memory_and_of_the_cgroup_are_told() {
     setting.env("TEST_TOLD", told).alone();
 }
 
-/// A control group of the machine's, whose devices can be limited.
+/// A control group of the machine, whose devices can be limited.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -180,7 +181,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // The processes in it have ended; the kernel may take a moment to see that.
+        // The processes in it have ended; the kernel may need a moment to notice.
         let gone = || fs::remove_dir(&self.0).ok();
         if !std::thread::panicking() {
             until("the group to be empty", gone);

@@ -1,7 +1,10 @@
-//! Out of memory in calls of programs: an allocator that refuses the n-th large allocation, for every n, runs through the plugin's own calls,
-//! the store of a job, and a world with its messages, windows and device queues. No call aborts or panics: it returns an error or succeeds, all that
-//! it has taken is given back, and the next run succeeds. The fabrics and the engine are played in `crates/engine/tests/refusals`, whose
-//! allocator and trials these are. OpenSHMEM and NVSHMEM's transport are played in `crates/shmem` and `crates/nvshmem`. `TRUNKLINE_FULL=1` plays every n, else the first allocation of each size in each quick case.
+//! Out of memory in calls of programs. An allocator refuses the n-th large allocation, for every n, during the plugin's
+//! own calls, the store of a job, and a world with its messages, windows and device queues. No call aborts or panics:
+//! it returns an error or succeeds, all its memory is freed, and the next run succeeds.
+//!
+//! The fabrics and the engine are tested in `crates/engine/tests/refusals`, whose allocator and trials are used here.
+//! OpenSHMEM and NVSHMEM's transport are tested in `crates/shmem` and `crates/nvshmem`. `TRUNKLINE_FULL=1` plays every
+//! n; otherwise the first allocation of each size in each quick case is refused.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -30,7 +33,7 @@ const SUITES: &[(&str, &[Case])] = &[
     ("a world", worlds::ALL),
 ];
 
-/// How the tests start processes of their own: does nothing unless such a process asks.
+/// The entry of processes that the tests start: does nothing unless the environment names a part.
 #[test]
 fn a_child_plays_its_trials() {
     if start::asked().is_some() {

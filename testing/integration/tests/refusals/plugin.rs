@@ -1,5 +1,5 @@
-//! The plugin's own calls, through its C table of version 12, as NCCL makes them: init, listen, connect and accept within this process, regMr,
-//! messages, deregMr, the closes and finalize.
+//! The plugin's own calls, through its C table of version 12, as NCCL makes them: init, listen, connect and accept
+//! within this process, regMr, messages, deregMr, the closes and finalize.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -8,10 +8,10 @@ use trunkline_sys::nccl_net::v12::NetV12;
 use trunkline_sys::nccl_net::{CommConfig, HANDLE_BYTES, PTR_HOST, ResultCode};
 
 use crate::trials::{Case, Outcome, until};
-// Its table is linked by name.
+// The table is linked by name.
 use trunkline_nccl as _;
 
-/// Runs that change nothing, after which none is taken to.
+/// Runs without a change of the number of allocations after which it counts as stable.
 const STEADY: u32 = 64;
 
 unsafe extern "C" {
@@ -30,13 +30,14 @@ type Opaque = *mut c_void;
 macro_rules! call {
     ($slot:ident, $($arg:expr),* $(,)?) => {{
         let function = ncclNetPlugin_v12.$slot.expect(stringify!($slot));
-        // SAFETY: the arguments are as NCCL's contract has them: places of this function's caller, which outlive the call, and objects that
-        // the plugin has made and that are not closed.
+        // SAFETY: the arguments are as NCCL's contract requires: pointers of this function's caller, which outlive the
+        // call, and objects that the plugin has made and that are not closed.
         ended(stringify!($slot), unsafe { function($($arg),*) })
     }};
 }
 
-/// A call's outcome. Without memory it is a system error, or one of the peer, which is this process, too; any other number ends the process.
+/// A call's outcome. Without memory it is a system error, or a remote error, because the peer is this process, too; any
+/// other code ends the process.
 fn ended(call: &str, code: ResultCode) -> Outcome {
     match code {
         ResultCode::SUCCESS => Ok(()),
@@ -48,7 +49,7 @@ fn ended(call: &str, code: ResultCode) -> Outcome {
     }
 }
 
-/// A communicator's context, finalized in the end.
+/// A communicator's context, finalized on drop.
 struct NetContext(Opaque);
 
 impl NetContext {
@@ -61,17 +62,17 @@ impl NetContext {
 
 impl Drop for NetContext {
     fn drop(&mut self) {
-        // It has been made.
+        // It was created, so finalize must succeed.
         call!(finalize, self.0).unwrap();
     }
 }
 
-/// An object that is closed in the end: a listener, or one end of a connection.
+/// An object that is closed on drop: a listener, or one end of a connection.
 struct OpenObject(Opaque, fn(Opaque) -> Outcome);
 
 impl Drop for OpenObject {
     fn drop(&mut self) {
-        // A close succeeds without memory, as NCCL has nothing else to call.
+        // A close succeeds without memory, because NCCL has no other call for it.
         if let Err(why) = self.1(self.0) {
             println!("wrong {why}");
             std::process::exit(3);
@@ -136,7 +137,7 @@ impl Ends {
     }
 }
 
-/// Bytes that one end has registered.
+/// Memory that one end has registered.
 struct NetRegion {
     comm: Opaque,
     handle: Opaque,
@@ -184,8 +185,8 @@ impl Drop for NetRegion {
     }
 }
 
-/// Plays until the tables that the engine keeps for as long as the process lives have grown as far as these runs make them: numbers rest before they are used
-/// again. `live` says how many large allocations there are.
+/// Plays until the engine's permanent tables have grown to the size that these runs need: freed ids stay unused for
+/// some time before they are reused. `live` returns the number of large allocations.
 pub(crate) fn warm_up(live: impl Fn() -> i64) {
     let (mut last, mut same) = (live(), 0);
     while same < STEADY {

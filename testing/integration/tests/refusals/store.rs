@@ -1,4 +1,4 @@
-//! The store of a job: three ranks that are threads of this process meet and exchange bytes.
+//! The store of a job: three ranks, which are threads of this process, connect and exchange bytes.
 
 use std::thread;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use trunkline_bootstrap::{JobBootstrap, JobEnvironment, free_port, trunkline_run
 
 use crate::trials::{Case, Outcome, told};
 
-/// Longest that a step takes: ranks whose rank 0 has given up wait so long.
+/// Time limit of a step: ranks wait this long for a rank 0 that has given up.
 const LIMIT: Duration = Duration::from_secs(2);
 const RANKS: usize = 3;
 
 pub(crate) const ALL: &[Case] =
     &[("short exchanges", || exchanges(10)), ("long exchanges", || exchanges(100_000))];
 
-/// All ranks give bytes to all, twice.
+/// All ranks send bytes to all, twice.
 fn exchanges(len: usize) -> Outcome {
     let port = free_port().map_err(told)?;
     let ranks: Vec<_> = (0..RANKS).map(|rank| thread::spawn(move || exchange(rank, port, len))).collect();

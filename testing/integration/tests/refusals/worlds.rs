@@ -1,4 +1,4 @@
-//! A world of one rank, which is this process: one-sided work, messages with a window, and windows over device queues.
+//! A world of one rank, which is this process: one-sided operations, messages with a window, and windows over device queues.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use trunkline::messages::{Buffer, HostMemory, Messages, WindowPlace};
 
 use crate::trials::{Case, Outcome, told};
 
-/// Longest that a kernel waits.
+/// Longest wait of a kernel.
 const LIMIT: Duration = Duration::from_secs(6);
 const HEAP: u64 = 1 << 20;
 
@@ -44,7 +44,7 @@ fn one_sided() -> Outcome {
     world.finish().map_err(told)
 }
 
-/// Many allocations: the table of the gaps between them is large.
+/// Many allocations, so that the table of the gaps between them is large.
 fn allocations() -> Outcome {
     let world = start()?;
     let mut all = trunkline_proto::reserve::try_vec(600).map_err(told)?;
@@ -59,7 +59,7 @@ fn allocations() -> Outcome {
     world.finish().map_err(told)
 }
 
-/// A window of messages that only this rank has a part of.
+/// A window of messages in which only this rank has a part.
 fn messages() -> Outcome {
     let world = start()?;
     let mut messages = Messages::start(&world, HostMemory::new().map_err(told)?).map_err(told)?;
@@ -100,7 +100,7 @@ fn windows(mode: ExecutorMode) -> Outcome {
     world.finish().map_err(told)
 }
 
-/// A window whose queues lie in a memory file, one channel of which is lent, to this very process.
+/// A window whose queues are in a memory file; one of its channels is lent to this process itself.
 fn lent_windows() -> Outcome {
     let world = start()?;
     let devices = world.devices_for_processes(16, 64).map_err(told)?;

@@ -1,5 +1,5 @@
-//! Connections come and go on shared queue pairs: in every order, thousands of times, by many threads at once; afterwards
-//! all is as before.
+//! Connections are opened and closed on shared queue pairs: in every order, thousands of times, by many threads at
+//! once. Afterwards all resources are back to their initial numbers.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -19,7 +19,7 @@ scenarios! {
     eight_threads_test_on_one_group,
 }
 
-/// All orders of so many.
+/// All permutations of `count` indices.
 fn orders(count: usize) -> Vec<Vec<usize>> {
     if count == 0 {
         return vec![Vec::new()];
@@ -33,18 +33,18 @@ fn orders(count: usize) -> Vec<Vec<usize>> {
     shorter.iter().flat_map(|order| (0..count).map(move |at| inserted(order, at))).collect()
 }
 
-/// Messages of each member before anyone closes.
+/// Messages of each member before the first close.
 const BEFORE: usize = 3;
-/// Messages of those that are left, after each close.
+/// Messages of the remaining members after each close.
 const BETWEEN: usize = 3;
 
-/// One end of one round: members close in that order, with messages under way; who is left goes on.
+/// One end of one round: members close in the given order, with outstanding messages; the remaining members continue.
 fn close_in_order(net: &Net, comms: &[Comm], sends: bool, order: &[usize], first: bool) {
     let streams = comms.iter().enumerate().map(|(name, &comm)| Stream::new(net, comm, sends, name));
     let mut streams: Vec<Option<Stream<'_>>> = streams.map(Some).collect();
     let mut upto = BEFORE;
     for &next in order {
-        // The end that closes first does so amid its messages, the other one when it hears of it.
+        // The end that closes first does so amid its messages; the other end closes when it gets the error.
         until("messages", || {
             for (at, stream) in streams.iter_mut().enumerate() {
                 let Some(stream) = stream else { continue };
@@ -61,7 +61,7 @@ fn close_in_order(net: &Net, comms: &[Comm], sends: bool, order: &[usize], first
     }
 }
 
-/// The one end closes amid messages, in every order of four; the other end goes on with all until it hears of each.
+/// One end closes amid messages, in every order of four. The other end continues with all members until each gets its error.
 fn members_close_in_every_order(mut scene: Scene) {
     let net = Net::start(scene.version);
     let before = usage();
@@ -73,7 +73,7 @@ fn members_close_in_every_order(mut scene: Scene) {
             if sends == sender_first {
                 close_in_order(&net, &comms, sends, &order, true);
             } else {
-                // In another order of its own, and whatever is under way.
+                // In another order of its own, with any outstanding messages.
                 let streams =
                     comms.iter().enumerate().map(|(name, &comm)| Stream::new(&net, comm, sends, name));
                 let mut streams: Vec<_> = streams.collect();
@@ -95,7 +95,7 @@ fn members_close_in_every_order(mut scene: Scene) {
     assert_eq!(status().process_counters().messages_pending, 0);
 }
 
-/// One end has closed all its members, the other one none; those that connect then work.
+/// One end has closed all its members, the other none; new connections work.
 fn all_close_on_one_side_only(mut scene: Scene) {
     let net = Net::start(scene.version);
     for closer in [0, 1, 0, 1] {
@@ -141,7 +141,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("descriptors").count()
 }
 
-/// Connect, a message each way, close, beside connections that stay.
+/// Connects, sends a message in each direction and closes, beside connections that stay open.
 fn thousands_of_connections_come_and_go(mut scene: Scene) {
     let asked = std::env::var("TEST_CYCLES").ok().map(|text| text.parse().expect("a number"));
     let cycles = asked.unwrap_or(if is_full() { 100_000 } else { 5_000 });
@@ -181,7 +181,7 @@ fn thousands_of_connections_come_and_go(mut scene: Scene) {
     scene.meet();
     let before = (usage(), descriptors());
     let began = Instant::now();
-    // The least that was in use in a part of the time: something that is just being closed counts for nothing.
+    // The minimum of a phase, so that objects that are just being closed do not count.
     let mut least = [usize::MAX; 2];
     let mut settled = 0;
     for at in 0..cycles {
@@ -199,13 +199,13 @@ fn thousands_of_connections_come_and_go(mut scene: Scene) {
     }
     scene.meet();
     let took = began.elapsed();
-    // The last ones may linger a little.
+    // The last connections may linger briefly.
     until("what is in use is as before", || {
         assert_eq!(net.try_accept(listen), Ok(None));
         (usage().regions <= before.0.regions).then_some(())
     });
-    // However many there were: what each leaves would add up. Tables of what closes and of what is retired double now and
-    // then, and the rings of the groups' links come to be used to their ends.
+    // The bound does not depend on the number of cycles: leaks would add up. Tables of closing and retired objects
+    // double occasionally, and the rings of the groups' links become fully used.
     let grown = (least[1] as i64 - least[0] as i64, resident() - settled);
     println!("figure: {cycles} cycles in {took:?}, {grown:?} bytes allocated and KiB resident more");
     assert!(grown.0 < 64 << 10 && grown.1 < 2048, "{grown:?} bytes and KiB more after {cycles} cycles");
@@ -229,7 +229,7 @@ fn thousands_of_connections_come_and_go(mut scene: Scene) {
     scene.meet();
 }
 
-/// Eight threads connect, use and close at once, each its own connections, all of one key.
+/// Eight threads connect, use and close at once, each its own connections, all with one key.
 fn eight_threads_connect_at_once(scene: Scene) {
     let net = Net::start(scene.version);
     let stay = net.to_self();
@@ -253,7 +253,7 @@ fn eight_threads_connect_at_once(scene: Scene) {
     wait_for_queue_pairs(&net, 0);
 }
 
-/// Eight threads drive a member each of the same two queue pairs: every message arrives once, and is counted once.
+/// Eight threads each drive a member of the same two queue pairs: every message arrives once, and is counted once.
 fn eight_threads_test_on_one_group(scene: Scene) {
     let messages = if is_full() { 10_000_000 } else { 100_000 };
     let net = Net::start(scene.version);

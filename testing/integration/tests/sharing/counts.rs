@@ -1,5 +1,5 @@
-//! What connections take from a NIC, as the NIC counts: queue pairs, completion queues, registrations. Two engines of one
-//! process, each with a software NIC of its own.
+//! The resources of a NIC that connections use, as the NIC counts them: queue pairs, completion queues, registrations.
+//! Two engines of one process, each with a software NIC of its own.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ fn engine(sharing: SharingParams, links: u32, nics: usize, flushes: bool) -> Arc
     Arc::new(Engine::new(fabric, UnixHost::new(|_, _| {}), params).expect("an engine"))
 }
 
-/// Two processes as far as the engine can tell.
+/// Two processes from the engine's point of view.
 pub(super) struct Duo {
     pub(super) ends: [Arc<Running>; 2],
     listens: [(ListenId, [u8; 128]); 2],
@@ -37,7 +37,7 @@ pub(super) struct Duo {
     nics: [usize; 2],
 }
 
-/// All of so many NICs.
+/// All of `nics` NICs.
 fn all(nics: usize) -> CommNics {
     CommNics::new(&(0..nics).collect::<Vec<_>>()).expect("a list of NICs")
 }
@@ -62,7 +62,7 @@ impl Duo {
         self.connect_in(from, TrafficHint::default())
     }
 
-    /// The same, for a comm that is part of such traffic.
+    /// Tries to connect, for a comm with this traffic hint.
     fn connect_in(&self, from: usize, traffic: TrafficHint) -> Result<(CommId, CommId), EngineError> {
         let (asks, answers) = (&self.ends[from], &self.ends[1 - from]);
         let (listen, mut handle) = self.listens[1 - from];
@@ -79,12 +79,12 @@ impl Duo {
         Ok(send.zip(recv).expect("both"))
     }
 
-    /// A connection from one end to the other: the sending and the receiving comm.
+    /// Connects one end to the other; returns the sending and the receiving comm.
     pub(super) fn connect(&self, from: usize) -> (CommId, CommId) {
         self.try_connect(from).expect("connect")
     }
 
-    /// Of all NICs of an end.
+    /// The sum over all NICs of an end.
     pub(super) fn usage(&self, at: usize) -> NicUsage {
         let mut sum = NicUsage::default();
         for nic in 0..self.nics[at] {
@@ -96,7 +96,7 @@ impl Duo {
         sum
     }
 
-    /// One message, which makes the links that are made as they are used.
+    /// Sends one message, on which the links are made that need a first use.
     pub(super) fn message(&self, from: usize, (send, recv): (CommId, CommId), seed: u8, len: usize) {
         let (sender, receiver) = (&self.ends[from], &self.ends[1 - from]);
         let (out, into) = (MemoryRange::heap(len.max(1)), MemoryRange::heap(len.max(1)));
@@ -153,10 +153,10 @@ impl Duo {
     }
 }
 
-/// Connects so many each way; what the two ends have in use then.
+/// Makes these numbers of connections per direction; returns the usage of both ends.
 fn used(duo: &Duo, counts: [usize; 2], expected: u32) -> [NicUsage; 2] {
     let mut comms: [Vec<_>; 2] = Default::default();
-    // In turn, as NCCL's channels do.
+    // Alternately, as NCCL's channels do.
     for at in 0..counts[0].max(counts[1]) {
         for from in [0, 1] {
             if at < counts[from] {
@@ -169,7 +169,7 @@ fn used(duo: &Duo, counts: [usize; 2], expected: u32) -> [NicUsage; 2] {
             duo.message(from, pair, seed as u8, 5000);
         }
     }
-    // Links beyond the first of a connection are made as it is used.
+    // Links beyond the first of a connection are made on first use.
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(3)
         && [0, 1].iter().any(|&at| duo.usage(at).queue_pairs < expected)
@@ -184,15 +184,15 @@ fn used(duo: &Duo, counts: [usize; 2], expected: u32) -> [NicUsage; 2] {
     found
 }
 
-/// Groups that hold so many comms, of `m` that are wanted: a group has at most 128 members.
+/// The groups that hold `comms` comms if `m` are requested: a group has at most 128 members.
 fn groups_of(comms: usize, m: usize) -> usize {
     comms.min(m.max(comms.div_ceil(MEMBERS_OF_GROUP_MAX)))
 }
 
-/// For any number of communicators, channels, groups and NICs: `min(nS, m) q + min(nR, m) q` queue pairs at each end, where
-/// `q` is the links of a connection, and no more completion queues than one for each group and NIC. There is nothing for
-/// flushes, whether what arrives needs them or not: this NIC flushes on the link that the bytes came over. One with a queue
-/// pair for flushes is counted by itself, in the tests of `verbs`.
+/// For any number of communicators, channels, groups and NICs, each end has `min(nS, m) q + min(nR, m) q` queue pairs,
+/// where `q` is the links of a connection, and at most one completion queue per group and NIC. No queue pair is for
+/// flushes, whether arrivals need them or not: this NIC flushes on the link that carried the bytes. The tests of
+/// `verbs` count a NIC with a queue pair for flushes.
 pub(super) fn as_many_as_the_formula_says(links: std::ops::RangeInclusive<u32>, nics: &[usize]) {
     let runner = Config { cases: 24, failure_persistence: None, ..Config::default() };
     let towards = (1..=8_usize, 0..=6_usize);
@@ -217,7 +217,7 @@ pub(super) fn as_many_as_the_formula_says(links: std::ops::RangeInclusive<u32>, 
     outcome.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// More members than a group holds begin another one.
+/// Members beyond the capacity of a group start another one.
 pub(super) fn more_than_a_group_holds() {
     for (comms, m) in [(128, 1), (129, 1), (300, 2)] {
         let duo = Duo::new(SharingMode::On, [m, m], 1);
@@ -226,7 +226,7 @@ pub(super) fn more_than_a_group_holds() {
     }
 }
 
-/// A NIC of few queue pairs makes comms share more than they would; where they may not, they fail.
+/// A NIC with few queue pairs makes comms share more than configured; if they may not, they fail.
 pub(super) fn a_budget_makes_comms_share() {
     const BUDGET: u32 = 6;
     let limited = |sharing| SharingParams { sharing, groups: 8, budget: BUDGET, ..SharingParams::default() };
@@ -245,7 +245,7 @@ pub(super) fn a_budget_makes_comms_share() {
     assert!(duo.is_empty());
 }
 
-/// Groups are spread over the pipelines of a NIC, by what their members count for.
+/// Groups are spread over the pipelines of a NIC, by the weights of their members.
 pub(super) fn pipelines_are_balanced() {
     let ends = [0, 1].map(|_| {
         let sharing = SharingParams { sharing: SharingMode::On, groups: 8, ..SharingParams::default() };
@@ -268,7 +268,7 @@ pub(super) fn pipelines_are_balanced() {
     assert!(duo.is_empty());
 }
 
-/// Without sharing, as many as ever: one for each comm and link.
+/// Without sharing, the numbers are unchanged: one for each comm and link.
 pub(super) fn sharing_off_changes_nothing() {
     for (counts, links) in [([5, 3], 1), ([1, 0], 1), ([2, 3], 4)] {
         let duo = Duo::new(SharingMode::Off, [4, 4], links);
@@ -289,7 +289,7 @@ pub(super) fn sharing_off_changes_nothing() {
     }
 }
 
-/// 16 communicators of 32 channels, a connection each way for each: a hundredth of the queue pairs.
+/// 16 communicators of 32 channels, with a connection per direction each: a hundredth of the queue pairs.
 pub(super) fn a_hundredth_of_the_queue_pairs() {
     let alone = Duo::new(SharingMode::Off, [4, 4], 1);
     let shared = Duo::new(SharingMode::On, [4, 4], 1);
@@ -299,7 +299,7 @@ pub(super) fn a_hundredth_of_the_queue_pairs() {
     assert!(alone >= 100 * shared);
 }
 
-/// Registrations and descriptors of a group of 4, 16, 64 and 128 members: hardly more with more of them.
+/// Registrations and descriptors of a group of 4, 16, 64 and 128 members hardly grow with the members.
 pub(super) fn members_cost_little() {
     let duo = Duo::new(SharingMode::On, [1, 1], 1);
     let descriptors = || std::fs::read_dir("/proc/self/fd").expect("descriptors").count();
@@ -316,9 +316,9 @@ pub(super) fn members_cost_little() {
     println!("figure: regions at either end, descriptors, queue pairs: {found:?}");
     let (first, last) = (found[0], found[3]);
     assert_eq!(first.2, last.2, "{found:?}");
-    // Other tests of this process open and close some meanwhile.
+    // Other tests of this process open and close descriptors meanwhile.
     assert!(last.1 <= first.1 + 20, "{found:?}");
-    // What there is for all of a group grows by at most a quarter at a time, so that little lies idle.
+    // A group's shared memory grows by at most a quarter at a time, so that little is unused.
     for at in [0, 1] {
         assert!(last.0[at] <= first.0[at] + 20, "{found:?}");
     }
@@ -326,7 +326,7 @@ pub(super) fn members_cost_little() {
     assert!(duo.is_empty());
 }
 
-/// Long messages of one sending end, under way.
+/// Outstanding long messages of one sending end.
 struct Long<'a> {
     duo: &'a Duo,
     sends: Vec<RequestId>,
@@ -365,7 +365,7 @@ impl<'a> Long<'a> {
         self.step_until(|| false);
     }
 
-    /// One poll after another, of either end, until something is so; whether it is.
+    /// Polls either end alternately until a condition is true; returns whether it became true.
     fn step_until(&mut self, mut is_so: impl FnMut() -> bool) -> bool {
         let [sender, receiver] = [&self.duo.ends[0], &self.duo.ends[1]];
         let mut so = false;
@@ -378,7 +378,7 @@ impl<'a> Long<'a> {
         so || is_so()
     }
 
-    /// Bytes that have arrived.
+    /// Bytes of long messages that have arrived.
     fn landed(&self) -> usize {
         let mut bytes = vec![0; Self::LEN];
         let count = |memory: &MemoryRange| {
@@ -389,8 +389,8 @@ impl<'a> Long<'a> {
     }
 }
 
-/// Members have long messages under way, without end as far as a small one of another member is concerned. What of them arrives
-/// between its send and its arrival is what was queued before it.
+/// Members have enough outstanding long messages to last longer than a small one of another member. Their bytes that
+/// arrive between its send and its arrival are those that were queued before it.
 pub(super) fn a_small_message_waits_for_few_slices() {
     let duo = Duo::new(SharingMode::On, [1, 1], 1);
     let pairs: Vec<_> = (0..4).map(|_| duo.connect(0)).collect();
@@ -430,7 +430,7 @@ pub(super) fn a_small_message_waits_for_few_slices() {
     }
     println!("figure: {pings} small messages, each behind at most {most} bytes");
     assert!(pings >= 4, "the long messages were over after {pings} small ones");
-    // One more slice may come in with the very poll that brings the small message.
+    // One more slice may arrive in the poll that returns the small message.
     let bound = (u64::from(SLICES_MAX) + 1) * SLICE_MAX;
     assert!(most as u64 <= bound, "{most} bytes before a small message, {bound} allowed");
     while !long.receives.is_empty() || !long.sends.is_empty() {

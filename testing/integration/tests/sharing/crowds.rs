@@ -1,5 +1,5 @@
-//! More than two of something: processes behind one NIC, members with everything under way at once, a peer that is killed,
-//! ends that want different things.
+//! More than two of something: processes behind one NIC, members with many outstanding messages at once, a peer that is
+//! killed, ends with different settings.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ scenarios! {
     queues_are_as_deep_as_asked,
 }
 
-/// The streams of these comms, to so many messages each.
+/// The streams of these comms, after `messages` messages each.
 fn exchange<'a>(net: &'a Net, comms: &[crate::net::Comm], sends: bool, messages: usize) -> Vec<Stream<'a>> {
     let streams = comms.iter().enumerate().map(|(name, &comm)| Stream::new(net, comm, sends, name));
     let mut streams: Vec<_> = streams.collect();
@@ -34,7 +34,7 @@ fn exchange<'a>(net: &'a Net, comms: &[crate::net::Comm], sends: bool, messages:
     streams
 }
 
-/// A connection that has its communicator's traffic to itself has a group to itself, of two.
+/// Of two groups, a connection whose traffic is alone in its communicator gets one to itself; the other eight connections share one.
 fn hints_say_what_a_connection_counts_for(scene: Scene) {
     let net = Net::start(scene.version);
     let connect = |peers, flows| {
@@ -65,7 +65,7 @@ fn processes_behind_one_nic_share_nothing(mut scene: Scene) {
     assert_eq!(queue_pairs(), 3, "no group has members of two processes");
     let streams = exchange(&net, &comms, scene.role == 1, 20);
     own.iter().for_each(|&pair| crate::contract::messages::round(&net, pair, 300_000));
-    // Either kind goes without the other one.
+    // Each kind can be closed without the other.
     if scene.role == 0 {
         for &(send, recv) in &own {
             net.close_send(send).expect("close");
@@ -88,7 +88,7 @@ fn processes_behind_one_nic_share_nothing(mut scene: Scene) {
     scene.meet();
 }
 
-/// 64 comms of 8 messages each, all begun before any is tested, in every length, some rounds.
+/// 64 comms of 8 messages each, all started before any is tested, in every length, for some rounds.
 fn everything_is_under_way_at_once(mut scene: Scene) {
     const COMMS: usize = 64;
     const STEPS: usize = 8;
@@ -111,7 +111,7 @@ fn everything_is_under_way_at_once(mut scene: Scene) {
         if sends {
             (0..begun.len()).for_each(|at| memory.fill(place(at).0, place(at).1));
         }
-        // All members' first messages, then all second ones. None is tested unless there is no room for more of its comm.
+        // First the first messages of all members, then all second ones. A message is tested only if its comm has no room for more.
         until("all have begun", || {
             for at in 0..begun.len() {
                 let comm = at % COMMS;
@@ -152,7 +152,7 @@ fn everything_is_under_way_at_once(mut scene: Scene) {
     scene.meet();
 }
 
-/// Eight members with a process that is killed amid their messages: each fails, once, and those to another go on.
+/// Eight members connect to a process that is killed amid their messages. Each member fails once, and members to another process continue.
 fn a_killed_peer_is_told_to_each_member_once(mut scene: Scene) {
     const MEMBERS: usize = 8;
     let net = Net::start(scene.version);
@@ -199,7 +199,7 @@ fn a_killed_peer_is_told_to_each_member_once(mut scene: Scene) {
     own.iter().for_each(|&pair| crate::contract::messages::round(&net, pair, 400_000));
 }
 
-/// What each end wants is in its environment; how many queue pairs come of it, the test says.
+/// Each end's setting is in its environment; the test sets the expected number of queue pairs.
 fn ends_that_want_different_things_agree(mut scene: Scene) {
     let wanted = std::env::var("TEST_WANTED").expect("what each end wants");
     let (own, count) = wanted.split_once('=').expect("wishes and a number");
@@ -208,7 +208,7 @@ fn ends_that_want_different_things_agree(mut scene: Scene) {
         "off" => ("TRUNKLINE_QP_SHARING", "off"),
         groups => ("TRUNKLINE_QP_GROUPS", groups),
     };
-    // SAFETY: the plugin, which reads it, is started later, and no other thread looks at the environment.
+    // SAFETY: the plugin, which reads it, is started later, and no other thread accesses the environment.
     unsafe { std::env::set_var(name, value) };
     let net = Net::start(scene.version);
     let comms = connect_many(&net, &mut scene, 12);
@@ -222,8 +222,7 @@ fn ends_that_want_different_things_agree(mut scene: Scene) {
     scene.meet();
 }
 
-/// What the NIC has to give on a link with next to nothing under way is what the group counts with: as often the usual as was
-/// asked for.
+/// On an idle link, the group's counters show the NIC's queue depth: the requested multiple of the default.
 fn queues_are_as_deep_as_asked(scene: Scene) {
     let times = std::env::var("TRUNKLINE_QP_DEPTH_MULTIPLIER").expect("a number");
     let times: u32 = times.parse().expect("1 to 255");
@@ -236,7 +235,7 @@ fn queues_are_as_deep_as_asked(scene: Scene) {
         net.close_recv(recv).expect("close");
     };
     for (way, eager) in [(CommDirection::Send, usual.eager_credits), (CommDirection::Recv, 0)] {
-        // Comers write the numbers.
+        // The numbers are updated when a connection is added.
         let comer = net.to_self();
         let records = status().head.records.into_iter().flatten();
         let group = records.into_iter().find(|record| record.direction == way).expect("a record");

@@ -1,4 +1,4 @@
-//! Streams of messages that both ends know beforehand, over memory whose mapping may be replaced under its address.
+//! Streams of messages that both ends can compute, in memory whose mapping may be replaced at the same address.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,14 +8,14 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::net::{Called, Comm, Mr, Net, Piece, Request};
 
-/// Messages of a stream that are under way at once.
+/// Outstanding messages of a stream.
 pub(crate) const SLOTS: usize = 4;
 /// Longest message of a stream: more than one slice, and not a whole number of them.
 pub(crate) const LEN: usize = (1 << 20) + 1;
 /// Lengths in turn: empty, eager, small, a slice, several slices.
 const LENGTHS: [usize; 9] = [100, LEN, 0, 5000, (256 << 10) + 1, 32 << 10, 1, (32 << 10) + 1, 600_000];
 
-/// Bytes without a pattern; each seed begins at another one.
+/// Bytes without a pattern; each seed begins at another offset.
 fn noise(seed: usize, len: usize) -> &'static [u8] {
     static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
     const STARTS: usize = 65_521;
@@ -33,7 +33,7 @@ fn noise(seed: usize, len: usize) -> &'static [u8] {
     &noise[start..start + len]
 }
 
-/// Pages of their own at an address that can be asked for.
+/// Pages mapped at a given address.
 pub(crate) struct Mapped {
     addr: usize,
     len: usize,
@@ -41,20 +41,20 @@ pub(crate) struct Mapped {
 
 impl Mapped {
     pub(crate) fn new(len: usize) -> Self {
-        // SAFETY: a new mapping, wherever the kernel likes.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let mapped = unsafe {
             mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         };
         Self { addr: mapped.expect("memory").expose_provenance(), len }
     }
 
-    /// The same addresses, unmapped and mapped anew: zeros of nobody who knew the old ones.
+    /// Unmaps the pages and maps new ones at the same address, which contain zeros.
     pub(crate) fn renewed(self) -> Self {
         let (addr, len) = (self.addr, self.len);
         drop(self);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
         let at = std::ptr::with_exposed_provenance_mut(addr);
-        // SAFETY: replaces nothing, as the flags say.
+        // SAFETY: the flags forbid replacing another mapping.
         let mapped = unsafe { mmap_anonymous(at, len, ProtFlags::READ | ProtFlags::WRITE, flags) };
         assert_eq!(mapped.expect("the same addresses").addr(), addr);
         Self { addr, len }
@@ -73,18 +73,18 @@ impl Mapped {
         std::ptr::with_exposed_provenance_mut(self.addr + range.start)
     }
 
-    /// The pattern of a seed.
+    /// Writes the pattern of a seed.
     pub(crate) fn fill(&self, range: Range<usize>, seed: usize) {
         let noise = noise(seed, range.len());
-        // SAFETY: inside the mapping, which nobody reads meanwhile.
+        // SAFETY: the range is inside the mapping, and no thread reads it meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(noise.as_ptr(), self.at(&range), noise.len()) };
     }
 
-    /// The first byte, counted from the start of the range, that is not as the pattern of the seed.
+    /// The first byte, counted from the start of the range, that differs from the seed's pattern.
     pub(crate) fn differs(&self, range: Range<usize>, seed: usize) -> Option<usize> {
         let noise = noise(seed, range.len());
         let mut found = vec![0_u8; noise.len()];
-        // SAFETY: inside the mapping; who wrote it has said that it is done.
+        // SAFETY: the range is inside the mapping, and its writer has reported completion.
         unsafe { std::ptr::copy_nonoverlapping(self.at(&range), found.as_mut_ptr(), noise.len()) };
         if found == noise { None } else { found.iter().zip(noise).position(|(a, b)| a != b) }
     }
@@ -98,12 +98,12 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping that was made, which nothing uses any more.
+        // SAFETY: a mapping of ours, which is no longer used.
         unsafe { munmap(self.at(&(0..self.len)).cast(), self.len) }.expect("munmap");
     }
 }
 
-/// One end of a stream: message after message, each as the name of the stream and its number say.
+/// One end of a stream of messages, whose content depends on the stream's name and the message's number.
 pub(crate) struct Stream<'a> {
     net: &'a Net,
     pub(crate) comm: Comm,
@@ -115,7 +115,7 @@ pub(crate) struct Stream<'a> {
     begun: usize,
     pub(crate) done: usize,
     requests: VecDeque<Request>,
-    /// Something of it has ended in an error; nothing more is asked of it.
+    /// A request has failed; the stream makes no more calls.
     pub(crate) failed: bool,
 }
 
@@ -124,7 +124,7 @@ impl<'a> Stream<'a> {
         Self::of(net, comm, sends, name, &LENGTHS)
     }
 
-    /// With messages of these lengths in turn.
+    /// Creates a stream with messages of these lengths in turn.
     pub(crate) fn of(net: &'a Net, comm: Comm, sends: bool, name: usize, lengths: &'static [usize]) -> Self {
         let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
         let memory = Mapped::new(SLOTS * longest);
@@ -145,7 +145,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Number, length, place and seed of a message.
+    /// The range of the buffer and the seed of a message.
     fn message(&self, at: usize) -> (Range<usize>, usize) {
         let slot = self.memory.as_ref().map_or(0, Mapped::len) / SLOTS;
         let start = at % SLOTS * slot;
@@ -153,12 +153,12 @@ impl<'a> Stream<'a> {
         (start..start + len, self.name * 100_003 + at + 1)
     }
 
-    /// Whether a long one is among them.
+    /// Whether a long message is outstanding.
     pub(crate) fn is_amid_long(&self) -> bool {
         (self.done..self.begun).any(|at| self.message(at).0.len() > 256 << 10)
     }
 
-    /// One step towards so many messages: begins one if it can, and ends one if it is done. After an error, none.
+    /// One step towards `upto` messages: starts one and completes one, if possible. After an error it does nothing.
     pub(crate) fn step(&mut self, upto: usize) -> Called<()> {
         if self.failed {
             return Ok(());
@@ -201,7 +201,7 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// No more messages: the memory is given back, and closed is the comm.
+    /// Ends the stream: deregisters its memory, and closes the comm.
     pub(crate) fn close(self) {
         if self.memory.is_some() {
             self.net.dereg(self.comm, self.mr).expect("deregMr");
@@ -210,7 +210,7 @@ impl<'a> Stream<'a> {
             .expect("close");
     }
 
-    /// The same with messages under way, as a caller that aborts does.
+    /// Ends the stream with outstanding messages, as a caller that aborts does.
     pub(crate) fn drop_all(self) {
         if self.sends { self.net.close_send(self.comm) } else { self.net.close_recv(self.comm) }
             .expect("close");

@@ -1,5 +1,5 @@
-//! Flushes among receives: several of both are under way at once on each of several connections that share a queue pair and its
-//! completion queue, over a NIC that shows nothing before a flush.
+//! Flushes among receives: several of both are outstanding on each of several connections that share a queue pair and
+//! its completion queue, over a NIC whose writes stay invisible until a flush.
 
 use crate::net::{Buf, Comm, Mr, Net, Piece, Request, until};
 use crate::run::Scene;
@@ -9,14 +9,14 @@ scenarios! {
 }
 
 const MEMBERS: usize = 4;
-/// Messages of a connection that are under way at once.
+/// Outstanding messages of a connection.
 const SLOTS: usize = 8;
 const MESSAGES: usize = 300;
 /// Eager, several eager, with a record, several slices.
 const LENGTHS: [usize; 5] = [100, 8, 20_000, 3000, 300_000];
 const SLOT: usize = 300_000;
 
-/// What goes on in a slot of the receiver.
+/// The state of a slot of the receiver.
 #[derive(Clone, Copy)]
 enum State {
     Idle,
@@ -36,7 +36,7 @@ struct Member<'a> {
     begun: usize,
     sent: usize,
     done: usize,
-    /// Most flushes at once, and most while something was being received.
+    /// Most flushes at the same time, and most while a receive was outstanding.
     most: (usize, usize),
 }
 
@@ -75,7 +75,7 @@ impl<'a> Member<'a> {
         Piece { addr, len: self.len(message), tag: self.name as i32, mr }
     }
 
-    /// Sends what may be sent.
+    /// Starts sends, as far as possible.
     fn send(&mut self) {
         let slot = self.sent % SLOTS;
         if let Some(request) = self.sends[slot] {
@@ -94,7 +94,7 @@ impl<'a> Member<'a> {
         self.sent += usize::from(self.sends[slot].is_some());
     }
 
-    /// One step of a slot: what was received is flushed, and looked at only then.
+    /// One step of a slot: received bytes are flushed before they are checked.
     fn receive(&mut self, slot: usize) {
         match self.slots[slot] {
             State::Idle if self.begun < MESSAGES && self.begun % SLOTS == slot => {

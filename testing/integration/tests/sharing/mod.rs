@@ -1,5 +1,4 @@
-//! Connections that share queue pairs: what NIC and system have to give for them, what becomes of messages, and what
-//! neighbours notice of each other.
+//! Connections that share queue pairs: the resources of NIC and system that they use, the fate of messages, and effects between members.
 
 pub(crate) mod churn;
 mod counts;
@@ -19,12 +18,12 @@ use trunkline_proto::wire::status::{NAME, NicUsage, StatusSnapshot};
 use crate::net::{Comm, Net, until};
 use crate::run::{Scene, Setting, scenario};
 
-/// Whether the long tests are asked for.
+/// Whether the long tests are requested.
 pub(crate) fn is_full() -> bool {
     std::env::var_os("TRUNKLINE_FULL").is_some()
 }
 
-/// A scenario whose connections of one direction ride on so many groups.
+/// A scenario whose connections of one direction share `groups` groups.
 fn shared(name: &'static str, groups: u8) -> Setting {
     scenario(name).env("TRUNKLINE_QP_SHARING", "on").env("TRUNKLINE_QP_GROUPS", groups)
 }
@@ -40,7 +39,7 @@ pub(crate) fn status() -> StatusSnapshot {
     read_status(&view).expect("a status")
 }
 
-/// What the NICs of the plugin in this process have in use, as they count themselves.
+/// The usage of the plugin's NICs in this process, as the NICs report.
 pub(crate) fn usage() -> NicUsage {
     let mut all = NicUsage::default();
     for nic in status().head.usage {
@@ -55,10 +54,10 @@ pub(crate) fn queue_pairs() -> u32 {
     usage().queue_pairs
 }
 
-/// What ends at once when both ends work takes no longer; the peer time limit is 10 s.
+/// Time limit of events that are immediate when both ends work; the peer time limit is 10 s.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Calls until so many queue pairs are left, which must not take the peer time limit.
+/// Polls until `count` queue pairs are left, which must not take the peer time limit.
 #[track_caller]
 pub(crate) fn wait_for_queue_pairs(net: &Net, count: u32) {
     let (listen, _) = net.listen();
@@ -72,7 +71,7 @@ pub(crate) fn wait_for_queue_pairs(net: &Net, count: u32) {
     net.close_listen(listen).expect("closeListen");
 }
 
-/// So many connections, from the second process to the first.
+/// Makes `count` connections from the second process to the first.
 pub(crate) fn connect_many(net: &Net, scene: &mut Scene, count: usize) -> Vec<Comm> {
     let comms;
     if scene.role == 0 {
@@ -200,7 +199,7 @@ fn eight_threads_test_on_one_group() {
     shared("eight_threads_test_on_one_group", 1).env("TRUNKLINE_FABRIC", "soft:shm").alone();
 }
 
-/// The contract once more, where all connections of one direction share one queue pair or some.
+/// The contract, with all connections of one direction on one queue pair or on some.
 #[test]
 fn the_contract_holds_on_shared_queue_pairs() {
     let played = [
@@ -315,7 +314,7 @@ fn queues_are_as_deep_as_asked() {
     }
 }
 
-/// Several members on a link whose NIC pairs sends with receives.
+/// Several members on a link whose NIC matches sends with receives.
 #[test]
 fn members_have_their_part_of_a_nic_that_pairs() {
     let of = |name| shared(name, 1).env("TRUNKLINE_MATCH", "nic");
@@ -330,7 +329,7 @@ fn members_have_their_part_of_a_nic_that_pairs() {
     }
 }
 
-/// Members that each use several NICs, as many at both ends or not.
+/// Members that each use several NICs, with equal or different numbers at both ends.
 #[test]
 fn members_use_several_nics() {
     let of = |name, shape, wire| {
@@ -360,7 +359,7 @@ fn a_killed_peer_is_told_to_each_member_once() {
 
 #[test]
 fn ends_that_want_different_things_agree() {
-    // Groups that the first and the second process want, and queue pairs of twelve connections.
+    // Groups configured at the first and the second process, and queue pairs of twelve connections.
     for wanted in ["off,4=12", "4,off=12", "1,8=1", "8,1=1", "3,5=3", "8,8=8"] {
         shared("ends_that_want_different_things_agree", 1).env("TEST_WANTED", wanted).two();
     }

@@ -1,5 +1,5 @@
-//! A member of a group is aborted in the middle of its messages, and its memory is used for something else at once: nothing
-//! is written there any more, nothing of it is sent, and the other members see nothing of all that.
+//! A member of a group is aborted amid its messages, and its memory is reused immediately. Nothing more is written to
+//! that memory, none of its new bytes are sent, and the other members are not affected.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -22,21 +22,21 @@ scenarios! {
 
 /// Members of the group.
 const MEMBERS: usize = 8;
-/// Which of them is aborted.
+/// The index of the aborted member.
 const VICTIM: usize = 3;
-/// Messages of each before that.
+/// Messages of each member before the abort.
 const BEFORE: usize = 12;
-/// And of the others in all.
+/// Messages of each other member in total.
 const MESSAGES: usize = 60;
-/// Of the bytes that come where the victim's memory was.
+/// Seed of the bytes that replace the victim's memory.
 const PATTERN: usize = 77_777_777;
 
-/// How the end that aborts does so.
+/// How an end aborts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Way {
-    /// Deregisters, uses the memory, closes later.
+    /// Deregisters, reuses the memory, closes later.
     Deregisters,
-    /// Closes, and uses the memory.
+    /// Closes, and reuses the memory.
     Closes,
 }
 
@@ -44,12 +44,12 @@ fn way() -> Way {
     if std::env::var("TEST_WAY").is_ok_and(|way| way == "close") { Way::Closes } else { Way::Deregisters }
 }
 
-/// Whether the end that sends is the one that aborts.
+/// Whether the sending end aborts.
 fn sender_aborts() -> bool {
     std::env::var("TEST_END").is_ok_and(|end| end == "sending")
 }
 
-/// One end of all eight streams, to the end of their messages.
+/// Plays one end of all eight streams, until their messages have ended.
 fn play<'a>(net: &'a Net, comms: &[Comm], sends: bool, aborts: bool) -> Vec<Stream<'a>> {
     let streams = comms.iter().enumerate().map(|(name, &comm)| Stream::new(net, comm, sends, name));
     let mut streams: Vec<_> = streams.collect();
@@ -62,7 +62,7 @@ fn play<'a>(net: &'a Net, comms: &[Comm], sends: bool, aborts: bool) -> Vec<Stre
         if let Some(stream) = &mut victim
             && !failed
         {
-            // Of its peer's end it hears; before that nothing is wrong.
+            // It gets the error of its peer's end; before that, no error may occur.
             failed = stream.step(usize::MAX).is_err();
             assert!(!failed || !aborts, "it fails before it is aborted");
         }
@@ -93,7 +93,7 @@ fn close(net: &Net, comm: Comm, sends: bool) {
     if sends { net.close_send(comm) } else { net.close_recv(comm) }.expect("close");
 }
 
-/// Aborts a stream; its memory is another mapping afterwards, full of a pattern. The comm, if it is to be closed later.
+/// Aborts a stream and replaces its memory by another mapping, filled with a pattern. Returns the comm, if it is to be closed later.
 fn abort(net: &Net, mut stream: Stream<'_>) -> (crate::sharing::flow::Mapped, Option<Comm>) {
     let memory = stream.memory.take().expect("memory");
     let (comm, mr) = (stream.comm, stream.mr);
@@ -157,7 +157,7 @@ fn links() -> (u64, Vec<bool>) {
     (status.head.tallies[ProcessTally::LinksLeft as usize], all)
 }
 
-/// Sends or receives until each stream has had so many messages.
+/// Sends or receives until each stream has completed `messages` messages.
 fn run_to(streams: &mut [Stream<'_>], messages: usize) {
     until("messages", || {
         streams.iter_mut().for_each(|stream| stream.step(messages).expect("a message"));
@@ -165,7 +165,7 @@ fn run_to(streams: &mut [Stream<'_>], messages: usize) {
     });
 }
 
-/// Who joins links that are there takes no descriptor at either end, and where there are none the others notice nothing of it.
+/// A member that joins existing links needs no descriptor at either end. If no descriptors are left, the other members are not affected.
 fn a_member_joins_where_no_descriptors_are_left(mut scene: Scene) {
     let net = Net::start(scene.version);
     let (sends, short) = (scene.role == 1, (scene.role == 1) == sender_aborts());

@@ -1,5 +1,4 @@
-//! One connection carries the same, to the byte, whether it shares or not: what is received, how long it is and in which order.
-//! Two engines of one process, over the software NIC.
+//! One connection receives the same bytes, lengths and order, whether it shares or not. Two engines of one process, over the software NIC.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +8,16 @@ use trunkline_proto::pool::config::SharingMode;
 
 use super::counts::Duo;
 
-/// Messages under way at once.
+/// Outstanding messages.
 const WINDOW: usize = 8;
 
-/// Room behind each message, which nothing is written to.
+/// Bytes after each message, which must stay unwritten.
 const GUARD: usize = 100;
 
-/// What takes longer never ends.
+/// Time limit; a longer wait is taken as endless.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A digest of 64 bits (FNV-1a) of what is given to it.
+/// A digest of 64 bits (FNV-1a) of the bytes given to it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Digest(u64);
 
@@ -38,7 +37,7 @@ impl Digest {
     }
 }
 
-/// What goes over it: lengths around every border, and others; each with its tag.
+/// The messages: lengths around every border, and others; each with its tag.
 fn script() -> Vec<(usize, u32)> {
     let borders = crate::contract::messages::lengths();
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -56,7 +55,7 @@ fn bytes(at: usize, len: usize) -> Vec<u8> {
     (0..len).map(|byte| (byte * 7 + byte / 251 + at * 13) as u8).collect()
 }
 
-/// The digest of all that should be received.
+/// The digest of all messages that should be received.
 fn expected() -> Digest {
     let mut digest = Digest::EMPTY;
     for (at, (len, tag)) in script().into_iter().enumerate() {
@@ -88,7 +87,7 @@ impl Message {
         Self { tag, mrs: [from, to], into, sent: None, received: None, size: None }
     }
 
-    /// Asks for what is under way; whether it has ended at both ends.
+    /// Tests the outstanding requests; returns whether both ends have completed.
     fn look(&mut self, duo: &Duo) -> bool {
         let mut sizes = [0; 8];
         let (sender, receiver) = (&duo.ends[0], &duo.ends[1]);
@@ -102,7 +101,7 @@ impl Message {
     }
 }
 
-/// Messages of one connection that are under way together.
+/// Carries messages of one connection that are outstanding together.
 fn carry_window(
     duo: &Duo,
     comms: (CommId, CommId),
@@ -141,7 +140,7 @@ fn carry_window(
     }
 }
 
-/// The digest of all that is received over one connection.
+/// The digest of all messages that one connection receives.
 fn carried(sharing: SharingMode, links: u32) -> Digest {
     let duo = Duo::new(sharing, [4, 4], links);
     let comms = duo.connect(0);
@@ -154,7 +153,7 @@ fn carried(sharing: SharingMode, links: u32) -> Digest {
     digest
 }
 
-/// The same digest, of what was sent, shared and not, over one link and several.
+/// The digest of received messages equals that of the sent ones, with and without sharing, over one link and over several.
 pub(super) fn the_same_digest() {
     let expected = expected();
     for links in [1, 3] {

@@ -1,4 +1,4 @@
-//! What cables do to plain sockets.
+//! Plain sockets over the cables of a testbed.
 
 use std::io::Read as _;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use crate::traffic::{connect, datagrams, receive, round_trip, send, transfer};
 
 const MIB: usize = 1 << 20;
 
-/// What the kernel says by itself on a cable, at most.
+/// Most bytes that the kernel sends by itself on a cable.
 const NOISE: u64 = 8 << 10;
 
 #[test]
@@ -66,7 +66,7 @@ fn the_largest_packet_is_the_one_asked_for() {
                 let said = left.call_on_host(|| std::fs::read_to_string(path).unwrap());
                 assert_eq!(said.trim(), mtu.to_string());
             }
-            // TCP fills its packets, all but some.
+            // TCP fills most of its packets.
             let passed = relay.tally_from(&left).passed;
             let average = passed.bytes / passed.packets;
             assert!(average > u64::from(mtu) / 2 && average <= u64::from(mtu), "{average} of {mtu}");
@@ -88,7 +88,7 @@ fn counters_tell_over_which_cable_bytes_went() {
         let received = cables.map(|cable| cable.device_counters(&right).received.bytes);
         for bytes in [sent, received] {
             let mib = MIB as u64;
-            // TCP may send some of them twice; what belongs to the other cable would be more.
+            // TCP may send some of them twice; bytes of the other cable would be more.
             assert!((mib..2 * mib).contains(&bytes[0]), "{bytes:?}");
             assert!(bytes[1] < NOISE, "{bytes:?}");
             assert!((2 * mib..3 * mib).contains(&bytes[2]), "{bytes:?}");
@@ -96,7 +96,7 @@ fn counters_tell_over_which_cable_bytes_went() {
         let tally = relay.tally_from(&left);
         assert!(tally.passed.bytes >= 2 * MIB as u64 && tally.passed.packets >= 2 * MIB as u64 / 1500);
         assert_eq!((tally.lost, tally.dropped, tally.cut), (0, 0, 0));
-        // Acknowledgements went the other way.
+        // Acknowledgements used the other direction.
         assert!(cables[2].device_counters(&left).received.packets > 10);
     });
 }
@@ -133,7 +133,7 @@ fn a_rate_limits_each_direction() {
             let other = scope.spawn(|| receive(&near, bytes));
             [receive(&far, bytes), other.join().unwrap()]
         });
-        // No faster than the rate, and with others at work on all cores not many times slower.
+        // No faster than the rate, and, with load on all cores, not many times slower.
         let least = Duration::from_secs_f64(bytes as f64 / rate as f64);
         assert!(took.iter().all(|took| (least..6 * least).contains(took)), "{took:?}, at least {least:?}");
         cable.set_shape(LineShape::PLAIN);
@@ -223,7 +223,7 @@ fn nothing_under_way_comes_out_of_a_cut_cable() {
         far.set_read_timeout(Some(4 * delay)).unwrap();
         far.read_exact(&mut [0]).unwrap_err();
         cable.mend();
-        // TCP sends it again.
+        // TCP retransmits it.
         far.set_read_timeout(Some(crate::traffic::LIMIT)).unwrap();
         let mut said = [0; 9];
         far.read_exact(&mut said).unwrap();

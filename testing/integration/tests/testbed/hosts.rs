@@ -1,4 +1,4 @@
-//! What a host is, and what becomes of its processes and devices.
+//! The hosts of a testbed, and the end of their processes and devices.
 
 use std::collections::BTreeSet;
 use std::io::Read as _;
@@ -10,14 +10,14 @@ use trunkline_integration::testbed::{self, LineShape, RunningProcess, TestHost};
 
 use crate::traffic::{LIMIT, connect, transfer};
 
-/// What a shell says on a host.
+/// The output of a shell on a host.
 fn shell(host: &TestHost, script: &str) -> String {
     let output = host.run_captured(Command::new("sh").args(["-c", script])).unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -42,12 +42,12 @@ fn programs_on_two_hosts_see_two_machines() {
         let third = testbed.add_host("third");
         assert_eq!(shell(&third, "ls /sys/class/net"), "lo");
         assert_eq!(shell(&left, "ls /sys/class/net"), "lo\nrail0");
-        // The test's own thread stays where it was.
+        // The test's own thread is still in its namespace.
         assert_ne!(shell(&left, "uname -n"), own_name());
     });
 }
 
-/// What the test's own thread is called after.
+/// The host name of the test's own thread.
 fn own_name() -> String {
     let output = Command::new("uname").arg("-n").output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
@@ -76,7 +76,7 @@ fn three_hosts_can_be_joined_in_a_row() {
         transfer(&near, &far, 10_000);
         let (near, far) = connect(b, c, cables[1].end_at(c).v6.into());
         transfer(&near, &far, 10_000);
-        // Nobody forwards.
+        // Hosts do not forward packets.
         let beyond = std::net::SocketAddr::from((cables[1].end_at(c).v4, 9));
         assert!(
             a.call_on_host(|| std::net::TcpStream::connect_timeout(&beyond, Duration::from_secs(1))).is_err()
@@ -86,7 +86,7 @@ fn three_hosts_can_be_joined_in_a_row() {
 
 #[test]
 fn a_process_and_what_it_started_end_with_its_handle() {
-    // The shell's child keeps the pipe open; only when both are dead does it end.
+    // The shell's child keeps the pipe open; the pipe ends only when both are dead.
     let mut command = Command::new("sh");
     command.args(["-c", "sleep 40 & echo $!; wait"]).stdout(Stdio::piped());
     let mut running = RunningProcess::start_process(&mut command).unwrap();
@@ -116,7 +116,7 @@ fn a_process_can_be_stopped_and_waited_for() {
     });
 }
 
-/// All network namespaces that a thread of some process is in.
+/// All network namespaces that contain a thread of some process.
 fn namespaces_in_use() -> BTreeSet<u64> {
     let mut all = BTreeSet::new();
     for process in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -156,11 +156,11 @@ fn nothing_is_left_behind() {
             };
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| using(testbed)));
             match done {
-                // Also what makes the test a skip.
+                // A panic that makes the test a skip is passed on, too.
                 Err(panic) if !panics => std::panic::resume_unwind(panic),
                 done => assert_eq!(done.is_err(), panics),
             }
-            // The kernel takes namespaces and devices down in its own time.
+            // The kernel removes namespaces and devices asynchronously.
             until("devices are left", || shell(&keeps, "ls /sys/class/net") == "lo");
             until("a namespace is left", || namespaces_in_use() == before.0);
         }

@@ -1,4 +1,4 @@
-//! One direction of a relayed cable, with a clock of the test's own.
+//! One direction of a relayed cable, with the test's own clock.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use trunkline_integration::testbed::{CableLine, LineShape};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Everything that comes out, with its time, when asked every 100 us for ten seconds.
+/// Everything that leaves the line, with its time, polled every 100 us for ten seconds.
 fn arrivals(line: &mut CableLine, begun: Instant) -> Vec<(Duration, Vec<u8>)> {
     let mut all = Vec::new();
     for tick in 0..100_000 {

@@ -1,4 +1,4 @@
-//! The testbed itself: hosts, cables, and what a test may rely on.
+//! The testbed itself: hosts, cables, and the properties that tests rely on.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 

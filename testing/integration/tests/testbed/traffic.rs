@@ -53,7 +53,7 @@ pub(crate) fn send(mut stream: &TcpStream, bytes: usize) {
     stream.shutdown(std::net::Shutdown::Write).unwrap();
 }
 
-/// Reads the stream to its end, which must be right byte by byte, and tells how long the reading took.
+/// Reads the stream to its end, which must be right byte by byte; returns the time of the reading.
 pub(crate) fn receive(mut stream: &TcpStream, bytes: usize) -> Duration {
     let begun = Instant::now();
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! How a test gets its testbed, fails in it, and goes without.
+//! Tests get their testbed, fail in it, or are skipped without it.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Output, Stdio};
@@ -7,14 +7,14 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_integration::testbed;
 
-/// Makes the tests below do what they are for; without it they do nothing.
+/// The variable that enables the tests below; without it they do nothing.
 const PART: &str = "TEST_PART";
 
 fn is_part() -> bool {
     std::env::var_os(PART).is_some()
 }
 
-/// This program again, for one of the tests below.
+/// A command that runs this program again, for one of the tests below.
 fn play(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([&format!("worlds::{name}"), "--exact", "--nocapture"]).env(PART, "1").stdin(Stdio::null());
@@ -55,7 +55,7 @@ fn part_that_starts_a_process() {
     if is_part() {
         testbed::run(|testbed| {
             let host = testbed.add_host("host");
-            // Straight to the test's own output, around what the outer program collects.
+            // Writes directly to the test's own output, bypassing the outer program's capture.
             let path = std::env::var_os("TEST_PIPE").unwrap();
             let pipe = std::fs::OpenOptions::new().write(true).open(path).unwrap();
             let mut command = Command::new("sh");
@@ -73,7 +73,7 @@ fn part_that_runs() {
     }
 }
 
-/// Whether there are testbeds here; otherwise notes the skip.
+/// Whether testbeds are possible here; otherwise counts a skip.
 fn is_possible(name: &str) -> bool {
     let output = play("part_that_runs").output().unwrap();
     let said = said(&output);
@@ -105,14 +105,14 @@ fn what_fails_inside_fails_outside_with_its_words() {
 fn without_namespaces_the_test_is_skipped_with_the_reason() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("skips");
-    // No program is found any more: neither unshare nor ip.
+    // No program can be found: neither unshare nor ip.
     let mut command = play("part_that_runs");
     command.env("PATH", directory.path()).env("TRUNKLINE_SKIP_LOG", &log);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     let noted = std::fs::read_to_string(&log).unwrap();
     assert!(noted.starts_with("worlds::part_that_runs: unshare (package util-linux): "), "{noted}");
-    // Where it is required it fails instead.
+    // If it is required, the test fails instead.
     let output = command.env("TRUNKLINE_REQUIRE", "soft,hosts").output().unwrap();
     assert!(!output.status.success() && said(&output).contains("must run"), "{}", said(&output));
 }
@@ -122,7 +122,7 @@ fn what_the_kernel_refuses_inside_is_a_skip_too() {
     if !is_possible("worlds::what_the_kernel_refuses_inside_is_a_skip_too") {
         return;
     }
-    // With unshare and without ip: the namespaces are there, and the cables cannot be.
+    // With unshare and without ip: the namespaces exist, and cables cannot be made.
     let directory = tempfile::tempdir().unwrap();
     let output = Command::new("sh").args(["-c", "command -v unshare"]).output().unwrap();
     let unshare = String::from_utf8(output.stdout).unwrap();
@@ -154,7 +154,7 @@ fn processes_inside_die_with_the_test_however_it_dies() {
     assert_eq!(line, "started\n");
     kill_process(Pid::from_child(&outer), Signal::KILL).unwrap();
     outer.wait().unwrap();
-    // Ends when the last process that could write to it is gone.
+    // Ends when the last process that can write to it has ended.
     let end = std::thread::spawn(move || reader.read_to_end(&mut Vec::new()).unwrap());
     let begun = std::time::Instant::now();
     while !end.is_finished() {

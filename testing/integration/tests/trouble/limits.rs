@@ -1,4 +1,4 @@
-//! Running out: an error that names the limit, and all is well again afterwards.
+//! Exhausted limits: an error names the limit, and everything works again afterwards.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use trunkline_sys::nccl_net::ResultCode;
@@ -57,7 +57,7 @@ fn connect_until_error(net: &Net) -> (Vec<(Comm, Comm)>, ResultCode) {
     }
 }
 
-/// Reaches a limit of connections several times; what was there goes on, and after closing all is as before.
+/// Reaches a limit of connections several times. Existing connections continue, and after closing all resources are back.
 fn limit_of_connections(net: &Net, names: &str) {
     let mut before = None;
     for _ in 0..3 {
@@ -88,7 +88,7 @@ fn a_limit_of_queue_pairs_is_named(scene: Scene) {
     assert!(logged("TRUNKLINE_QP_SHARING=on") > 0, "no line names the remedy: {:?}", LINES.lock().unwrap());
 }
 
-/// Registrations that peers may use take list entries of the NIC: as many connections as there are entries for, each time.
+/// Registrations that peers may use need list entries of the NIC: the number of connections equals the entries, each time.
 fn a_limit_of_list_entries_is_named(scene: Scene) {
     let net = Net::start(scene.version);
     let mut before = None;
@@ -98,7 +98,7 @@ fn a_limit_of_list_entries_is_named(scene: Scene) {
         let named = logged("mailbox for control: Enable: no space left on device (FI_ENOSPC)");
         assert!(named >= turn, "{:?}", LINES.lock().unwrap());
         assert_eq!(*before.get_or_insert(pairs.len()), pairs.len(), "something leaked");
-        // Messages need some, too.
+        // Messages need some entries, too.
         let last = pairs.pop().expect("not one connection");
         let close = |(send, recv)| {
             net.close_send(send).unwrap();
@@ -137,7 +137,7 @@ fn a_limit_of_regions_is_named(scene: Scene) {
     }
 }
 
-/// Links need descriptors, if only while they are set up. None is left, or not enough for the next one.
+/// Links need descriptors, if only during set-up. None is left, or not enough for the next link.
 fn a_limit_of_descriptors_is_named(scene: Scene) {
     let net = Net::start(scene.version);
     let first = net.to_self();
@@ -160,7 +160,7 @@ fn a_limit_of_descriptors_is_named(scene: Scene) {
     }
 }
 
-/// Streams that wait to be accepted, and no descriptor for them: the plugin tries at each call, and says so once.
+/// Streams wait to be accepted, and no descriptor is left: the plugin tries at each call, and logs it once.
 fn a_failing_listener_is_told_once(scene: Scene) {
     let net = Net::start(scene.version);
     let (listen, handle) = net.listen();
@@ -174,7 +174,7 @@ fn a_failing_listener_is_told_once(scene: Scene) {
         }
         setrlimit(Resource::Nofile, usual).unwrap();
         assert_eq!(told(), turn + 1, "{:?}", LINES.lock().unwrap());
-        // The stranger waited; it is let in, and so is a peer.
+        // The unknown stream waited; now it is accepted, and so is a peer.
         let pair = net.to_self();
         round(&net, pair, 50_000);
         drop(stranger);
@@ -190,7 +190,7 @@ fn a_bad_value_fails_init_and_is_named(scene: Scene) {
         let started = Net::init(raw::find(&library, scene.version).unwrap());
         assert_eq!(started.err(), Some(ResultCode::INVALID_USAGE));
     }
-    // Before init has succeeded, lines go to the logger that it was given, or to standard error.
+    // Before init has succeeded, lines are passed to its logger argument, or written to standard error.
     println!("named: {name} in {:?}", LINES.lock().unwrap());
     assert!(logged(&name) >= 1, "no line of the log names {name}");
 }

@@ -1,7 +1,7 @@
-//! Many connections between two processes, and what one of them costs: descriptors, memory, time.
+//! Many connections between two processes, and the cost of one: descriptors, memory, time.
 //!
-//! What is measured is printed by the first process in lines that begin with `figure:`, which the test shows; the bounds
-//! are generous, because machines that run tests are busy.
+//! The first process prints the figures in lines that begin with `figure:`, which the test shows. The bounds are
+//! generous, because machines that run tests are busy.
 
 use std::fmt::Display;
 use std::fs;
@@ -30,29 +30,29 @@ const IDLE: usize = 400;
 const IDLE_MAX: i64 = 100 << 10;
 /// Most bytes of memory of a request in flight, at each end.
 const REQUEST_MAX: i64 = 8 << 10;
-/// Messages on each of those afterwards: more than there are places in any table.
+/// Messages on each of those afterwards: more than the entries of any table.
 const ROUNDS: usize = 300;
 /// Largest message that waits at the receiver.
 const EAGER: usize = 4096;
-/// Requests in flight on each connection: no more than go eagerly to a receiver that makes no call. A quarter of the
-/// eager credits may be waiting there to be told.
+/// Requests in flight on each connection: no more than are sent eagerly to a receiver that makes no call. A quarter of
+/// the eager credits may be unreported there.
 const REQUESTS: usize = 24;
 /// Connections on which requests are in flight.
 const BUSY: usize = 100;
-/// Shortest time to wait for that.
+/// Shortest time to wait for the release of memory.
 const REST_MIN: Duration = Duration::from_secs(2);
-/// Longest time until connections that were busy have given back what idle ones need not: a second, and what a busy
-/// machine adds.
+/// Longest time until connections that were busy have released memory that idle ones do not need: a second, plus the
+/// delay of a busy machine.
 const REST_MAX: Duration = Duration::from_secs(15);
-/// Longest time the soonest connection may take. The goal is a median of 1 ms; test builds are not optimized, and most
-/// of a median is what else the machine does meanwhile.
+/// Longest set-up time of the fastest connection. The goal is a median of 1 ms; test builds are not optimized, and most
+/// of a median is caused by other work of the machine.
 const SETUP_MAX: Duration = Duration::from_millis(2);
 
 /// One process of the pair, with memory for all its messages. The second sends.
 struct End {
     net: Net,
     listen: Comm,
-    /// Of the first process.
+    /// The handle of the first process.
     handle: Handle,
     memory: Buf,
 }
@@ -79,13 +79,13 @@ impl End {
         })
     }
 
-    /// Starts the message of a number.
+    /// Starts the message with a number.
     fn begin(&self, scene: &Scene, comm: Comm, mr: Mr, len: usize, at: usize) -> Request {
         let piece = Piece { addr: self.memory.addr() + at * len, len, tag: 1, mr };
         if scene.role == 0 { self.net.recv(comm, &[piece]) } else { self.net.send(comm, piece) }
     }
 
-    /// A message of 8 bytes, registered for it.
+    /// Sends a message of 8 bytes, registered for it.
     fn message(&self, scene: &Scene, comm: Comm) {
         let mr = self.net.reg_buf(comm, &self.memory);
         self.net.finish(self.begin(scene, comm, mr, 8, 0));
@@ -104,7 +104,7 @@ fn figure(scene: &Scene, what: &str, value: impl Display) {
     println!("figure: {wire}, {end} end: {what}: {value}");
 }
 
-/// What this process's descriptors lead to.
+/// The files of this process's descriptors.
 fn open_files() -> Vec<String> {
     let entries = fs::read_dir("/proc/self/fd").unwrap().flatten();
     entries.filter_map(|entry| fs::read_link(entry.path()).ok()).map(|to| to.display().to_string()).collect()
@@ -120,7 +120,7 @@ fn limit_files() {
     assert_eq!(getrlimit(Resource::Nofile).current, limit);
 }
 
-/// All at once: shared memory needs no descriptor for a connection that is there.
+/// All at the same time: an established connection over shared memory needs no descriptor.
 fn a_thousand_connections_at_once(mut scene: Scene) {
     limit_files();
     let end = End::new(&mut scene);
@@ -141,7 +141,7 @@ fn a_thousand_connections_at_once(mut scene: Scene) {
     comms.iter().for_each(|&comm| end.message(&scene, comm));
     scene.meet();
     comms.iter().for_each(|&comm| end.close(&scene, comm));
-    // And all is well again afterwards.
+    // Everything works again afterwards.
     scene.meet();
     let again = end.connect(&scene);
     end.message(&scene, again);
@@ -150,11 +150,11 @@ fn a_thousand_connections_at_once(mut scene: Scene) {
     end.close(&scene, again);
 }
 
-/// One after another, and then as many as there are descriptors: over TCP each connection is a socket.
+/// One after another, and then as many as the descriptors allow: over TCP each connection is a socket.
 fn a_thousand_connections_one_after_another(mut scene: Scene) {
     limit_files();
     let end = End::new(&mut scene);
-    // Stays, so that the two have something in common all the time.
+    // Stays open, so that the two processes always share a control stream.
     let first = end.connect(&scene);
     end.message(&scene, first);
     scene.meet();
@@ -168,7 +168,7 @@ fn a_thousand_connections_one_after_another(mut scene: Scene) {
         end.close(&scene, comm);
     }
     scene.meet();
-    // A closed sender may wait for its last message to be read; one control stream is there for all.
+    // A closed sender may wait for its last message to be read; all connections share one control stream.
     assert!(most <= before + 4, "{before} sockets before, {most} meanwhile");
     beyond_the_limit(&mut scene, &end);
     scene.meet();
@@ -177,7 +177,7 @@ fn a_thousand_connections_one_after_another(mut scene: Scene) {
     end.close(&scene, first);
 }
 
-/// Connects until the descriptors are used up, in the process that does the sending, which alone has few.
+/// Connects until the descriptors are used up in the sending process; only that process has few.
 fn beyond_the_limit(scene: &mut Scene, end: &End) {
     let (mut comms, mut ended) = (Vec::new(), false);
     if scene.role == 0 {
@@ -207,7 +207,7 @@ fn beyond_the_limit(scene: &mut Scene, end: &End) {
         });
         assert_eq!(code, ResultCode::SYSTEM_ERROR);
         assert!(logged("open files") > 0, "{:?}", LINES.lock().unwrap());
-        // Those closed last may still have had theirs when they were counted.
+        // Descriptors of the connections closed last may still have been open when they were counted.
         assert!((90..=106).contains(&comms.len()), "{} connections with 100 descriptors", comms.len());
         setrlimit(Resource::Nofile, usual).unwrap();
         scene.say(b"full");
@@ -224,7 +224,7 @@ fn memory() -> [i64; 2] {
     })
 }
 
-/// What `count` of something have taken since `before`, each.
+/// The memory that each of `count` objects has used since `before`.
 fn each(before: [i64; 2], count: usize) -> [i64; 2] {
     let after = memory();
     [0, 1].map(|at| (after[at] - before[at]) / count as i64)
@@ -232,7 +232,7 @@ fn each(before: [i64; 2], count: usize) -> [i64; 2] {
 
 fn an_idle_connection_is_small(mut scene: Scene) {
     let end = End::new(&mut scene);
-    // What the first ones need stays, and belongs to none.
+    // Memory of the first connections is kept, and does not count for the others.
     let warm: Vec<Comm> = (0..20).map(|_| end.connect(&scene)).collect();
     warm.iter().for_each(|&comm| end.message(&scene, comm));
     scene.meet();
@@ -241,7 +241,7 @@ fn an_idle_connection_is_small(mut scene: Scene) {
     scene.meet();
     let [unused, _] = each(before, IDLE);
     comms.iter().for_each(|&comm| end.message(&scene, comm));
-    // So that later growth is not that of polls that find nothing.
+    // So that later growth is not caused by fruitless polls.
     wait_elsewhere(&mut scene, &end, &warm, || true);
     let [resident, share] = each(before, IDLE);
     figure(&scene, "bytes of an idle connection, not used yet", unused);
@@ -258,27 +258,27 @@ fn an_idle_connection_is_small(mut scene: Scene) {
         busy.iter().for_each(|&comm| end.message(&scene, comm));
     }
     scene.meet();
-    // All the growth since is that of the busy ones.
+    // All growth since then belongs to the busy connections.
     let worn = || resident + (each(before, 1)[0] - resident * IDLE as i64) / BUSY as i64;
     figure(&scene, "bytes of a connection, right after 365 messages", worn());
     let took = wait_elsewhere(&mut scene, &end, &warm, || worn() <= IDLE_MAX);
     figure(&scene, "bytes of an idle connection, after 365 messages", worn());
     figure(&scene, "after so many milliseconds of waiting elsewhere", took.as_millis());
     assert!(worn() <= IDLE_MAX, "a connection that was busy takes {} bytes, at most {IDLE_MAX}", worn());
-    // And they work as before.
+    // They still work.
     for len in [EAGER, 8] {
         requests_in_flight(&mut scene, &end, busy, len);
     }
     comms.iter().chain(&warm).for_each(|&comm| end.close(&scene, comm));
 }
 
-/// Waits on two connections for what does not come, at each end for one of them, until `done`; what others need only for
-/// work is given back meanwhile. Then it comes.
+/// Waits on two connections for messages that are not sent yet, one at each end, until `done`. Meanwhile other
+/// connections release memory that only work needs. Then the messages are sent.
 fn wait_elsewhere(scene: &mut Scene, end: &End, comms: &[Comm], done: impl Fn() -> bool) -> Duration {
     let start = Instant::now();
     let [first, second] = [comms[0], comms[1]];
     let mrs = [first, second].map(|comm| end.net.reg_buf(comm, &end.memory));
-    // No longer message goes before its receive is known.
+    // A longer message is not sent before its receive is known.
     let large = Piece { addr: end.memory.addr(), len: EAGER + 1, tag: 1, mr: mrs[1] };
     let received = (scene.role == 0).then(|| end.begin(scene, first, mrs[0], 8, 0));
     for round in 1_u64.. {
@@ -287,11 +287,11 @@ fn wait_elsewhere(scene: &mut Scene, end: &End, comms: &[Comm], done: impl Fn() 
             None => assert!(end.net.try_send(second, large, 0).unwrap().is_none()),
         }
         let took = start.elapsed();
-        // What the other end gives back, this one has mapped too.
+        // Memory released by the other end is mapped in this process, too.
         if round.is_multiple_of(1 << 12) && took > REST_MIN && (done() || took > REST_MAX) {
             break;
         }
-        // Not after each look: where many programs want the cores, a thousand looks would take seconds.
+        // Not after each poll: if many programs need the cores, a thousand yields would take seconds.
         if round.is_multiple_of(1 << 6) {
             std::thread::yield_now();
         }
@@ -308,7 +308,7 @@ fn wait_elsewhere(scene: &mut Scene, end: &End, comms: &[Comm], done: impl Fn() 
     took
 }
 
-/// Bytes of a message that is sent but not received: its receive comes later.
+/// Bytes of a message that is sent but not received yet: its receive is posted later.
 fn requests_in_flight(scene: &mut Scene, end: &End, comms: &[Comm], len: usize) -> i64 {
     let mrs: Vec<_> = comms.iter().map(|&comm| end.net.reg_buf(comm, &end.memory)).collect();
     let begin = |scene: &Scene| -> Vec<Request> {
@@ -318,7 +318,7 @@ fn requests_in_flight(scene: &mut Scene, end: &End, comms: &[Comm], len: usize) 
     };
     scene.meet();
     let before = memory();
-    // Sends first: they go eagerly, and wait at the receiver.
+    // Sends first: they are eager, and wait at the receiver.
     let mut begun = if scene.role == 1 { begin(scene) } else { Vec::new() };
     scene.meet();
     if scene.role == 0 {
@@ -340,7 +340,7 @@ fn a_connection_is_there_soon(mut scene: Scene) {
         comms.push(end.connect(&scene));
         took.push(start.elapsed());
     }
-    // The first have the control stream to make.
+    // The first connections also make the control stream.
     let mut took = took.split_off(20);
     took.sort_unstable();
     let [soonest, median, most] = [0, took.len() / 2, took.len() - 1].map(|at| took[at]);

@@ -1,4 +1,4 @@
-//! When things go wrong: peers that die or stop, strangers, stale handles, limits, panics.
+//! Failures: peers that die or stop, unauthenticated peers, stale handles, limits, panics.
 
 pub(crate) mod limits;
 pub(crate) mod many;
@@ -74,7 +74,7 @@ fn a_thousand_connections_with_256_descriptors() {
 
 #[test]
 fn what_a_connection_costs() {
-    // The one between takes the one or the other.
+    // The settings in between use one of the two.
     let is_full = std::env::var_os("TRUNKLINE_FULL").is_some();
     for wire in ["soft:tcp", "soft", "soft:shm"].into_iter().filter(|wire| is_full || *wire != "soft") {
         scenario("an_idle_connection_is_small").env("TRUNKLINE_FABRIC", wire).measures().two();
@@ -118,8 +118,7 @@ fn a_bad_value_fails_init_and_is_named() {
     setting.env("TEST_NAME", "TRUNKLINE_FABRIC=so\u{fffd}t: expected ").alone();
 }
 
-/// A peer in PID, IPC and mount namespaces of its own; also in its own user namespace, which is all that others than
-/// root may do.
+/// A peer in PID, IPC and mount namespaces of its own; also in its own user namespace, which is all that users other than root can create.
 #[test]
 fn a_peer_in_other_namespaces() {
     const UNSHARE: [&str; 7] =

@@ -1,4 +1,4 @@
-//! Peers that die, stop, or are gone before they are asked.
+//! Peers that die, stop, or have ended before they are contacted.
 
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,8 @@ scenarios! {
     a_handle_of_a_dead_process_is_an_error,
 }
 
-/// The default bound is 10 s; a death on the same machine is seen at once. What counts is the survivor's own time: among
-/// many busy processes, a thread that yields may get two milliseconds of a processor in ten seconds.
+/// The default limit is 10 s; a death on the same machine is detected immediately. The survivor's own time counts:
+/// among many busy processes, a thread that yields may get two milliseconds of a processor in ten seconds.
 const SOON: Duration = Duration::from_secs(3);
 const LEN: usize = 16 << 20;
 
@@ -52,7 +52,7 @@ fn a_killed_peer_fails_every_request_soon(mut scene: Scene) {
     if sends {
         requests.extend((0..3).map(|_| net.send(send, sending)));
     }
-    // It is in the middle of its work.
+    // The peer is in the middle of its work.
     assert_eq!(scene.hear(), b"busy");
     kill_process(pid, Signal::KILL).unwrap();
     let killed = Stopwatch::start();
@@ -61,7 +61,7 @@ fn a_killed_peer_fails_every_request_soon(mut scene: Scene) {
     for end in &ends {
         assert!(matches!(end, Ok(_) | Err(ResultCode::REMOTE_ERROR)), "{end:?}");
     }
-    // New work fails too, on both comms, and again.
+    // New requests fail too, on both comms, repeatedly.
     for _ in 0..2 {
         let code = until("a failed isend", || net.try_send(send, sending, 0).err());
         assert_eq!(code, ResultCode::REMOTE_ERROR);
@@ -80,7 +80,7 @@ fn a_killed_peer_fails_every_request_soon(mut scene: Scene) {
     net.dereg(recv, to_mr).unwrap();
     net.close_send(send).unwrap();
     net.close_recv(recv).unwrap();
-    // Others are not concerned.
+    // Other connections are not affected.
     let pair = net.to_self();
     round(&net, pair, LEN);
 }
@@ -91,7 +91,7 @@ fn in_time(killed: &Stopwatch) {
     assert!(own < SOON, "it took {own:?} of {whole:?}");
 }
 
-/// Sends and receives so slowly that the kill comes before the end.
+/// Sends and receives so slowly that the process is killed before the end.
 fn play_until_killed(
     net: &Net,
     (send, recv): (Comm, Comm),
@@ -111,7 +111,7 @@ fn play_until_killed(
     }
     scene.say(b"busy");
     loop {
-        // One step of the transfer, at most.
+        // At most one step of the transfer.
         requests.retain(|&request| net.try_test(request) == Ok(None));
         std::thread::park_timeout(Duration::from_millis(1));
     }
@@ -122,7 +122,7 @@ fn dies_while_connecting(net: &Net, mut scene: Scene, pid: rustix::process::Pid)
     scene.say(&handle);
     let mut theirs = scene.hear_handle();
     if scene.role == 1 {
-        // Half of each: it has asked, and it has been asked.
+        // Half of each direction: it has sent a connect request, and has received one.
         until("half a connection", || {
             assert_eq!(net.try_connect(&mut theirs), Ok(None));
             Some(())

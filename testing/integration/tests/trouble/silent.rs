@@ -1,4 +1,4 @@
-//! A process that makes no call for a while: with the progress thread its peers do not notice, without it they wait.
+//! A process that makes no call for a while: with the progress thread its peers are not affected; without it they wait.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ scenarios! {
 
 const LEN: usize = 16 << 20;
 
-/// Longer than a send of that length takes, and shorter than a test may.
+/// Longer than a send of that length takes, and short enough for a test.
 const WHILE: Duration = Duration::from_millis(500);
 
 fn a_receiver_makes_no_call(mut scene: Scene) {
@@ -49,7 +49,7 @@ fn a_receiver_makes_no_call(mut scene: Scene) {
     scene.meet();
 }
 
-/// A send that is done needs its process no more, although the provider waits with what it was given.
+/// A completed send needs no call of its process any more, even if the provider delays its bytes.
 fn a_sender_makes_no_call(mut scene: Scene) {
     let net = Net::start(scene.version);
     let (send, recv) = between(&net, &mut scene);
@@ -72,7 +72,7 @@ fn a_sender_makes_no_call(mut scene: Scene) {
     scene.meet();
 }
 
-/// Threads of this process that bear our name.
+/// Number of threads of this process with our name.
 fn threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
@@ -85,7 +85,7 @@ fn the_progress_thread_goes_with_finalize(scene: Scene) {
     for _ in 0..10 {
         let library = load(path.as_ref());
         let net = Net::of(&library, scene.version).unwrap();
-        // A thread has its name a moment after it was made.
+        // A thread gets its name a moment after it was created.
         until("the thread", || (threads() == 1).then_some(()));
         let pair = net.to_self();
         round(&net, pair, 200_000);
@@ -93,8 +93,8 @@ fn the_progress_thread_goes_with_finalize(scene: Scene) {
         net.close_recv(pair.1).unwrap();
         net.finalize().unwrap().unwrap();
         assert_eq!(threads(), 0);
-        // Rust's threads leave destructors with the thread that made them, so the library stays until that ends. It
-        // can be opened again, and nothing piles up.
+        // Rust's threads leave destructors with the thread that made them, so the library stays loaded until that
+        // thread ends. It can be opened again, and nothing accumulates.
         library.close().unwrap();
         let now = std::fs::read_dir("/proc/self/fd").unwrap().count();
         assert_eq!(now, *descriptors.get_or_insert(now));

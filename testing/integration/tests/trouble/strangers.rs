@@ -1,5 +1,4 @@
-//! Whoever finds the control socket, and does not speak as a Trunkline process would. The frames are made here from
-//! `docs/wire.md`, by hand.
+//! Peers that find the control socket and violate the protocol. The frames are made here by hand, from `docs/wire.md`.
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
@@ -54,12 +53,12 @@ fn open(listen: u64, nonce: [u8; 16]) -> Vec<u8> {
     frame.extend([0, 1, 0, 0]);
     frame.extend([0; 8 + 8]);
     frame.extend([4, 0, 1, 2, 3, 4]);
-    // It asks for links of its own.
+    // It requests links of its own.
     frame.extend([0; 24]);
     frame
 }
 
-/// The same, as it would have to be to join a group; `address` is that of a link.
+/// The OPEN of a connection that joins a group; `address` is that of a link.
 fn join(listen: u64, nonce: [u8; 16], address: &[u8]) -> Vec<u8> {
     let mut frame = open(listen, nonce);
     frame.truncate(frame.len() - 24 - 6);
@@ -80,12 +79,12 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// What was said about refusals.
+/// The number of logged refusals.
 fn refusals() -> usize {
     logged("refused") + logged("control stream lost") + logged("not accepted")
 }
 
-/// Drives the plugin until the socket is closed by it.
+/// Polls the plugin until it closes the socket.
 fn until_hung_up(net: &Net, listen: crate::net::Comm, socket: &OwnedFd) {
     until("the stranger to be hung up on", || {
         assert_eq!(net.try_accept(listen), Ok(None));
@@ -97,7 +96,7 @@ fn until_hung_up(net: &Net, listen: crate::net::Comm, socket: &OwnedFd) {
     });
 }
 
-/// Drives the plugin until it has said RESULT.
+/// Polls the plugin until it sends RESULT.
 fn until_answered(net: &Net, listen: crate::net::Comm, socket: &OwnedFd) -> Vec<u8> {
     until("an answer", || {
         assert_eq!(net.try_accept(listen), Ok(None));
@@ -147,7 +146,7 @@ fn strangers_are_refused_with_one_line_each(scene: Scene) {
     said(&[&open(1, [1; 16])]);
     said(&[&good, &[77, 1, 0, 0]]);
     said(&[&good, &open(1, [1; 16])[..30]]);
-    // Without what an OPEN says of sharing, with a mode that is none, and with the address of a link that it shall not have.
+    // Without the fields about sharing, with an invalid mode, and with the address of a link that the sender must not have.
     let whole = open(1, [1; 16]);
     said(&[&good, &whole[..whole.len() - 24]]);
     let mut mode = whole.clone();
@@ -159,7 +158,7 @@ fn strangers_are_refused_with_one_line_each(scene: Scene) {
     passed_descriptor(&net, listen, &handle, baseline);
     wrong_nonce(&net, listen, &handle);
     joins_nothing(&net, listen, &handle);
-    // The last one hangs up itself.
+    // This test closes the last one itself.
     until("the descriptors of strangers", || {
         assert_eq!(net.try_accept(listen), Ok(None));
         (descriptors() == baseline).then_some(())
@@ -169,7 +168,7 @@ fn strangers_are_refused_with_one_line_each(scene: Scene) {
     round(&net, pair, 100_000);
 }
 
-/// A descriptor that comes with garbage is closed with it.
+/// A descriptor that arrives with garbage is closed with the stream.
 fn passed_descriptor(net: &Net, listen: crate::net::Comm, handle: &Handle, baseline: usize) {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
     let socket = dial(handle).unwrap();
@@ -184,7 +183,7 @@ fn passed_descriptor(net: &Net, listen: crate::net::Comm, handle: &Handle, basel
     assert_eq!(descriptors(), baseline, "a descriptor that came with garbage");
 }
 
-/// Who speaks well but was not given the handle is told so, and nothing else happens.
+/// A peer with valid frames and without the handle receives a refusal, and nothing else happens.
 fn wrong_nonce(net: &Net, listen: crate::net::Comm, handle: &Handle) {
     let listen_id = u64::from_le_bytes(handle[48..56].try_into().unwrap());
     let before = logged("refused");
@@ -198,8 +197,8 @@ fn wrong_nonce(net: &Net, listen: crate::net::Comm, handle: &Handle) {
     assert_eq!(logged("refused") - before, 1);
 }
 
-/// Who was given the handle and wants to join a group is told that there is none; words about the end of sharing before
-/// that do no harm to its stream.
+/// A peer with the handle that asks to join a group receives the answer that there is none. Earlier frames about the
+/// end of sharing do not harm its stream.
 fn joins_nothing(net: &Net, listen: crate::net::Comm, handle: &Handle) {
     let listen_id = u64::from_le_bytes(handle[48..56].try_into().unwrap());
     let before = refusals();
@@ -223,7 +222,7 @@ fn a_flood_of_silent_connections_does_no_harm(scene: Scene) {
     let (listen, handle) = net.listen();
     net.try_accept(listen).unwrap();
     let baseline = descriptors();
-    // Both ends of each are in this process, whose limit is often 1024 unless it asks for more.
+    // Both ends of each are in this process, whose limit is often 1024 unless it is raised.
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).unwrap();
@@ -240,7 +239,7 @@ fn a_flood_of_silent_connections_does_no_harm(scene: Scene) {
         }
         (silent.len() == flood).then_some(())
     });
-    // Proper ones get through meanwhile.
+    // Valid peers connect meanwhile.
     let pair = net.to_self();
     round(&net, pair, 100_000);
     // The plugin closes its ends by itself; those of this test stay open.
