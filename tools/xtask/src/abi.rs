@@ -1,6 +1,6 @@
-//! `cargo xtask abi`: what the built plugin exports, against a checked-in list.
+//! `cargo xtask abi`: compares the exports of the built libraries with checked-in lists.
 //!
-//! Called by people and by `ci`. Builds the plugin when asked to check the workspace's own; reads ELF only.
+//! Called by developers and by `ci`. Builds the plugin when asked to check the workspace's own; reads ELF only.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,7 +25,7 @@ const LIBRARIES: &[(&str, &str, &[&str])] = &[
 /// When a build fails, or a library or list cannot be read.
 pub(crate) fn run(workspace: &Workspace) -> Result<CheckFindings> {
     let mut findings = CheckFindings::default();
-    // As `./test` builds them: a library by itself would be built once more, as what tests need of it is more.
+    // Built as `./test` does: a library alone would be built again, because tests enable more of its features.
     shell::run_cargo(&workspace.root, &["build", "--quiet", "--workspace", "--lib", "--bins", "--tests"])?;
     for (package, file, lists) in LIBRARIES {
         if workspace.find_crate(package).is_none() {
@@ -64,14 +64,14 @@ fn exported_symbols(library: &Path) -> Result<BTreeSet<String>> {
     defined.map(|s| Ok(s.name().context("a symbol's name")?.to_owned())).collect()
 }
 
-/// The name that a line declares, if it is a prototype. One that stands only where C has no generics is a call of them elsewhere.
+/// The name that a line declares, if it is a prototype. A prototype that is only for C without generics is a call elsewhere.
 fn declared_name(line: &str) -> Option<&str> {
     let is_prototype = line.ends_with(");") && !line.starts_with(['#', ' ']) && !line.starts_with("static");
     let before = line.split('(').next().filter(|_| is_prototype)?;
     before.rsplit([' ', '*']).next()
 }
 
-/// One symbol a line, where `#` begins a comment; of a header what its prototypes declare, each on a line.
+/// Reads a list with one symbol per line, where `#` begins a comment; or the prototypes of a header, each on one line.
 fn read_list(path: &Path) -> Result<BTreeSet<String>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     if path.extension().is_some_and(|extension| extension == "h") {
@@ -85,7 +85,7 @@ fn read_list(path: &Path) -> Result<BTreeSet<String>> {
 mod tests {
     use super::*;
 
-    /// A shared library from one C file; `None` where no compiler is installed.
+    /// Compiles a shared library from one C file; `None` without a compiler.
     fn library(dir: &Path, c: &str) -> Option<std::path::PathBuf> {
         let source = dir.join("a.c");
         let out = dir.join("a.so");

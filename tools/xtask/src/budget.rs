@@ -1,8 +1,8 @@
-//! `cargo xtask budget`: what one message costs in instructions and in system calls, against tools/xtask/budget.toml.
+//! `cargo xtask budget`: compares the cost of one message in instructions and system calls with tools/xtask/budget.toml.
 //!
-//! Called by people and by `./test`. Runs a small program that moves messages through the plugin's C table inside one
-//! process, under valgrind and under strace; two runs of different lengths differ by the messages alone. Before it
-//! believes either counter, it plants work and a system call that the counter must notice.
+//! Called by developers and by `./test`. Runs a small program that moves messages through the plugin's C table inside
+//! one process, under valgrind and under strace; two runs of different lengths differ by the messages alone. Before it
+//! trusts either counter, it plants work and a system call that the counter must detect.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,20 +21,20 @@ use crate::report::{self, CheckFindings};
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// Where the limits stand, relative to the root.
+/// The file of the limits, relative to the root.
 const LIMITS: &str = "tools/xtask/budget.toml";
-/// Percent above what is measured that `--update` allows.
+/// Percentage above the measured cost that `--update` allows.
 const HEADROOM: u64 = 5;
-/// Percent below a limit from which on keeping it would be a waste.
+/// Percentage below a limit at which the limit must be lowered.
 const SLACK: u64 = 15;
-/// Percent that what is to cost the same may differ by.
+/// Percentage by which costs that must be equal may differ.
 const ALIKE: u64 = 1;
-/// Orders of what is only looked up.
+/// Orders that only look exports up.
 const LOOKUPS: [&str; 5] = ["recent", "indexed", "share", "resolve", "quiet"];
 
 /// Orders that are calls of OpenSHMEM, by a program in C.
 const CALLS: &str = "shmem_";
-/// Its source, and where the header is that it includes.
+/// The source of that program, and the folder of the header that it includes.
 const CALLS_SOURCE: [&str; 2] = ["tools/xtask/src/calls.c", "crates/shmem/include"];
 /// OpenSHMEM's library.
 const OPENSHMEM: &str = "libtrunkline_shmem.so";
@@ -45,17 +45,17 @@ const MESSAGES: [&str; 1] = ["near"];
 const ONE_SIDED: &str = "rma_";
 /// Orders that the example `entries` of `device` knows: entries of device queues.
 const ENTRIES: &str = "device_";
-/// Calls for each message that count as none: what a longer run does besides, by the clock.
+/// Calls per message that count as none: timed calls that a longer run makes in addition.
 const NO_CALLS: f64 = 0.05;
-/// The plugin's file, whose instructions alone are counted where a library of others does the rest.
+/// The plugin's file; only its instructions are counted if another library does the rest.
 const PLUGIN: &str = "libtrunkline_nccl.so";
 /// Runs whose system calls are counted for one figure.
 const CALL_RUNS: u32 = 3;
-/// Figures that are taken where one is over its limit.
+/// Figures that are measured if one is over its limit.
 const CALL_TRIES: u32 = 3;
-/// A run that takes longer hangs.
+/// Time limit of a run in seconds; a longer run hangs.
 const RUN_SECONDS: &str = "120";
-/// The same code in every C library call on every machine: callgrind sees which copy routine glibc chose.
+/// Fixes the CPU features, because glibc would otherwise choose copy routines by machine, and callgrind counts those.
 const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX2_Usable,-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM,-AVX_Fast_Unaligned_Load\
                         :glibc.cpu.x86_non_temporal_threshold=0xc0000";
 
@@ -81,28 +81,28 @@ struct MessageCycle {
     system_calls: Option<u64>,
 }
 
-/// What one message was found to cost; `None` where the counter is missing or does not apply.
+/// The measured cost of one message; `None` if the counter is missing or does not apply.
 #[derive(Debug, Default, Clone, Copy)]
 struct CycleCost {
     instructions: Option<u64>,
     system_calls: Option<f64>,
 }
 
-/// What was built.
+/// The built programs and libraries.
 struct BuiltPrograms {
     program: PathBuf,
-    /// What moves no messages and only looks exports up.
+    /// Moves no messages and only looks exports up.
     lookups: PathBuf,
-    /// Tagged messages inside one process.
+    /// Sends tagged messages inside one process.
     messages: PathBuf,
-    /// Entries of device queues inside one process.
+    /// Posts entries of device queues inside one process.
     entries: PathBuf,
     one_sided: PathBuf,
-    /// Calls of OpenSHMEM; none without a C compiler.
+    /// Calls OpenSHMEM; `None` without a C compiler.
     calls: Option<PathBuf>,
     plugin: PathBuf,
-    /// A folder with a library that stands for libibverbs, whose devices are wired to each other inside a process; none
-    /// without a C compiler and its header.
+    /// A folder with a library that stands for libibverbs, whose devices are connected to each other inside a process;
+    /// `None` without a C compiler and its header.
     devices: Option<PathBuf>,
 }
 
@@ -112,10 +112,10 @@ const DEVICES: [&str; 2] =
 
 type CostCounter = fn(&mut Command, &[String], &MessageCycle) -> Result<u64>;
 
-/// Counts and compares, or rewrites the limits; `false` when something is over its limit.
+/// Counts and compares, or rewrites the limits; `false` if a cost is over its limit.
 ///
 /// # Errors
-/// When the programs cannot be built, run or understood.
+/// When the programs cannot be built or run, or their output cannot be parsed.
 pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
     let path = workspace.root.join(LIMITS);
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {LIMITS}"))?;
@@ -149,7 +149,7 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// Whether what the cycle needs is here; says what is missing.
+/// Whether the programs that a cycle needs were built; otherwise prints the missing ones.
 fn can_run(built: &BuiltPrograms, cycle: &MessageCycle) -> bool {
     if wants_devices(cycle) && built.devices.is_none() {
         return report_skip(&cycle.name, "no C compiler, or no header of libibverbs");
@@ -166,8 +166,8 @@ fn can_run(built: &BuiltPrograms, cycle: &MessageCycle) -> bool {
     }
 }
 
-/// Instructions of all cycles, as many at once as there are processors: a count does not depend on who else runs.
-/// System calls do, and are counted one cycle after another.
+/// Counts instructions of all cycles, as many at a time as the processors: an instruction count does not depend on
+/// other processes. System calls do, and are counted one cycle at a time.
 fn count_instructions(
     built: &BuiltPrograms,
     limits: &CostLimits,
@@ -192,7 +192,7 @@ fn count_instructions(
     })
 }
 
-/// The program and the plugin, optimized, for any processor.
+/// Builds the programs and the plugin, optimized, for any processor.
 fn build(workspace: &Workspace) -> Result<BuiltPrograms> {
     let packages = [
         "-p",
@@ -231,7 +231,7 @@ fn build(workspace: &Workspace) -> Result<BuiltPrograms> {
     })
 }
 
-/// The library that stands for libibverbs, in a folder of its own.
+/// Builds the library that stands for libibverbs, in a folder of its own.
 fn build_devices(root: &Path, folder: &Path) -> Option<PathBuf> {
     let library = "libibverbs.so.1";
     std::fs::create_dir_all(folder).ok()?;
@@ -242,7 +242,7 @@ fn build_devices(root: &Path, folder: &Path) -> Option<PathBuf> {
     shell::run_captured(&mut cc).ok().map(|_| folder.to_owned())
 }
 
-/// The program that calls OpenSHMEM's functions.
+/// Builds the program that calls OpenSHMEM's functions.
 fn build_calls(root: &Path, dir: &Path) -> Option<PathBuf> {
     let program = dir.join("calls");
     let [source, headers] = CALLS_SOURCE.map(|path| root.join(path));
@@ -252,22 +252,22 @@ fn build_calls(root: &Path, dir: &Path) -> Option<PathBuf> {
     shell::run_captured(&mut cc).ok().map(|_| program)
 }
 
-/// Whether it is a call of OpenSHMEM.
+/// Whether the cycle is a call of OpenSHMEM.
 fn is_call(cycle: &MessageCycle) -> bool {
     cycle.order.starts_with(CALLS)
 }
 
-/// Whether it goes over RDMA devices.
+/// Whether the cycle uses RDMA devices.
 fn wants_devices(cycle: &MessageCycle) -> bool {
     cycle.settings.get("TRUNKLINE_FABRIC").is_some_and(|fabric| fabric == "verbs")
 }
 
-/// Whether it goes through libfabric.
+/// Whether the cycle uses libfabric.
 fn over_libfabric(cycle: &MessageCycle) -> bool {
     cycle.settings.get("TRUNKLINE_FABRIC").is_some_and(|fabric| fabric.starts_with("ofi"))
 }
 
-/// Whether a counter is there and notices what is planted in the first cycle.
+/// Whether a counter is installed and detects the work planted in the first cycle.
 fn check_counter(
     tool: &str,
     plant: &str,
@@ -282,7 +282,7 @@ fn check_counter(
     let Some(cycle) = limits.cycle.first() else { bail!("{LIMITS} names no cycle") };
     let honest = match per_message(built, cycle, "", counter) {
         Ok(honest) => honest,
-        // A container may forbid tracing; the program itself runs without.
+        // A container may forbid tracing; the program itself runs.
         Err(error) if tool == "strace" && run_plain(built, cycle).is_ok() => {
             return Ok(report_skip(tool, &format!("it cannot trace here: {error:#}")));
         }
@@ -306,7 +306,7 @@ fn report_skip(tool: &str, reason: &str) -> bool {
     false
 }
 
-/// What one message adds to a counter.
+/// The amount that one message adds to a counter.
 fn per_message(
     built: &BuiltPrograms,
     cycle: &MessageCycle,
@@ -329,7 +329,7 @@ fn per_message(
             command.arg(format!("{name}={value}"));
         }
         if let Some(devices) = built.devices.as_ref().filter(|_| wants_devices(cycle)) {
-            // Their host has no GPU.
+            // The host of these devices has no GPU.
             command.arg(format!("LD_LIBRARY_PATH={}", devices.display())).arg("FAKE_VERBS_DMABUF=0");
         }
         command.args(["timeout", RUN_SECONDS]);
@@ -340,8 +340,8 @@ fn per_message(
     Ok((long as f64 - short as f64).max(0.0) / cycle.messages as f64)
 }
 
-/// Shared memory, copies through the ring (what is measured at start would choose by the clock), and no eager messages
-/// where the direct way is meant; then what the cycle has set otherwise.
+/// The environment of a cycle: shared memory, copies through the ring (a measurement at start would choose by the
+/// clock), and no eager messages if the direct path is meant; then the cycle's own settings.
 fn cycle_environment<'a>(cycle: &'a MessageCycle, plant: &str) -> BTreeMap<&'a str, String> {
     let eager = if cycle.order == "eager" { "4096" } else { "0" };
     let usual = [
@@ -360,19 +360,19 @@ fn run_plain(built: &BuiltPrograms, cycle: &MessageCycle) -> Result<()> {
         .map(drop)
 }
 
-/// Instructions of a whole run, or of what the cycle names of it, by callgrind.
+/// Counts the instructions of a whole run, or of the cycle's function in it, by callgrind.
 fn run_callgrind(command: &mut Command, words: &[String], cycle: &MessageCycle) -> Result<u64> {
     let log = tempfile::NamedTempFile::new().context("a temporary file")?;
     let log_option = format!("--log-file={}", log.path().display());
     command.args(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &log_option]);
-    // It stands in the program as a part of a longer name.
+    // The name is a part of a longer symbol in the program.
     command.args(cycle.within.as_ref().map(|name| format!("--toggle-collect=*{name}*")));
     shell::run_captured(command.args(words))?;
     let text = read_log(log.path())?;
     parse_collected(&text).with_context(|| format!("callgrind said no count: {text}"))
 }
 
-/// Those of the plugin itself, without the library below it.
+/// Counts the instructions of the plugin itself, without the library below it.
 fn instructions_of_plugin(command: &mut Command, words: &[String], _: &MessageCycle) -> Result<u64> {
     let out = tempfile::NamedTempFile::new().context("a temporary file")?;
     let option = format!("--callgrind-out-file={}", out.path().display());
@@ -387,8 +387,8 @@ fn parse_collected(text: &str) -> Option<u64> {
     line.rsplit(':').next()?.trim().parse().ok()
 }
 
-/// System calls of a whole run, of all its threads: the fewest of some runs, because setting up waits for the clock, and
-/// that only adds to them.
+/// Counts the system calls of a whole run, of all its threads: the minimum of some runs, because set-up waits for the
+/// clock, which only adds calls.
 fn run_strace(command: &mut Command, words: &[String], _: &MessageCycle) -> Result<u64> {
     let log = tempfile::NamedTempFile::new().context("a temporary file")?;
     let out = log.path().display().to_string();
@@ -403,8 +403,8 @@ fn run_strace(command: &mut Command, words: &[String], _: &MessageCycle) -> Resu
     Ok(fewest)
 }
 
-/// System calls of one message. What is over the limit is counted again: a call that each message makes is there each time, and one that
-/// was made by the clock is not.
+/// System calls per message. A figure over the limit is measured again: a call that each message makes occurs each
+/// time, and one that the clock caused does not.
 fn fewest_calls(built: &BuiltPrograms, cycle: &MessageCycle, limit: u64) -> Result<f64> {
     let mut fewest = f64::INFINITY;
     for _ in 0..CALL_TRIES {
@@ -445,7 +445,7 @@ fn compare_cost(cycle: &MessageCycle, cost: CycleCost, findings: &mut CheckFindi
     }
 }
 
-/// Compares those whose cost is to stand to another one's as they say.
+/// Compares the costs of cycles that must have a given relation.
 fn compare_alike(limits: &CostLimits, costs: &[CycleCost], findings: &mut CheckFindings) -> Result<()> {
     for (cycle, cost) in limits.cycle.iter().zip(costs) {
         let wanted = [(&cycle.same_as, CostRelation::Same), (&cycle.eighth_of, CostRelation::Eighth)];
@@ -468,7 +468,7 @@ fn compare_alike(limits: &CostLimits, costs: &[CycleCost], findings: &mut CheckF
     Ok(())
 }
 
-/// How the cost of one stands to another's.
+/// The required relation between the costs of two cycles.
 #[derive(Clone, Copy)]
 enum CostRelation {
     Same,
@@ -493,7 +493,7 @@ impl std::fmt::Display for CostRelation {
     }
 }
 
-/// The file with new limits, everything else as it was.
+/// The file with new limits, otherwise unchanged.
 fn update_limits(text: &str, costs: &[CycleCost]) -> Result<String> {
     let mut out = String::new();
     let mut costs = costs.iter();

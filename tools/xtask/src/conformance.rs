@@ -1,7 +1,7 @@
 //! `cargo xtask conformance --src DIR`: a public suite of OpenSHMEM programs, built by our `oshcc` and run over each fabric.
 //!
-//! Called by people, with a checkout of openshmem-org's tests-sos beside the repository; nothing of it is copied. Writes docs/conformance.md
-//! with what was run now, and the other rows as they were.
+//! Called by developers, with a checkout of openshmem-org's tests-sos beside the repository; no part of it is copied.
+//! Writes docs/conformance.md with the results of this run, and the other rows unchanged.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,35 +19,35 @@ use crate::workspace::Workspace;
 
 /// Folders of the suite whose programs are run.
 const FOLDERS: [&str; 3] = ["unit", "spec-example", "apps"];
-/// Folders whose programs are not, and why.
+/// Folders whose programs are not run, and why.
 const OTHER_FOLDERS: [(&str, &str); 2] =
     [("shmemx", "extensions of another library"), ("performance", "measures, and tests nothing")];
-/// Files that are no program of their own, or of what the suite is not run for.
+/// Files that are not programs of their own, or that need a feature outside this suite.
 const LEFT_OUT: [(&str, &str); 2] = [("mt_lock.c", "a part of mt_lock_test"), ("hybrid_mpi_", "MPI hybrid")];
-/// Programs whose source another one has, too: name, source, what is defined.
+/// Programs that share their source with another one: name, source, macros to define.
 const VARIANTS: [(&str, &str, &str); 2] = [
     ("rma_coverage_pshmem", "rma_coverage.c", "-DTEST_PSHMEM"),
     ("query_thread_funneled", "query_thread.c", "-DENABLE_THREADS"),
 ];
-/// What a program may take.
+/// Time limit of one program.
 const LIMIT: Duration = Duration::from_secs(900);
-/// How long the launcher has to end its PEs when it is told to.
+/// How long the launcher may take to end its PEs after a signal.
 const PASSES_ON: Duration = Duration::from_secs(20);
 const RESULTS: &str = "docs/conformance.md";
 
-/// What `cargo xtask conformance` is told.
+/// The arguments of the command.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ConformanceOptions {
     /// The suite's checkout.
     #[arg(long, value_name = "DIR")]
     src: PathBuf,
-    /// Only the programs whose name contains this; what is written of others stays.
+    /// Only the programs whose name contains this; rows of others stay unchanged.
     #[arg(long, value_name = "PART")]
     only: Option<String>,
-    /// How many PEs.
+    /// Numbers of PEs.
     #[arg(long, value_delimiter = ',', default_value = "2,4")]
     pes: Vec<u32>,
-    /// Over which fabrics.
+    /// Fabrics to run over.
     #[arg(long, value_delimiter = ',', default_value = "soft:shm,soft:tcp,ofi:tcp,ofi:tcp;ofi_rxm")]
     fabrics: Vec<String>,
 }
@@ -60,14 +60,14 @@ struct SuiteProgram {
     define: Option<&'static str>,
 }
 
-/// What programs are to run with.
+/// The library that programs must load.
 const LIBRARY: &str = "libtrunkline_shmem.so";
 
-/// One way to run it.
+/// One way to run a program.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct SuiteRunMode {
     fabric: String,
-    /// Whether PEs share memory, beside it.
+    /// Whether PEs also share memory, beside the fabric.
     shares: bool,
     pes: u32,
 }
@@ -79,10 +79,10 @@ impl SuiteRunMode {
     }
 }
 
-/// Builds and runs the suite; whether all passed.
+/// Builds and runs the suite; returns whether all passed.
 ///
 /// # Errors
-/// When the suite is not there, or a file cannot be written.
+/// When the suite does not exist, or a file cannot be written.
 pub(crate) fn run(workspace: &Workspace, options: &ConformanceOptions) -> Result<bool> {
     let packages = ["build", "--release", "--package", "trunkline-cli", "--package", "trunkline-shmem"];
     shell::run_cargo(&workspace.root, &packages)?;
@@ -94,7 +94,7 @@ pub(crate) fn run(workspace: &Workspace, options: &ConformanceOptions) -> Result
         programs.retain(|program| program.name.contains(only.as_str()));
     }
     ensure!(!programs.is_empty(), "no program of that name in {}", options.src.display());
-    // Of what is built, whatever is changed while it runs.
+    // Describe the build before the run, because sources may change meanwhile.
     let about = RunDescription::describe_run(workspace, options, programs.len())?;
     let folder = workspace.target.join("conformance");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -118,7 +118,7 @@ pub(crate) fn run(workspace: &Workspace, options: &ConformanceOptions) -> Result
     }
     let path = workspace.root.join(RESULTS);
     if options.only.is_some() {
-        // What the others did stands there, if they were run in the same ways.
+        // Keep the results of the other programs, if they were run in the same ways.
         take_others(&fs::read_to_string(&path).unwrap_or_default(), &ways, &all, &mut results);
     }
     let text = render_report(&about, &ways, &results, &left_out);
@@ -131,7 +131,7 @@ pub(crate) fn run(workspace: &Workspace, options: &ConformanceOptions) -> Result
     Ok(failed == 0)
 }
 
-/// Takes the rows of programs of the suite that were not run now.
+/// Adds the earlier rows of programs that were not run now.
 fn take_others(text: &str, ways: &[SuiteRunMode], all: &[ProgramKey], results: &mut SuiteResults) {
     let titles: Vec<String> = ways.iter().map(SuiteRunMode::mode_title).collect();
     let cells =
@@ -148,7 +148,7 @@ fn take_others(text: &str, ways: &[SuiteRunMode], all: &[ProgramKey], results: &
     }
 }
 
-/// Each fabric carries everything; and once PEs share memory, as they do on one host if nothing is said.
+/// Each fabric carries everything; and once more with shared memory between PEs, which is the default on one host.
 fn run_modes(options: &ConformanceOptions) -> Vec<SuiteRunMode> {
     let pes = options.pes.iter();
     let mut ways: Vec<SuiteRunMode> =
@@ -161,12 +161,13 @@ fn run_modes(options: &ConformanceOptions) -> Vec<SuiteRunMode> {
 
 /// A program by its folder and its name.
 type ProgramKey = (&'static str, String);
-/// How each ended in each way.
+/// The results of each program, one per way.
 type SuiteResults = BTreeMap<ProgramKey, Vec<String>>;
 /// A file that is left out, by its folder and name, and why.
 type LeftOut = (String, &'static str);
 
-/// The programs, and every other file of the suite's folders, so that nothing is left out unsaid. Makefiles and the headers in `include` are no programs.
+/// Lists the programs, and every other file of the suite's folders, so that no file is left out silently. Makefiles and
+/// the headers in `include` are not programs.
 fn list_programs(src: &Path) -> Result<(Vec<SuiteProgram>, Vec<LeftOut>)> {
     let mut programs = Vec::new();
     let mut left_out = Vec::new();
@@ -195,7 +196,7 @@ fn list_programs(src: &Path) -> Result<(Vec<SuiteProgram>, Vec<LeftOut>)> {
     Ok((programs, left_out))
 }
 
-/// Why a file beside the programs is none that is run; `None` if it is.
+/// Why a file is not run as a program; `None` if it is.
 fn why_not(path: &Path) -> Option<&'static str> {
     let file = path.file_name()?.to_string_lossy();
     match path.extension().and_then(|extension| extension.to_str()) {
@@ -206,7 +207,7 @@ fn why_not(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// The programs that are made of a source.
+/// The programs that are made from a source.
 fn programs_of(folder: &'static str, path: &Path) -> Vec<SuiteProgram> {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -241,7 +242,7 @@ fn all_of(test: &Path, folder: &Path, why: &'static str, left_out: &mut Vec<Left
     Ok(())
 }
 
-/// A file as the document names it, unless it is a Makefile or hidden.
+/// A file's name in the document, unless it is a Makefile or hidden.
 fn document_name(test: &Path, path: &Path) -> Option<String> {
     let file = path.file_name()?.to_string_lossy();
     let is_file_of_builds = file.starts_with("Makefile") || file.starts_with('.');
@@ -262,7 +263,7 @@ fn compile_program(built: &Path, src: &Path, program: &SuiteProgram, file: &Path
     Ok(output.status.success())
 }
 
-/// `ok`, or how it ended.
+/// Runs a program; returns `ok`, or how it ended.
 fn run_program(built: &Path, file: &Path, way: &SuiteRunMode) -> Result<String> {
     let target = built.parent().unwrap_or(built);
     let mut command = shell::user_command(built.join("oshrun"), target);
@@ -272,7 +273,7 @@ fn run_program(built: &Path, file: &Path, way: &SuiteRunMode) -> Result<String> 
     let began = Instant::now();
     let mut child = command.spawn().context("starting oshrun")?;
     let Some(status) = child.wait_timeout(LIMIT)? else {
-        // The launcher passes it on.
+        // The launcher forwards the signal to its PEs.
         let _ = Command::new("kill").arg(child.id().to_string()).status();
         if child.wait_timeout(PASSES_ON)?.is_none() {
             child.kill().context("ending oshrun")?;
@@ -283,22 +284,22 @@ fn run_program(built: &Path, file: &Path, way: &SuiteRunMode) -> Result<String> 
     Ok(if status.success() { "ok".into() } else { status.to_string() })
 }
 
-/// What was run, and of what.
+/// The versions and the date of a run.
 struct RunDescription {
     /// The suite's commit and its date.
     suite: String,
-    /// Ours.
+    /// The commit of Trunkline and its date.
     ours: String,
-    /// Of this run.
+    /// The date of this run.
     date: String,
-    /// As the launcher opens it, or that there is none.
+    /// The version that the launcher opens, or a text that libfabric is missing.
     libfabric: String,
-    /// Programs that were run now; others' rows are of an earlier run.
+    /// Number of programs in this run; other rows are from an earlier run.
     now: usize,
 }
 
 impl RunDescription {
-    /// Of this run, which was of so many programs.
+    /// Describes this run of `now` programs.
     fn describe_run(workspace: &Workspace, options: &ConformanceOptions, now: usize) -> Result<Self> {
         let git = |folder: &Path, arguments: &[&str]| {
             shell::run_captured(Command::new("git").arg("-C").arg(folder).args(arguments))
@@ -306,7 +307,7 @@ impl RunDescription {
         let commit = ["log", "-1", "--format=%H of %cs"];
         let changed = git(&workspace.root, &["status", "--porcelain", "--untracked-files=no"])?;
         let mut ours = git(&workspace.root, &commit)?.trim().to_owned();
-        // This document is one of the files.
+        // This document itself may be changed.
         if changed.lines().any(|line| !line.ends_with(RESULTS)) {
             ours += " with changes that are not in it";
         }
@@ -324,7 +325,7 @@ impl RunDescription {
     }
 }
 
-/// The version in what `trunkline info` prints.
+/// Parses the version from the output of `trunkline info`.
 fn libfabric_version(info: &str) -> Option<&str> {
     let (_, after) = info.split_once("of libfabric ")?;
     let version = after.split(|letter: char| !letter.is_ascii_digit() && letter != '.').next()?;
@@ -481,7 +482,7 @@ mod tests {
         about.now = 1;
         let text = render_report(&about, &ways, &results, &left_out);
         assert!(text.contains("Of these 1 were run then; the rows of 1 are of an earlier run."), "{text}");
-        // And what is written is read again.
+        // Parsing the written document gives the same results.
         let mut again = SuiteResults::new();
         let all: Vec<ProgramKey> = results.keys().cloned().collect();
         take_others(&text, &ways, &all, &mut again);

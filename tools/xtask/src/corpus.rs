@@ -1,7 +1,7 @@
-//! `cargo xtask corpus` and `cargo xtask header`: write files that are generated, the same each time.
+//! `cargo xtask corpus` and `cargo xtask header`: write generated files; the content is deterministic.
 //!
-//! Called by people who changed a wire format, or the table of OpenSHMEM's types. What is written stands next to what it is made from, and one
-//! test both looks at it and writes it; this only starts that.
+//! Called by developers who changed a wire format, or the table of OpenSHMEM's types. Each generated file is next to
+//! its source, and one test both checks and writes it; this module only starts that test.
 
 use anyhow::{Result, bail};
 
@@ -11,10 +11,10 @@ use crate::workspace::Workspace;
 /// Writes the seeds and replays the whole corpus.
 ///
 /// # Errors
-/// When a parser refuses its own corpus, or cargo cannot run.
+/// When a parser rejects its own corpus, or cargo cannot run.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut command = shell::cargo_command(&workspace.root);
-    // That test alone: another one would read files while they are written.
+    // That test alone: another test would read files while they are written.
     command.args([
         "test",
         "--quiet",
@@ -33,7 +33,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 /// Writes the headers of OpenSHMEM.
 ///
 /// # Errors
-/// When cargo cannot run, or something else is wrong with them.
+/// When cargo cannot run, or a test of the headers fails.
 pub(crate) fn write_headers(workspace: &Workspace) -> Result<()> {
     let mut command = shell::cargo_command(&workspace.root);
     command.args(["test", "--quiet", "--package", "trunkline-shmem", "--lib", "headers_are_of_the_table"]);

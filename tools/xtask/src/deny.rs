@@ -1,7 +1,7 @@
 //! The check `deny`: licences, versions and sources of all dependencies, by the rules of deny.toml.
 //!
-//! Called by `cargo xtask ci`. cargo-deny reads the rules; this module runs it, and shows each time that it would refuse: the same
-//! dependencies under a stricter copy of the rules must fail. It never reaches for the network by itself.
+//! Called by `cargo xtask ci`. cargo-deny reads the rules; this module runs it, and proves each time that it can fail:
+//! the same dependencies must fail under a stricter copy of the rules. It never accesses the network by itself.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 /// The rules, relative to the root.
 const RULES: &str = "deny.toml";
 
-/// A part of the rules, and a text in it that is left out to make it stricter than the dependencies allow.
+/// A part of the rules, and a text in it whose removal makes it stricter than the dependencies allow.
 const STRICTER: &[(&str, &str)] = &[
     ("licenses", "\"MIT\", "),
     (

@@ -1,7 +1,8 @@
-//! `cargo xtask dist`: what users install, under `target/dist/`.
+//! `cargo xtask dist`: builds the files that users install, under `target/dist/`.
 //!
-//! Called by people and packagers. It builds with the profile `dist`, whose files are smaller and faster than those of `release` and take
-//! longer to build, in a target folder of its own, and writes nothing outside that and `target/dist/`.
+//! Called by developers and packagers. It builds with the profile `dist`, whose files are smaller and faster than those
+//! of `release` and take longer to build. The build uses a target folder of its own; nothing else is written outside
+//! that and `target/dist/`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,13 +12,13 @@ use anyhow::{Context as _, Result};
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// The profile of the shipped files: Cargo.toml has it.
+/// The profile of the shipped files, defined in Cargo.toml.
 const PROFILE: &str = "dist";
 
-/// Where cargo builds it: a profile's own folder has the name of the profile, which is that of the files that users install.
+/// The target folder of this build: a profile's usual folder has the name of the profile, and `dist` is the folder of the installed files.
 const BUILD_FOLDER: &str = "dist-build";
 
-/// The plugin as it is installed. `NCCL_NET_PLUGIN` names it by its path, or by `trunkline` where its folder is searched.
+/// The plugin's installed name. `NCCL_NET_PLUGIN` names it by its path, or by `trunkline` if its folder is searched.
 const PLUGIN: &str = "libnccl-net-trunkline.so";
 
 /// The library of OpenSHMEM as it is installed.
@@ -26,17 +27,18 @@ const SHMEM: &str = "libtrunkline-shmem.so";
 /// The library that programs preload, as it is built and installed.
 const FREE_HOOK: &str = "libtrunkline_freehook.so";
 
-/// Where NVSHMEM's transport is: by itself, as it has the name of one of NVSHMEM's own, which it takes the place of when its folder is named first.
+/// The folder of NVSHMEM's transport. It is separate, because the file has the name of one of NVSHMEM's own transports,
+/// which it replaces if its folder is searched first.
 const NVSHMEM: &str = "lib/nvshmem";
 
-/// Its names, one for each version of the interface.
+/// The installed names, one per version of the interface.
 const NVSHMEM_NAMES: [&str; 2] = ["nvshmem_transport_libfabric.so.4", "nvshmem_transport_libfabric.so.6"];
 
-/// For builds that ask pkg-config; the folder that it is in is `lib/pkgconfig`.
+/// The file for builds that use pkg-config, installed in `lib/pkgconfig`.
 const PKG_CONFIG: &str = include_str!("../../../crates/shmem/trunkline-shmem.pc");
 
-/// The file that RCCL looks for where `NCCL_NET_PLUGIN=trunkline`. There is no `libnccl-net.so` nor `librccl-net.so`: those are loaded unasked by
-/// every program whose library path leads here.
+/// The file that RCCL loads for `NCCL_NET_PLUGIN=trunkline`. No `libnccl-net.so` or `librccl-net.so` is installed:
+/// every program whose library path contains this folder would load those by default.
 const PLUGIN_LINK: &str = "librccl-net-trunkline.so";
 
 /// Builds and lays out the distribution.
@@ -60,8 +62,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Builds the packages that these arguments of `cargo build` name as they are shipped; returns the folder that the files are in. Measurements against peers call
-/// it, too, because a plain release is built for a short first build.
+/// Builds the packages that these arguments of `cargo build` name, as they are shipped; returns the folder of the
+/// files. Measurements against peers also call it, because a plain release is built for a short first build.
 ///
 /// # Errors
 /// When a build fails.
@@ -172,7 +174,7 @@ mod tests {
         assert!(
             config.contains(concat!("\nVersion: ", env!("CARGO_PKG_VERSION"), "\n")) && !config.contains('@')
         );
-        // The libraries that it names are tested with real compilers in `crates/shmem/tests/osh.rs`.
+        // `crates/shmem/tests/osh.rs` tests the libraries that it names with real compilers.
         assert!(config.contains("-ltrunkline-shmem") && dist.join("lib").join(SHMEM).exists());
     }
 

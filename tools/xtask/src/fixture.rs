@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// A workspace in a temporary folder; it goes when this is dropped.
+/// A workspace in a temporary folder, which is removed on drop.
 pub(crate) struct Fixture {
     folder: tempfile::TempDir,
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz-list`: every parser of foreign bytes has a fuzz target, and each target its program, its corpus and its replay.
 //!
-//! Called by people and by `ci`. It finds parsers by their shape, compares them with tools/xtask/fuzz.toml, and runs no target. With
-//! `--update` it writes the programs under testing/fuzz/ from that file.
+//! Called by developers and by `ci`. It finds parsers by their shape, compares them with tools/xtask/fuzz.toml, and
+//! runs no target. With `--update` it writes the programs under testing/fuzz/ from that file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,22 +22,22 @@ const LIST: &str = "tools/xtask/fuzz.toml";
 const GENERATED: &str = "# Written by `cargo xtask fuzz-list --update` from tools/xtask/fuzz.toml.\n";
 /// Crates that only tests use: nothing in them reads foreign bytes in a product.
 const TEST_CRATES: &[&str] = &["sim", "ofi-strict", "integration", "xtask"];
-/// A shorter text explains nothing.
+/// Fewest characters of a reason.
 const REASON_LEN_MIN: usize = 10;
-/// A replayed folder with fewer files is no corpus.
+/// Fewest files of a replayed corpus.
 const CORPUS_FILES_MIN: usize = 10;
 
 /// tools/xtask/fuzz.toml.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FuzzList {
-    /// Target to the crate whose feature `fuzzing` holds it.
+    /// Each target, and the crate whose feature `fuzzing` contains it.
     targets: BTreeMap<String, String>,
-    /// Target that executes a list of actions, or checks a value that is no bytes, and which.
+    /// Targets that execute a list of actions, or check a value that is not bytes, and a description.
     actions: BTreeMap<String, String>,
-    /// Parser to its target, and after " via " the item that the target calls instead.
+    /// Each parser, and its target; after " via " the item that the target calls instead.
     parsers: BTreeMap<String, String>,
-    /// Found functions that parse no foreign bytes, or bytes that a target of another parser feeds, and why.
+    /// Functions that were found but parse no foreign bytes, or bytes that a target of another parser feeds, and the reason.
     exceptions: BTreeMap<String, String>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<CheckFindings> 
     Ok(findings)
 }
 
-/// Each found parser is in the list, and each of the list is found and called.
+/// Checks that the list contains each found parser, and that each parser of the list is found and called.
 fn check_parsers(workspace: &Workspace, list: &FuzzList, findings: &mut CheckFindings) -> Result<()> {
     let mut found = BTreeSet::new();
     let mut fuzzing = BTreeMap::new();
@@ -168,7 +168,7 @@ impl<'ast> Visit<'ast> for ParserFinder {
     }
 }
 
-/// A function that makes something of bytes or refuses them: by its name, or as it takes bytes and returns an option or a result.
+/// Whether a function parses bytes: by its name, or because its argument is bytes and its result an option or a result.
 fn is_parser(signature: &syn::Signature) -> bool {
     let refuses = match &signature.output {
         syn::ReturnType::Default => false,
@@ -202,7 +202,7 @@ fn compact_text(of: &syn::Type) -> String {
     of.to_token_stream().to_string().split_whitespace().collect()
 }
 
-/// Each target has a program, an entry in the manifest and a corpus, and there are no others.
+/// Checks that each target has a program, an entry in the manifest and a corpus, and that no others exist.
 fn check_programs(root: &Path, list: &FuzzList, findings: &mut CheckFindings) {
     let programs = folder_names(&root.join("testing/fuzz/fuzz_targets"));
     let folders = folder_names(&root.join("testing/fuzz/corpus"));
@@ -242,7 +242,7 @@ fn check_programs(root: &Path, list: &FuzzList, findings: &mut CheckFindings) {
     }
 }
 
-/// Names in a folder; none if there is no such folder.
+/// Names in a folder; empty if the folder does not exist.
 fn folder_names(folder: &Path) -> BTreeSet<String> {
     let Ok(entries) = std::fs::read_dir(folder) else { return BTreeSet::new() };
     entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()

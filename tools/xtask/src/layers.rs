@@ -1,7 +1,7 @@
-//! `cargo xtask layers`: who may depend on whom, and what the pure crates may contain.
+//! `cargo xtask layers`: checks the dependencies between crates, and the content of the pure crates.
 //!
-//! Called by people and by `ci`. Reads manifests and sources; the rules themselves are the tables at the top,
-//! and ARCHITECTURE.md draws the same picture.
+//! Called by developers and by `ci`. Reads manifests and sources; the rules themselves are the tables at the top, and
+//! ARCHITECTURE.md draws the same picture.
 
 use anyhow::Result;
 use proc_macro2::{Spacing, TokenTree};
@@ -53,7 +53,7 @@ const SAME_LAYER: &[(&str, &str)] = &[
     ("nvshmem", "runtime"),
 ];
 
-/// Who may use the foreign function tables. `xtask` compares their layouts with a C compiler's.
+/// Crates that may use the foreign function tables. `xtask` compares their layouts with a C compiler's.
 const SYS_USERS: &[&str] = &[
     "bootstrap",
     "mem",
@@ -67,16 +67,16 @@ const SYS_USERS: &[&str] = &[
     "integration",
 ];
 
-/// In these, only files of the C edge may name `trunkline_sys`.
+/// Crates in which only files of the C edge may name `trunkline_sys`.
 const SYS_ONLY_AT_THE_EDGE: &[&str] = &["nccl", "nvshmem"];
 
-/// What counts as the C edge: files of these names, and everything below `abi/`.
+/// The files of the C edge: files with these names, and everything below `abi/`.
 const EDGE_FILES: &[&str] = &["abi", "guard", "status"];
 
-/// What `proto` may depend on outside its tests: small, pure, `no_std`.
+/// Crates that `proto` may depend on outside its tests: small, pure, `no_std`.
 const PROTO_DEPENDENCIES: &[&str] = &["arrayvec", "bitflags", "thiserror", "zerocopy"];
 
-/// Crates whose every root must say `#![forbid(unsafe_code)]`.
+/// Crates whose every root must contain `#![forbid(unsafe_code)]`.
 const NO_UNSAFE: &[&str] =
     &["proto", "fabric", "engine", "node", "device", "sim", "cli", "xtask", "topo", "runtime", "trunkline"];
 
@@ -115,7 +115,7 @@ fn layer_of(name: &str) -> Option<u8> {
     LAYERS.iter().find(|(n, _)| *n == name).map(|(_, layer)| *layer)
 }
 
-/// The laws about one crate's arrows.
+/// Checks the rules for one crate's dependencies.
 fn check_arrows(package: &WorkspaceCrate, findings: &mut CheckFindings) {
     let from = package.name.as_str();
     let Some(layer) = layer_of(from) else {
@@ -126,7 +126,7 @@ fn check_arrows(package: &WorkspaceCrate, findings: &mut CheckFindings) {
             findings.add_finding(from, format!("depends on {to}, which has no layer"));
             continue;
         };
-        // A test may look sideways (a plugin at its host), never up.
+        // A test may use a crate of its own layer (a plugin its host), never one above.
         let same_layer_allowed = when == DependencyScope::Tests || SAME_LAYER.contains(&(from, to));
         if below > layer || (below == layer && from != to && !same_layer_allowed) {
             findings.add_finding(from, format!("in layer {layer} depends on {to} in layer {below}"));
@@ -149,7 +149,7 @@ fn check_arrows(package: &WorkspaceCrate, findings: &mut CheckFindings) {
     }
 }
 
-/// Shipped crates contain no code of `testing/` and `tools/`.
+/// Checks that shipped crates contain no code of `testing/` and `tools/`.
 fn ships_no_test_crate(workspace: &Workspace, package: &WorkspaceCrate, findings: &mut CheckFindings) {
     let ships = |package: &WorkspaceCrate| package.dir.starts_with(workspace.root.join(SHIPPED));
     if !ships(package) {
@@ -162,7 +162,7 @@ fn ships_no_test_crate(workspace: &Workspace, package: &WorkspaceCrate, findings
     }
 }
 
-/// No path of arrows joins `proto` and `sys`, in either direction.
+/// Checks that no path of dependencies connects `proto` and `sys`, in either direction.
 fn proto_and_sys_never_meet(workspace: &Workspace, findings: &mut CheckFindings) {
     for (from, to) in [("proto", "sys"), ("sys", "proto")] {
         let mut seen = vec![from];
@@ -258,7 +258,7 @@ fn sys_at_the_edge(
     Ok(())
 }
 
-/// Lines on which an identifier stands in product code; macros included, strings and comments not.
+/// Lines of product code that contain an identifier; macros included, strings and comments not.
 ///
 /// With `as_path` only `name::` and `extern crate name` count, so that a field of that name does not.
 fn lines_naming(source: &SourceFile, name: &str, as_path: bool) -> Vec<usize> {

@@ -1,6 +1,6 @@
 //! `cargo xtask limits`: files of at most 1,000 lines, functions of at most 100, no file-scope mutable state.
 //!
-//! Called by people and by `ci`. Works on syntax trees, so strings and comments fool it not; test code is exempt.
+//! Called by developers and by `ci`. Works on syntax trees, so strings and comments do not count; test code is exempt.
 
 use std::collections::BTreeSet;
 
@@ -18,10 +18,10 @@ use crate::workspace::{Workspace, WorkspaceCrate};
 const FILE_LINES_MAX: usize = 1000;
 const FUNCTION_LINES_MAX: usize = 100;
 
-/// Where the exceptions stand, relative to the root.
+/// The file of the exceptions, relative to the root.
 const ALLOW_LIST: &str = "tools/xtask/limits.toml";
 
-/// Standard and well-known types through which a `static` can change. Names that begin with `Atomic` count too.
+/// Standard and well-known types that make a `static` mutable. Names that begin with `Atomic` count too.
 const MUTABLE_TYPES: &[&str] = &[
     "Cell",
     "RefCell",
@@ -95,7 +95,7 @@ fn read_allowed(workspace: &Workspace) -> Result<StateAllowList> {
     toml::from_str(&text).with_context(|| format!("parsing {ALLOW_LIST}"))
 }
 
-/// Checks lengths; hands back the (place, name) of each piece of state for the allow-list to judge.
+/// Checks lengths; returns the (place, name) of each piece of state, to be checked against the allow-list.
 fn check_crate(
     workspace: &Workspace,
     package: &WorkspaceCrate,
@@ -160,7 +160,7 @@ impl<'ast> Visit<'ast> for LongFunctions {
     }
 }
 
-/// Statics that can change, wherever they stand: one inside a function is as global as any.
+/// Mutable statics, anywhere: one inside a function is as global as any other.
 struct MutableStatics<'a> {
     changing: &'a BTreeSet<String>,
     found: Vec<(usize, String)>,
@@ -213,7 +213,7 @@ fn names_changing(tokens: TokenStream, changing: &BTreeSet<String>) -> bool {
     })
 }
 
-/// The crate's own types that hold one of [`MUTABLE_TYPES`], directly or through each other.
+/// The crate's own types that contain one of [`MUTABLE_TYPES`], directly or through each other.
 fn changing_types(sources: &[SourceFile]) -> BTreeSet<String> {
     let mut types = FieldTokens::default();
     for source in sources {

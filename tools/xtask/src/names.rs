@@ -1,6 +1,6 @@
 //! `cargo xtask names`: how well names explain themselves, per crate, as figures that may only fall (tools/xtask/names.toml).
 //!
-//! Called by people and by `ci`. It reads product sources as syntax trees; test code is exempt. It renames nothing.
+//! Called by developers and by `ci`. It reads product sources as syntax trees; test code is exempt. It renames nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,7 +79,7 @@ const VISIBLE_FIELDS_MAX: usize = 12;
 /// Files in which the inherent methods of a type may stand.
 const FILES_PER_TYPE_MAX: usize = 4;
 
-/// Words that add nothing to the word beside them.
+/// Words that add nothing to the other words of a name.
 const EMPTY_WORDS: [&str; 11] =
     ["data", "info", "item", "object", "manager", "helper", "util", "impl", "type", "value", "state"];
 
@@ -121,7 +121,7 @@ const CONVENTIONAL: [&str; 34] = [
     "build",
 ];
 
-/// Beginnings of names that are a question.
+/// Prefixes of predicates.
 const PREDICATES: [&str; 7] = ["is_", "has_", "can_", "was_", "are_", "should_", "needs_"];
 
 /// Crates in which files of the same name have types of the same name: the same role over three networks.
@@ -145,7 +145,7 @@ struct DeclaredName {
     name: String,
 }
 
-/// All that a run finds.
+/// All findings of a run.
 #[derive(Default)]
 struct NameCensus {
     offences: BTreeMap<String, Vec<NameOffence>>,
@@ -156,7 +156,7 @@ struct NameCensus {
     lines: u64,
 }
 
-/// Compares the counted figures with the recorded ones; lists the places of one crate, or records lower figures, if asked to.
+/// Compares the counted figures with the recorded ones; on request, lists the places of one crate, or records lower figures.
 ///
 /// # Errors
 /// Sources or recorded figures cannot be read or written, or a figure to record has risen.
@@ -465,7 +465,7 @@ impl<'ast> Visit<'ast> for FileNames<'_> {
     }
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
-        // The trait has chosen the names of its methods.
+        // The trait defines the names of its methods.
         if item.trait_.is_none() {
             for part in &item.items {
                 if let syn::ImplItem::Fn(function) = part {

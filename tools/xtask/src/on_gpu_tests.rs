@@ -1,4 +1,4 @@
-//! The promises of the script `scripts/on-gpu`, by checks of the test's own: a run with failures, limits and signals, and the pack.
+//! Tests of the script `scripts/on-gpu`, with checks of their own: a run with failures, limits and signals, and the pack.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -15,7 +15,7 @@ fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("scripts")
 }
 
-/// Whether this system has the program; `./test` lists it where not.
+/// Whether this system has the program; if not, `./test` lists the skip.
 fn has(program: &str) -> bool {
     let found = shell::find_program(program).is_some();
     if !found {
@@ -24,7 +24,7 @@ fn has(program: &str) -> bool {
     found
 }
 
-/// A check of shell text that needs nothing.
+/// A check made of shell text, without requirements.
 fn check(name: &str, text: &str, limit_s: f64) -> Value {
     json!({"name": name, "shows": "what a test wants", "command": ["/bin/sh", "-c", text], "limit_s": limit_s, "needs": []})
 }
@@ -91,7 +91,7 @@ fn written_number(path: &Path) -> u32 {
     }
 }
 
-/// Waits until a process has ended; its parent may not have looked yet.
+/// Waits until a process has ended; its parent may not have reaped it yet.
 fn ends(pid: u32) {
     let until = Instant::now() + PATIENCE;
     let runs = || {
@@ -141,7 +141,7 @@ fn a_check_over_its_limit_is_killed_with_its_children() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("child");
     let hangs = format!("sleep 1000 & echo $! > {}.part; mv {0}.part {0}; wait", file.display());
-    // It is asked first, so that it can end the processes that it has started elsewhere.
+    // It gets SIGTERM first, so that it can end the processes that it has started elsewhere.
     let told = folder.path().join("told");
     let ends_well = format!("trap 'echo 1 > {}; exit' TERM; sleep 1000 & wait", told.display());
     let stubborn = "trap '' TERM; while :; do sleep 1; done";
@@ -168,7 +168,7 @@ fn the_limit_of_a_run_lists_unreached_checks() {
         return;
     }
     let trial = Trial::new(&[passes("first"), check("long", "sleep 1000", 500.0), passes("later")]);
-    // Five seconds of it are kept for the end, and no check begins in the last five before that.
+    // Five seconds of it are reserved for the end, and no check starts in the five seconds before that.
     let output = trial.run(&["--limit", "12"]);
     assert_eq!(output.status.code(), Some(0), "what was not reached has not failed");
     let outcomes = trial.outcomes();
@@ -266,7 +266,7 @@ fn a_missing_requirement_is_a_failure() {
     assert_eq!(outcome("soft,bogus"), (Some(1), "failed".to_owned()));
 }
 
-/// Over the library in the driver's place, whose attributes are known.
+/// Over the library that replaces the driver, whose attributes are known.
 #[test]
 fn a_run_begins_with_the_device_api_attributes() {
     if !has("python3") || !has("cc") || !has("c++") {
@@ -326,7 +326,7 @@ fn a_machine_without_a_gpu_is_a_skip() {
     assert!(text(&output.stdout).lines().last().unwrap().contains("--stand-in runs the checks without one"));
 }
 
-/// Where there is a GPU, `scripts/on-gpu` runs it.
+/// `scripts/on-gpu` runs it on hosts with a GPU.
 #[test]
 fn nvshmem_without_a_driver_is_a_skip() {
     if !has("python3") || Path::new("/dev/nvidiactl").exists() {
@@ -338,7 +338,7 @@ fn nvshmem_without_a_driver_is_a_skip() {
     assert!(text(&output.stdout).starts_with("no driver of NVIDIA: libcuda.so.1"));
 }
 
-/// The sizes and places are those that NVSHMEM's headers assert.
+/// The sizes and offsets are those that NVSHMEM's headers assert.
 #[test]
 fn structures_for_nvshmem_have_its_layout() {
     if !has("python3") {
@@ -370,7 +370,7 @@ fn a_pack_has_a_limit_and_comes_back_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let [source, packed, back] = ["source", "packed", "back"].map(|name| folder.path().join(name));
     std::fs::create_dir(&source).unwrap();
-    // Bytes that do not compress: a MiB of them stays one.
+    // Bytes that do not compress: the compressed size of a MiB is a MiB.
     let mut word = 1_u64;
     let mut next = || {
         word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

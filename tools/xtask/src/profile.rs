@@ -1,5 +1,6 @@
-//! What callgrind writes, as instructions of each object file ("Callgrind Format Specification" of valgrind's manual). Called by
-//! `budget`, where a message goes through a library whose own work is not ours to limit. Knows one event, and no jumps.
+//! Parses callgrind's output into instructions per object file ("Callgrind Format Specification" of valgrind's manual).
+//! Called by `budget` for messages through a library whose own work has no limit here. Supports one event, and no
+//! jumps.
 
 use std::collections::HashMap;
 
@@ -22,7 +23,7 @@ impl ObjectProfile {
         let mut totals = None;
         for line in text.lines() {
             if let Some(name) = line.strip_prefix("ob=").or_else(|| line.strip_prefix("cob=")) {
-                // A name is given once, with a number that stands for it later.
+                // A name is written once, with a number that stands for it later.
                 let (number, given) = name.split_once(' ').unwrap_or((name, ""));
                 let name = *names.entry(number).or_insert(given);
                 if line.starts_with("ob=") {
@@ -35,7 +36,7 @@ impl ObjectProfile {
             } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
                 let cost = line.split_whitespace().nth(1).unwrap_or("0");
                 let cost = cost.parse::<u64>().with_context(|| format!("a cost: {line}"))?;
-                // What a call costs is counted where the called function stands.
+                // The cost of a call is counted at the called function.
                 if !std::mem::take(&mut called) {
                     *found.0.entry(object.to_owned()).or_default() += cost;
                 }

@@ -1,6 +1,6 @@
 //! The prose of a file: comments, messages and test names of a Rust source or a header, paragraphs of a document.
 //!
-//! `words` counts in it. It cuts texts into pieces; it judges none.
+//! `words` counts in it. It cuts texts into pieces and judges none.
 
 use ra_ap_rustc_lexer::{FrontmatterAllowed, LiteralKind, Token, TokenKind, tokenize};
 
@@ -82,7 +82,7 @@ impl SourceReader {
             TokenKind::Ident if part == "test" && !self.follows_fn => self.is_test = true,
             TokenKind::Literal { kind: LiteralKind::Str { .. } | LiteralKind::RawStr { .. }, .. } => {
                 let text = part.trim_start_matches(['r', '#', '"']).trim_end_matches(['"', '#']);
-                // A backslash at the end of a line joins it with the next one.
+                // A backslash at the end of a line joins it with the next line.
                 let joined: String = text.split("\\\n").map(str::trim_start).collect::<Vec<_>>().join("");
                 let text = strip_markup(&joined.replace("\\n", " "));
                 if text.contains(' ') && split_words(&text).count() >= MESSAGE_WORDS_MIN {

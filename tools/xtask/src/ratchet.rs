@@ -16,7 +16,7 @@ pub(crate) type CrateFigures = BTreeMap<String, u64>;
 /// Crate to its figures.
 pub(crate) type WorkspaceFigures = BTreeMap<String, CrateFigures>;
 
-/// Share by which a figure may lie below its recorded value before that value has to follow, in percent.
+/// Percentage by which a figure may be below its recorded value before that value must be lowered.
 const SLACK_PERCENT: u64 = 5;
 
 /// A file of recorded figures, and how they are judged.
@@ -96,7 +96,7 @@ impl FigureRatchet {
                 > u128::from(before) * u128::from(value(now, per))
     }
 
-    /// The figures to record: the counted ones, where none has risen.
+    /// The figures to record: the counted ones, if none has risen.
     ///
     /// # Errors
     /// A figure has risen: recorded values are never raised.

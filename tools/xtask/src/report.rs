@@ -1,6 +1,6 @@
-//! What a check hands back: findings with a place and a reason, and the counted result line.
+//! The results of a check: findings with a place and a reason, and the counted result line.
 //!
-//! Every check returns a [`CheckFindings`]; `main` and `ci` print it. Nothing here runs a check.
+//! Every check returns a [`CheckFindings`]; `main` and `ci` print it. This module runs no check.
 
 use std::fmt;
 use std::io::Write as _;
@@ -8,9 +8,9 @@ use std::io::Write as _;
 /// One broken rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CheckFinding {
-    /// Where: a crate name or `path:line`.
+    /// The place: a crate name or `path:line`.
     pub(crate) place: String,
-    /// What is wrong, and what would be right.
+    /// The violation, and the remedy.
     pub(crate) text: String,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct CheckFindings {
     pub(crate) broken: Vec<CheckFinding>,
     /// Remarks for the reader.
     pub(crate) notes: Vec<String>,
-    /// Why the check could not run at all, when it could not.
+    /// Why the check could not run at all, if so.
     pub(crate) skipped: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the script `./test` promises without running anything.
+//! Tests of the script `./test` that run no tests of the workspace.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -17,13 +17,13 @@ fn script(args: &[&str]) -> Output {
     script_command(args).output().unwrap()
 }
 
-/// Runs the script where nothing is installed but the shell's own tools and these programs, each a line of shell.
+/// Runs the script on a system that has only the shell's own tools and these programs, each a line of shell.
 fn on_a_bare_system(args: &[&str], programs: &[(&str, &str)]) -> (Option<i32>, String, String) {
     let path = tempfile::tempdir().unwrap();
     for tool in ["bash", "dirname", "mktemp", "rm", "cat", "sort", "tr"] {
         symlink(shell::find_program(tool).unwrap(), path.path().join(tool)).unwrap();
     }
-    // Where the tool is looked for as it was built.
+    // The folder in which the script searches the built tool.
     std::fs::create_dir(path.path().join("debug")).unwrap();
     for (name, line) in programs {
         let file = path.path().join(name);
@@ -76,7 +76,7 @@ fn sudo_installs_what_is_missing() {
     assert!(err.contains("neither root nor sudo") && !out.contains("apt-get ran"), "{out}{err}");
 }
 
-/// Who reads only the end must know what to repair.
+/// The last lines alone must name the failures that need a repair.
 #[test]
 fn the_end_names_what_failed() {
     let planted = "mutant quiet (1.2 s) ... once more, alone\nmutant quiet ... SURVIVED\nmutant loud (0.1 s) ... killed\n\
@@ -114,7 +114,7 @@ fn an_unknown_argument_is_refused() {
     assert!(String::from_utf8_lossy(&out.stderr).contains("--bogus"));
 }
 
-/// Runs the script that boots a machine, with nothing fetched before and nothing to be fetched.
+/// Runs the script that boots a machine, without earlier downloads and without a way to download.
 fn without_a_machine(require: &str) -> (Option<i32>, String) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let cache = tempfile::tempdir().unwrap();
@@ -131,7 +131,7 @@ fn a_machine_that_cannot_be_had_is_a_skip_unless_it_is_required() {
     assert_eq!(without_a_machine("soft,verbs").0, Some(1));
 }
 
-/// Boots a machine whose emulator only writes files: a number of kernels panic, and the next one reports a command that ended well.
+/// Boots a machine whose emulator only writes files: a number of kernels panic, and the next one reports a command that succeeded.
 fn boot_after_panics(panics: u32) -> (Option<i32>, String) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let cache = tempfile::tempdir().unwrap();

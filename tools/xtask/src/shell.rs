@@ -1,6 +1,6 @@
-//! Running other programs: cargo, compilers, peers' benchmarks.
+//! Runs other programs: cargo, compilers, peers' benchmarks.
 //!
-//! The commands call this instead of `std::process` so that errors always name the program and what it said.
+//! The commands call this instead of `std::process`, so that errors always contain the program's name and output.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
@@ -31,7 +31,7 @@ pub(crate) fn run_cargo(root: &Path, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program and hands back what it printed.
+/// Runs a program and returns its standard output.
 ///
 /// # Errors
 /// When it cannot start or fails; the message carries its stderr.
@@ -55,7 +55,8 @@ pub(crate) enum ProgramEnd {
     TimedOut,
 }
 
-/// Runs a program for at most `limit`; what it prints goes to a file and comes back. Programs that it has started and left behind end with it.
+/// Runs a program for at most `limit`; its output is written to a file and returned. Processes that it has started and
+/// left running are killed at the end.
 ///
 /// # Errors
 /// When it cannot start or be waited for.
@@ -63,7 +64,7 @@ pub(crate) fn run_limited(command: &mut Command, limit: Duration) -> Result<(Pro
     let name = command.get_program().to_string_lossy().into_owned();
     let log = tempfile::NamedTempFile::new().context("a temporary file")?;
     command.stdin(Stdio::null()).stdout(open_append(log.path())?).stderr(open_append(log.path())?);
-    // A group of its own, which is there until the last of it has ended.
+    // A process group of its own, which exists until its last process has ended.
     let mut child = command.process_group(0).spawn().with_context(|| format!("starting {name}"))?;
     let group = Pid::from_child(&child);
     let ended = match child.wait_timeout(limit).with_context(|| format!("waiting for {name}"))? {
@@ -75,16 +76,16 @@ pub(crate) fn run_limited(command: &mut Command, limit: Duration) -> Result<(Pro
             ProgramEnd::TimedOut
         }
     };
-    // No such group: nobody was left.
+    // An error means that no process was left in the group.
     let _ = kill_process_group(group, Signal::KILL);
     let bytes = std::fs::read(log.path()).context("reading back a log")?;
     Ok((ended, String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Processor time of this process and of its children that have ended, in ticks of 10 ms; zero where there is no /proc.
+/// Processor time of this process and of its children that have ended, in ticks of 10 ms; zero without /proc.
 pub(crate) fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Fields 14 to 17 by proc(5): utime, stime, cutime, cstime. The name, field 2, may have spaces and ends with the last parenthesis.
+    // Fields 14 to 17 by proc(5): utime, stime, cutime, cstime. The name, field 2, may contain spaces and ends with the last parenthesis.
     let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     let ticks: u64 =
         after_name.split(' ').skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
@@ -96,11 +97,11 @@ fn open_append(path: &Path) -> Result<std::fs::File> {
     std::fs::OpenOptions::new().append(true).open(path).context("a temporary file")
 }
 
-/// Where programs look for libraries before anywhere else.
+/// The variable of folders that programs search for libraries first.
 const LIBRARIES: &str = "LD_LIBRARY_PATH";
 
-/// A program that finds its libraries as from a user's shell. Cargo puts folders of what it has built by itself before all others, and a program that
-/// was linked with optimized libraries would run with those of the tests.
+/// A program that finds its libraries as from a user's shell. Cargo puts folders of its build before all others, and a
+/// program that was linked with optimized libraries would run with those of the tests.
 pub(crate) fn user_command(program: impl AsRef<OsStr>, target: &Path) -> Command {
     let mut command = Command::new(program);
     if let Some(path) = std::env::var_os(LIBRARIES) {
@@ -109,7 +110,7 @@ pub(crate) fn user_command(program: impl AsRef<OsStr>, target: &Path) -> Command
     command
 }
 
-/// The path without folders of what cargo builds.
+/// The path without folders of cargo's build.
 fn strip_target_dirs(path: &OsStr, target: &Path) -> OsString {
     let kept = std::env::split_paths(path).filter(|folder| !folder.starts_with(target));
     std::env::join_paths(kept).unwrap_or_default()
@@ -129,7 +130,7 @@ pub(crate) fn check_loads(program: &Path, target: &Path, library: &str, folder: 
     Ok(())
 }
 
-/// Where a program is, if it is on the path.
+/// The path of a program, if the search path contains it.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
@@ -187,7 +188,7 @@ mod tests {
                 run_limited(Command::new("sh").args(["-c", script]), Duration::from_millis(500)).unwrap();
             assert_eq!(ended, ends);
             let status = format!("/proc/{}/status", printed.trim());
-            // Whoever reaps orphans may take a moment.
+            // The process that reaps orphans may need a moment.
             let is_there = || std::fs::read_to_string(&status).is_ok_and(|text| !text.contains("State:\tZ"));
             let left = (0..100)
                 .take_while(|_| is_there())

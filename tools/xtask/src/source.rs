@@ -1,6 +1,6 @@
-//! Rust sources as syntax trees, with the test code told apart from the product.
+//! Rust sources as syntax trees, with test code separated from the product.
 //!
-//! `layers`, `limits` and `unsafe_budget` read files through this. It parses; it judges nothing.
+//! `layers`, `limits` and `unsafe_budget` read files through this. It parses and judges nothing.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ impl SourceFile {
     /// Parses one file.
     ///
     /// # Errors
-    /// When it cannot be read, or is no Rust.
+    /// When it cannot be read, or is not Rust.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         let mut product = syn::parse_file(&text).with_context(|| format!("parsing {}", path.display()))?;
@@ -101,7 +101,7 @@ fn is_test_path(relative: &Path) -> bool {
     in_folder || name == "tests" || name.ends_with("_tests")
 }
 
-/// Removes test items and remembers where they were.
+/// Removes test items and records their lines.
 #[derive(Default)]
 struct StripTests {
     lines: Vec<RangeInclusive<usize>>,

@@ -1,8 +1,9 @@
-//! `cargo xtask suite`: runs the test programs of the workspace, several beside one another.
+//! `cargo xtask suite`: runs the test programs of the workspace, several at the same time.
 //!
-//! Called by `./test` and by people. `cargo test` runs one program after the other, and most of our tests wait for a peer, a
-//! clock or a process. Tests that fail beside others run once more, alone: many claim a time, which a busy machine does not
-//! keep. Those that then pass are listed. It decides which program runs when, and nothing about the tests inside one.
+//! Called by `./test` and by developers. `cargo test` runs one program after the other, and most of our tests wait for
+//! a peer, a clock or a process. Tests that fail beside others run once more, alone: many claim a time, which a busy
+//! machine may exceed. Those that then pass are listed. It decides which program runs when, and nothing about the tests
+//! inside a program.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use cargo_metadata::Message;
 use crate::shell::{self, ProgramEnd};
 use crate::workspace::Workspace;
 
-/// The programs that take longest, in order. They begin first, or the whole run would wait for the last of them.
+/// The programs that take longest, in order. They start first; otherwise the whole run would wait for the last of them.
 const LONGEST: [(&str, &str); 7] = [
     ("integration", "main"),
     ("trunkline", "api"),
@@ -30,16 +31,16 @@ const LONGEST: [(&str, &str); 7] = [
 /// Programs that measure the machine's rates or all of its processes, or flood it: they run alone, after the others.
 const ALONE: [(&str, &str); 2] = [("device-queue", "lines"), ("integration", "hostile")];
 
-/// Tests that claim times and mostly wait, by the beginning of their names: they run after all others, beside one another.
+/// Tests that claim times and mostly wait, by the beginning of their names: they run after all others, at the same time as each other.
 const WAITING_TESTS: [(&str, &str, &str); 1] = [("integration", "main", "hosts::cuts::")];
 
-/// Programs that claim times of hosts and cables and mostly wait for those. The others run at a lower priority beside them.
+/// Programs that claim times of hosts and cables and mostly wait for those. The others run at a lower priority meanwhile.
 const TIMED: [(&str, &str); 1] = [("integration", "main")];
 
 /// A part of the suite.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
 enum SuitePart {
-    /// Tests that mostly wait: they leave the processors to something else meanwhile
+    /// Tests that mostly wait: they leave the processors to other work
     Waiting,
     /// All others
     Others,
@@ -48,13 +49,13 @@ enum SuitePart {
 /// Arguments of `cargo xtask suite`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SuiteOptions {
-    /// Only one part, for `./test`, which runs something else beside those that wait
+    /// Only one part, for `./test`, which does other work during the waiting tests
     #[arg(long, value_enum)]
     part: Option<SuitePart>,
     /// Only unit tests: those inside libraries and commands
     #[arg(long)]
     unit: bool,
-    /// Programs that run at the same time [default: as many as there are processors]
+    /// Programs that run at the same time [default: the number of processors]
     #[arg(long)]
     jobs: Option<usize>,
     /// Minutes after which one program is stopped
@@ -137,7 +138,7 @@ pub(crate) fn run(workspace: &Workspace, options: &SuiteOptions) -> Result<bool>
     run_again(&ended, options)
 }
 
-/// The test programs that cargo says it has built.
+/// Parses the test programs that cargo reports to have built.
 ///
 /// # Errors
 /// Cargo's messages cannot be read.
@@ -160,11 +161,11 @@ pub(crate) fn test_programs(workspace: &Workspace, messages: &[u8]) -> Result<Ve
     Ok(programs)
 }
 
-/// A program that has ended, as far as it is not yet judged.
+/// A program that has ended, before the final verdict on its failed tests.
 #[derive(Debug)]
 struct EndedProgram<'a> {
     program: &'a TestProgram,
-    /// Whether nothing can change that it failed: it told no result.
+    /// Whether it has failed definitely, because it reported no result.
     is_lost: bool,
     /// Tests that failed.
     failed: Vec<String>,
@@ -253,17 +254,17 @@ fn run_again(ended: &[EndedProgram<'_>], options: &SuiteOptions) -> Result<bool>
     Ok(passed)
 }
 
-/// The names of the tests that libtest says have failed.
+/// The names of the tests that libtest reports as failed.
 fn failed_tests(printed: &str) -> Vec<String> {
     let name = |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned());
     let mut names: Vec<String> = printed.lines().filter_map(name).collect();
-    // A test that runs others prints their lines, too.
+    // A test that runs other tests prints their lines, too.
     names.sort_unstable();
     names.dedup();
     names
 }
 
-/// The output of a program whose failed tests run again: their verdict is not one yet, and `./test` counts the others.
+/// The output of a program whose failed tests run again: their verdict is not final, and `./test` counts the others.
 fn open_report(printed: &str) -> String {
     let mut text = String::new();
     let mut passed = None;
@@ -281,7 +282,7 @@ fn open_report(printed: &str) -> String {
     text
 }
 
-/// The output of a program that told no result, which counts as one failed test.
+/// The output of a program that reported no result, which counts as one failed test.
 fn lost_report(name: &str, ended: &ProgramEnd, printed: &str) -> String {
     let why = if *ended == ProgramEnd::TimedOut {
         "was stopped at its time limit"
@@ -332,7 +333,7 @@ mod tests {
         assert!(run_all(&programs, 2, &options()).unwrap().iter().all(|ended| !ended.is_lost));
     }
 
-    /// Tests that mostly wait are left out beside other programs, and are all that runs then.
+    /// Tests that mostly wait are left out beside other programs, and run alone in their part.
     #[test]
     fn tests_that_wait_are_run_once() {
         let told = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! `cargo xtask unsafe-budget`: how much unsafe each crate holds, against the table in docs/unsafe.md.
+//! `cargo xtask unsafe-budget`: compares the amount of unsafe code in each crate with the table in docs/unsafe.md.
 //!
-//! Called by people and by `ci`. Going up fails until the table says so, in the same commit; going down is a
-//! remark. Also looks for unsafe without a `SAFETY:` comment, which clippy does better where it is installed.
+//! Called by developers and by `ci`. A rise fails until the same commit changes the table; a fall is a remark. It also
+//! finds unsafe code without a `SAFETY:` comment, which clippy does better where it is installed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use crate::report::CheckFindings;
 use crate::source::{self, SourceFile};
 use crate::workspace::Workspace;
 
-/// Where the table stands, relative to the root.
+/// The file of the table, relative to the root.
 const DOCUMENT: &str = "docs/unsafe.md";
 const BEGIN: &str = "<!-- unsafe-budget:begin -->";
 const END: &str = "<!-- unsafe-budget:end -->";
@@ -23,7 +23,7 @@ const END: &str = "<!-- unsafe-budget:end -->";
 /// How far above an unsafe block or impl its `SAFETY:` comment may begin.
 const COMMENT_LINES_ABOVE: usize = 12;
 
-/// What is counted, in the order of the table's columns.
+/// The counted kinds, in the order of the table's columns.
 const COLUMNS: [&str; 5] = ["blocks", "fns", "impls", "attributes", "in macros"];
 
 /// Counts in the order of [`COLUMNS`].
@@ -110,7 +110,7 @@ fn count_file(source: &SourceFile, file: &str, counts: &mut UnsafeCounts, findin
     }
 }
 
-/// What a file holds; blocks and impls by line.
+/// The unsafe code of a file; blocks and impls by line.
 #[derive(Default)]
 struct UnsafeCounter {
     blocks: Vec<usize>,
@@ -132,7 +132,7 @@ impl<'ast> Visit<'ast> for UnsafeCounter {
     }
 
     fn visit_foreign_item_fn(&mut self, item: &'ast syn::ForeignItemFn) {
-        // Unsafe unless it says `safe`, which syn keeps as tokens of their own.
+        // Unsafe unless it is declared `safe`, which syn keeps as separate tokens.
         self.functions += usize::from(item.sig.unsafety.is_none());
         visit::visit_foreign_item_fn(self, item);
     }
@@ -153,7 +153,7 @@ impl<'ast> Visit<'ast> for UnsafeCounter {
     }
 }
 
-/// `unsafe` in a macro, function pointer types aside: naming such a type does nothing unsafe.
+/// Whether `unsafe` in a macro opens unsafe code; function pointer types do not.
 fn opens_unsafe(tokens: &[TokenTree], at: usize) -> bool {
     let is = |offset: usize, word: &str| match tokens.get(at + offset) {
         Some(TokenTree::Ident(ident)) => *ident == word,

@@ -1,7 +1,7 @@
-//! `cargo xtask words`: habits of prose that keep readers out, per crate and for the documents, as rates that may only fall
-//! (tools/xtask/words.toml), and commit subjects that are too long.
+//! `cargo xtask words`: habits of prose that make texts hard to read, per crate and for the documents, as rates that
+//! may only fall (tools/xtask/words.toml), and commit subjects that are too long.
 //!
-//! Called by people and by `ci`. It finds words, not meanings: a count may hold good sentences, and only its growth is judged.
+//! Called by developers and by `ci`. It finds words, not meanings: a count may include good sentences, and only its growth is judged.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,10 +35,10 @@ const DOCUMENTS: &str = "documents";
 /// Headers in C and C++ that users include.
 const HEADERS: &str = "include";
 
-/// Words in a sentence at most.
+/// Most words of a sentence.
 const SENTENCE_WORDS_MAX: usize = 35;
 
-/// Characters of a commit's subject at most.
+/// Most characters of a commit's subject.
 const SUBJECT_MAX: usize = 72;
 
 /// A habit, and the expression that finds it in a text.
@@ -79,7 +79,7 @@ struct WordCensus {
     words: BTreeMap<String, u64>,
 }
 
-/// Compares the rates with the recorded ones; lists the places of one crate, or records lower rates, if asked to.
+/// Compares the rates with the recorded ones; on request, lists the places of one crate, or records lower rates.
 ///
 /// # Errors
 /// Sources, documents or recorded figures cannot be read or written, or a figure to record has risen.

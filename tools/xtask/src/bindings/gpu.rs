@@ -13,15 +13,15 @@ use crate::source::SourceFile;
 
 /// A vendor's interface.
 pub(super) struct VendorInterface {
-    /// A header of the vendor, by which it is known to be installed.
+    /// A header of the vendor whose presence means that it is installed.
     pub(super) known_by: &'static str,
-    /// Our header that includes all that is needed.
+    /// Our header that includes all necessary ones.
     pub(super) header: &'static str,
-    /// Where people get it.
+    /// The package that contains it.
     pub(super) package: &'static str,
     /// Sources of its tables, each with the symbols of its fields.
     tables: &'static [(&'static str, &'static [&'static std::ffi::CStr])],
-    /// Functions that headers which are in use do not have yet, each with what has it.
+    /// Functions that some headers in use lack, each with the version that has it.
     pub(super) young: &'static [(&'static str, &'static str)],
     numbers: fn() -> Vec<(&'static str, i64)>,
 }
@@ -60,10 +60,10 @@ pub(super) const ZE: VendorInterface = VendorInterface {
     numbers: of_ze,
 };
 
-/// What Rust says of an interface.
+/// The facts of an interface according to Rust.
 ///
 /// # Errors
-/// When the source cannot be read, or holds a type that has no C name here.
+/// When the source cannot be read, or contains a type that has no C name here.
 pub(super) fn interface_facts(interface: &VendorInterface, sys: &Path) -> Result<HeaderFacts> {
     let mut facts: HeaderFacts =
         (interface.numbers)().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();

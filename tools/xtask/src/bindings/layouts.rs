@@ -1,4 +1,4 @@
-//! The structs and constants of `trunkline-sys` that C must agree with, and the measuring of them.
+//! The structs and constants of `trunkline-sys` that C must agree with, and their layouts in Rust.
 //!
 //! Only `bindings` calls this. A field that is missing here does not compile, so the lists cannot fall behind.
 
@@ -18,7 +18,7 @@ use trunkline_sys::nccl_net::{
 
 /// One struct as Rust lays it out.
 pub(super) struct StructLayout {
-    /// The C type it must equal.
+    /// The C type that it must equal.
     pub(super) c: &'static str,
     pub(super) size: usize,
     pub(super) align: usize,
@@ -26,7 +26,7 @@ pub(super) struct StructLayout {
     pub(super) fields: Vec<(&'static str, usize, usize)>,
 }
 
-/// The size of the field a projection leads to.
+/// The size of the field that a projection returns.
 pub(super) fn size_behind<T, F>(_: fn(&T) -> &F) -> usize {
     size_of::<F>()
 }
@@ -34,7 +34,7 @@ pub(super) fn size_behind<T, F>(_: fn(&T) -> &F) -> usize {
 // Braces and no commas, so that the formatter leaves the lists compact.
 macro_rules! layouts {
     ($($c:literal = $t:ident { $($f:ident)* })*) => { vec![$({
-        // Names every field, so that a new one breaks the build until it stands in the list.
+        // Names every field, so that a new field breaks the build until the list contains it.
         let _every_field = |$t { $($f: _),* }: $t| ();
         StructLayout {
             c: $c,
@@ -80,7 +80,7 @@ pub(super) fn net_constants() -> Vec<(&'static str, i64)> {
     ]
 }
 
-/// What all versions share.
+/// The structs that all versions share.
 fn shared_layouts() -> Vec<StructLayout> {
     layouts! {
         "ncclNetDeviceHandle_v7_t" = DeviceHandle {

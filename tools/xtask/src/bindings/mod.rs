@@ -1,8 +1,8 @@
 //! `cargo xtask bindings`: does a C compiler lay out the NCCL net structs, and those of libibverbs, libfabric, CUDA and HIP, as
 //! `trunkline-sys` does?
 //!
-//! Called by people and by `ci`. A small C program, generated from the same names, prints sizes, offsets, constants
-//! and whether prototypes agree; they are compared one by one. `--header` takes NCCL's own header instead of ours.
+//! Called by developers and by `ci`. A small C program, generated from the same names, prints sizes, offsets, constants
+//! and whether prototypes agree; they are compared one by one. `--header` uses NCCL's own header instead of ours.
 
 mod gpu;
 mod layouts;
@@ -169,7 +169,7 @@ fn is_installed(header: &str) -> Result<bool> {
     Ok(out.contains("there"))
 }
 
-/// Where vendors of GPUs put their headers, behind the places that the C compiler knows.
+/// The folders of GPU vendors' headers, searched after those that the C compiler knows.
 const VENDORS: [&str; 4] = ["-idirafter", "/usr/local/cuda/include", "-idirafter", "/opt/rocm/include"];
 
 fn compare_facts(rust: &HeaderFacts, c: &HeaderFacts) -> CheckFindings {
@@ -184,7 +184,7 @@ fn compare_facts(rust: &HeaderFacts, c: &HeaderFacts) -> CheckFindings {
     findings
 }
 
-/// What Rust says.
+/// The facts of NCCL's interface according to Rust.
 fn rust_facts() -> HeaderFacts {
     let mut facts = HeaderFacts::new();
     for layout in layouts::all_layouts() {
@@ -205,7 +205,7 @@ fn as_fact(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// Has a C compiler evaluate every expression.
+/// Makes a C compiler evaluate every expression.
 fn measure_facts<'a>(header: &Path, expressions: impl Iterator<Item = &'a String>) -> Result<HeaderFacts> {
     let dir = tempfile::tempdir().context("a temporary folder")?;
     let source = dir.path().join("probe.c");
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(run_against(&Workspace::current().unwrap(), &header()).unwrap().broken, []);
     }
 
-    /// What is found against our header with some words replaced; `None` without a compiler.
+    /// The findings against our header with some words replaced; `None` without a compiler.
     fn against_altered(words: &[(&str, &str)]) -> Option<CheckFindings> {
         shell::find_program("cc")?;
         let dir = tempfile::tempdir().unwrap();
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(findings.broken.len(), 2);
     }
 
-    /// What is found against the library's header with some words replaced; `None` where there is none.
+    /// The findings against the library's header with some words replaced; `None` without the header.
     fn against_altered_verbs(words: &[(&str, &str)]) -> Option<CheckFindings> {
         shell::find_program("cc")?;
         let mut text = std::fs::read_to_string(Path::new("/usr/include").join(verbs::HEADER)).ok()?;
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn the_tables_of_verbs_agree_with_c() {
-        // The check itself counts as skipped where there is no header.
+        // The check itself counts as skipped without a header.
         assert_eq!(run_verbs(&Workspace::current().unwrap()).unwrap().broken, []);
     }
 
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(findings.broken.len(), 1);
     }
 
-    /// What is found against libfabric's headers with some words of one replaced; `None` where there are none.
+    /// The findings against libfabric's headers with some words of one replaced; `None` without the headers.
     fn against_altered_ofi(header: &str, words: (&str, &str)) -> Option<CheckFindings> {
         shell::find_program("cc")?;
         let text = std::fs::read_to_string(Path::new("/usr/include/rdma").join(header)).ok()?;
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn the_tables_of_libfabric_agree_with_c() {
-        // The check itself counts as skipped where there is no header.
+        // The check itself counts as skipped without a header.
         assert_eq!(run_ofi(&Workspace::current().unwrap()).unwrap().broken, []);
     }
 
@@ -401,7 +401,7 @@ mod tests {
         );
     }
 
-    /// A header that lacks a function which its successors have is no reason to fail; one that has it is compared.
+    /// A header without a function that its successors have is no failure; one with the function is compared.
     #[test]
     fn headers_that_are_too_old_are_skipped_with_a_reason() {
         if shell::find_program("cc").is_none() {
@@ -421,7 +421,7 @@ mod tests {
         let reason = old.unwrap().skipped.unwrap();
         assert!(reason.contains("level_zero/ze_api.h has no zeMemPutIpcHandle"), "{reason}");
         assert!(reason.contains("libze-dev"), "{reason}");
-        // What it has besides does not compile, and that is told.
+        // The rest of this header does not compile, and that is an error.
         assert!(run("int zeMemPutIpcHandle(void);\n").is_err());
     }
 

@@ -1,6 +1,6 @@
-//! Does a C compiler lay out the types of libfabric as `trunkline-sys` does, and are its functions what we call?
+//! Compares the types and functions of libfabric in `trunkline-sys` with a C compiler's.
 //!
-//! Only `bindings` calls this. The second opinion is the library's own headers, where they are installed: those of 1.17, or
+//! Only `bindings` calls this. The reference is the library's own headers, where they are installed: those of 1.17, or
 //! later ones, where some structs may be longer.
 
 use std::path::{Path, PathBuf};
@@ -22,12 +22,12 @@ use super::prototypes::{self, FunctionAliases};
 use super::{HeaderFacts, as_fact};
 use crate::source::SourceFile;
 
-/// Our header that includes all that is needed.
+/// Our header that includes all necessary ones.
 pub(super) const HEADER: &str = "tools/xtask/bindings/probe_ofi.h";
-/// A header of the library, by which it is known to be installed.
+/// A header of the library whose presence means that it is installed.
 pub(super) const KNOWN_BY: &str = "rdma/fi_domain.h";
 
-/// What later versions made longer.
+/// Structs that later versions extended.
 const LONGER: [&str; 12] = [
     "struct fi_ep_attr",
     "struct fi_domain_attr",
@@ -43,10 +43,10 @@ const LONGER: [&str; 12] = [
     "struct fi_ops_cntr",
 ];
 
-/// What Rust says; `sys` is the folder of the crate.
+/// The facts of libfabric according to Rust; `sys` is the folder of the crate.
 ///
 /// # Errors
-/// When a source cannot be read, or holds what has no C name here.
+/// When a source cannot be read, or contains a type or constant that has no C name here.
 pub(super) fn ofi_facts(sys: &Path) -> Result<HeaderFacts> {
     let mut facts = HeaderFacts::new();
     for StructLayout { c, size, align, fields } in
@@ -58,7 +58,7 @@ pub(super) fn ofi_facts(sys: &Path) -> Result<HeaderFacts> {
         for (field, offset, size) in fields {
             let field = field.strip_prefix("r#").unwrap_or(field);
             facts.insert(format!("offsetof({c}, {field})"), as_fact(offset));
-            // What is longer at its end may be a field of another.
+            // A struct that later versions extended may be a field of another struct.
             size_of(&mut facts, c == "struct fi_mr_modify", &format!("((({c}*)0)->{field})"), size);
         }
     }
@@ -84,7 +84,7 @@ pub(super) fn ofi_facts(sys: &Path) -> Result<HeaderFacts> {
     Ok(facts)
 }
 
-/// The size of a type or field; exact, but for what later versions made longer.
+/// Adds the size of a type or field: exact, or a lower bound for those that later versions extended.
 fn size_of(facts: &mut HeaderFacts, longer: bool, of: &str, size: usize) {
     if longer {
         let than = format!("PROBE_VERSION > FI_VERSION(1, 17) ? sizeof({of}) >= {size}");
@@ -94,7 +94,7 @@ fn size_of(facts: &mut HeaderFacts, longer: bool, of: &str, size: usize) {
     }
 }
 
-/// What only later headers have.
+/// Facts that only later headers have.
 fn later_facts() -> impl Iterator<Item = (String, i64)> {
     use std::mem::offset_of;
     let attr = "struct fi_mr_attr";
@@ -124,7 +124,7 @@ fn read_sources(folder: &Path) -> Result<Vec<SourceFile>> {
     paths.iter().map(|path| SourceFile::read(path)).collect()
 }
 
-/// A constant whose text begins with its name in C: the C compiler is given the same value in its own words.
+/// Adds a constant whose text begins with its name in C: the C compiler gets the same value as a C expression.
 fn add_constant(facts: &mut HeaderFacts, item: &Item) -> Result<()> {
     let Item::Const(constant) = item else { return Ok(()) };
     let text = constant.attrs.iter().find_map(|attr| match &attr.meta {
@@ -179,7 +179,7 @@ fn render_prototype(aliases: &FunctionAliases, function: &Type) -> Result<String
         ReturnType::Default => "void".to_owned(),
         ReturnType::Type(_, ty) => render_c_type(ty)?,
     };
-    // A function without arguments says so in C.
+    // C needs `void` for a function without arguments.
     let arguments = if arguments.is_empty() { "void".to_owned() } else { arguments };
     Ok(format!("{result} (*)({arguments})"))
 }
@@ -228,7 +228,7 @@ fn c_struct(name: &str) -> String {
     }
 }
 
-/// What is asked for and offered.
+/// Attributes that are requested and offered.
 fn attribute_layouts() -> Vec<StructLayout> {
     layouts! {
         "struct fi_info" = Info {
@@ -261,7 +261,7 @@ fn attribute_layouts() -> Vec<StructLayout> {
     }
 }
 
-/// Objects, their tables and what queues hold.
+/// Objects, their tables and the entries of queues.
 fn object_layouts() -> Vec<StructLayout> {
     layouts! {
         "struct fid" = Fid { fclass context ops }

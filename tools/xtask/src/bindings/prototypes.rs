@@ -1,7 +1,7 @@
 //! The C prototype of every slot of the function tables, read from the sources of `trunkline-sys`.
 //!
-//! Only `bindings` calls this. Sizes and offsets cannot tell an `int` argument from a `size_t`; a C compiler that is
-//! asked whether two function types are the same can.
+//! Only `bindings` calls this. Sizes and offsets cannot distinguish an `int` argument from a `size_t`; a C compiler
+//! that compares two function types can.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub(super) type FunctionAliases = BTreeMap<String, (Vec<String>, syn::TypeBareFn
 /// C expressions that are 1 when a slot has the type that Rust gives it.
 ///
 /// # Errors
-/// When a source cannot be read, or holds a type that has no C name here.
+/// When a source cannot be read, or contains a type that has no C name here.
 pub(super) fn prototype_checks(sys: &Path) -> Result<Vec<String>> {
     let folder = sys.join("src/nccl_net");
     let aliases = function_aliases(&SourceFile::read(&folder.join("mod.rs"))?);
@@ -73,7 +73,7 @@ impl TableSlots<'_> {
         Ok(checks)
     }
 
-    /// `ncclResult_t (*)(void*, int)` for an alias, its type arguments put in.
+    /// `ncclResult_t (*)(void*, int)` for an alias, with its type arguments inserted.
     fn render_prototype(&self, function: &Type) -> Result<String> {
         let Type::Path(path) = function else { bail!("no named type") };
         let name = path.path.segments.last().context("an empty path")?;

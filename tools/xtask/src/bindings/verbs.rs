@@ -1,6 +1,6 @@
-//! Does a C compiler lay out the types of libibverbs as `trunkline-sys` does, and are its functions what we call?
+//! Compares the types and functions of libibverbs in `trunkline-sys` with a C compiler's.
 //!
-//! Only `bindings` calls this. Here the second opinion is the library's own header, where it is installed.
+//! Only `bindings` calls this. The reference is the library's own header, where it is installed.
 
 use std::path::Path;
 
@@ -21,13 +21,13 @@ use crate::source::SourceFile;
 /// The header, as programs include it.
 pub(super) const HEADER: &str = "infiniband/verbs.h";
 
-/// Fields that stand for several of C, whose size is another.
+/// Fields that stand for several C fields, so their size differs.
 const ROWS: [&str; 2] = ["advise_mr", "ibv_destroy_flow"];
 
-/// What Rust says; `sys` is the folder of the crate.
+/// The facts of libibverbs according to Rust; `sys` is the folder of the crate.
 ///
 /// # Errors
-/// When a source cannot be read, or holds a type that has no C name here.
+/// When a source cannot be read, or contains a type that has no C name here.
 pub(super) fn verbs_facts(sys: &Path) -> Result<HeaderFacts> {
     let mut facts = HeaderFacts::new();
     for StructLayout { c, size, align, fields } in object_layouts().into_iter().chain(request_layouts()) {
@@ -55,7 +55,7 @@ pub(super) fn verbs_facts(sys: &Path) -> Result<HeaderFacts> {
     Ok(facts)
 }
 
-/// Our names are C's, but for words that Rust keeps and capitals that it minds.
+/// The C name of a field: ours, except for words that Rust reserves and capitals that its lints reject.
 fn c_name(field: &'static str) -> &'static str {
     match field.strip_prefix("r#").unwrap_or(field) {
         "_abi_placeholder3" => "_ABI_placeholder3",
@@ -116,7 +116,7 @@ fn object_layouts() -> Vec<StructLayout> {
     }
 }
 
-/// What is asked of it, and what it tells.
+/// Structs of requests and results.
 fn request_layouts() -> Vec<StructLayout> {
     layouts! {
         "struct ibv_qp_cap" = QpCap {
@@ -156,7 +156,7 @@ fn verbs_constants() -> impl Iterator<Item = (&'static str, i64)> {
     of_objects().into_iter().chain(of_work()).chain(of_endings())
 }
 
-/// Of devices, regions and queue pairs.
+/// Constants of devices, regions and queue pairs.
 fn of_objects() -> Vec<(&'static str, i64)> {
     vec![
         ("IBV_TRANSPORT_IB", verbs::TRANSPORT_IB.into()),
@@ -205,7 +205,7 @@ fn of_objects() -> Vec<(&'static str, i64)> {
     ]
 }
 
-/// Of requests.
+/// Constants of requests.
 fn of_work() -> Vec<(&'static str, i64)> {
     vec![
         ("IBV_SEND_FENCE", verbs::SEND_FENCE.into()),
@@ -221,7 +221,7 @@ fn of_work() -> Vec<(&'static str, i64)> {
     ]
 }
 
-/// Of completions and events.
+/// Constants of completions and events.
 fn of_endings() -> Vec<(&'static str, i64)> {
     vec![
         ("IBV_WC_RECV", wc_opcode::RECV.into()),

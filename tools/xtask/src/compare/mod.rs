@@ -1,8 +1,7 @@
-//! `cargo xtask compare`: ours against libfabric and UCX over shared memory and TCP loopback, and over libfabric against a
-//! program that asks it for nothing but messages; in turns, as ratios.
+//! `cargo xtask compare`: compares Trunkline with libfabric and UCX over shared memory and TCP loopback, and, over
+//! libfabric, with a program that uses libfabric for messages only. Runs alternate; results are ratios.
 //!
-//! Called by people who changed something that should be faster. It gates nothing; `--write` puts the figures
-//! into docs/performance.md.
+//! Called by developers after a change for speed. It gates nothing; `--write` writes the figures into docs/performance.md.
 
 mod ours;
 mod peers;
@@ -19,7 +18,7 @@ use crate::workspace::Workspace;
 use crate::{dist, shell};
 use stats::{BetterDirection, FigurePairs, PairSummary};
 
-/// Where `--write` puts the figures, relative to the root, and between which markers.
+/// The file that `--write` changes, relative to the root, and its markers.
 const DOCUMENT: &str = "docs/performance.md";
 const BEGIN: &str = "<!-- compare:begin -->";
 const END: &str = "<!-- compare:end -->";
@@ -27,10 +26,10 @@ const END: &str = "<!-- compare:end -->";
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// What is asked for on the command line.
+/// The arguments of the command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompareOptions {
-    /// Pairs of runs for each row, ours and the peer's in turns.
+    /// Pairs of runs for each row; ours and the peer's alternate.
     #[arg(long, default_value_t = 9)]
     pairs: usize,
     /// Only rows whose name contains this.
@@ -41,7 +40,7 @@ pub(crate) struct CompareOptions {
     write: bool,
 }
 
-/// What carries the bytes of a row.
+/// The transport of a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ComparedWire {
     /// Shared memory.
@@ -52,7 +51,7 @@ enum ComparedWire {
     Ofi,
 }
 
-/// One row: what is measured, and the bar it is held against.
+/// One row: the measurement, and the goal that it is compared with.
 struct ComparisonRow {
     name: String,
     unit: &'static str,
@@ -61,13 +60,13 @@ struct ComparisonRow {
     wire: ComparedWire,
     ours: OwnMeasure,
     peer: Option<PeerBenchmark>,
-    /// The ratio to reach, if there is one.
+    /// The ratio to reach, if any.
     goal: Option<f64>,
-    /// The own figure to reach, if there is one.
+    /// Our figure to reach, if any.
     own_goal: Option<f64>,
 }
 
-/// What of ours a row shows.
+/// Our figure that a row shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OwnMeasure {
     Latency,
@@ -77,7 +76,7 @@ enum OwnMeasure {
     Remote(&'static str),
     /// A stream of those.
     RemoteStream(&'static str),
-    /// Half a round trip of tagged messages inside a host, of that memory.
+    /// Half a round trip of tagged messages inside a host, in that kind of memory.
     NearLatency(&'static str),
     /// A stream of those.
     NearStream(&'static str),
@@ -85,26 +84,26 @@ enum OwnMeasure {
     Collective(&'static str, bool),
 }
 
-/// Whom a row is compared with.
+/// The program that a row is compared with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PeerBenchmark {
     /// Debian's `fi_pingpong` over the shm or the net provider.
     Pingpong,
-    /// The example `raw` of `crates/ofi`: libfabric's tagged messages and nothing else.
+    /// The example `raw` of `crates/ofi`: only libfabric's tagged messages.
     Raw,
     /// The same with a connection for each direction, as connections of NCCL's are.
     RawEach,
     /// The same program's round trips of messages.
     RawRound,
-    /// And its streams of remote writes and reads.
+    /// Its streams of remote writes and reads.
     RawRemote,
     /// Debian's `ucx_perftest -t tag_bw` over posix and cma, or tcp.
     TagBandwidth,
     /// The same program's `-t tag_lat`.
     TagLatency,
-    /// What one core copies, as our own bench tells.
+    /// The copy bandwidth of one core, as our own bench measures it.
     OwnMemcpy,
-    /// Our own point-to-point bandwidth, both ways at once: what a collective could reach.
+    /// Our own point-to-point bandwidth in both directions at once, which is the limit of a collective.
     OwnBothWay,
 }
 
@@ -125,7 +124,7 @@ impl PeerBenchmark {
         }
     }
 
-    /// Program and package.
+    /// The program that is needed, and its package.
     const fn needed_program(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Pingpong => Some(("fi_pingpong", "libfabric-bin")),
@@ -177,7 +176,7 @@ pub(crate) fn run(workspace: &Workspace, options: &CompareOptions) -> Result<()>
     Ok(())
 }
 
-/// Bytes, as people say them.
+/// Formats a size in bytes.
 fn format_size(bytes: usize) -> String {
     match bytes {
         0..KIB => format!("{bytes} B"),
@@ -290,7 +289,7 @@ fn near_rows(row: impl Fn(ComparedWire, usize, &str, OwnMeasure) -> ComparisonRo
         |memory, goal| move |bytes| named(memory, bytes, "stream", OwnMeasure::NearStream(memory), goal);
     let mut rows: Vec<ComparisonRow> = [8, 4 * KIB].map(latency).into();
     rows.extend([64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB].map(stream("host", 1.75)));
-    // The other way of private memory; which of the two is the faster one depends on the machine.
+    // The other method for private memory; which of the two is faster depends on the machine.
     let by_kernel = [64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB].map(stream("cma", 1.0));
     rows.extend(by_kernel.map(|row| ComparisonRow { goal: None, ..row }));
     rows.extend([64 * KIB, 256 * KIB, MIB, 4 * MIB].map(stream("memfd", 3.0)));
@@ -299,7 +298,7 @@ fn near_rows(row: impl Fn(ComparedWire, usize, &str, OwnMeasure) -> ComparisonRo
     rows
 }
 
-/// Runs the pairs, the one that goes first changing each time.
+/// Runs the pairs, alternating which side runs first.
 fn measure_row(tool: &Path, row: &ComparisonRow, count: usize) -> Result<FigurePairs> {
     let mut pairs = FigurePairs::default();
     for turn in 0..count {
@@ -368,7 +367,7 @@ fn row_cells(row: &ComparisonRow, summary: &PairSummary) -> [String; 5] {
     ]
 }
 
-/// Each goal and whether it is reached.
+/// Each goal, and whether it is reached.
 fn goal_verdict(row: &ComparisonRow, summary: &PairSummary) -> String {
     let word =
         |value: f64, goal: f64| if row.better.reaches_goal(value, goal) { "reached" } else { "missed" };
@@ -413,7 +412,7 @@ fn machine_name() -> String {
     format!("{cores} cores of {}", model.unwrap_or("an unnamed processor"))
 }
 
-/// The date, as documents have it.
+/// The date, in the format of documents.
 pub(crate) fn current_date() -> Result<String> {
     Ok(shell::run_captured(std::process::Command::new("date").arg("+%Y-%m-%d"))?.trim().to_owned())
 }
@@ -422,7 +421,7 @@ fn write_document(path: &Path, figures: &str) -> Result<()> {
     write_between(path, [BEGIN, END], figures)
 }
 
-/// Replaces what stands between two marks.
+/// Replaces the text between two markers.
 fn write_between(path: &Path, [begin, end]: [&str; 2], figures: &str) -> Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {DOCUMENT}"))?;
     let Some((before, rest)) = text.split_once(begin) else { bail!("{DOCUMENT} lacks {begin}") };

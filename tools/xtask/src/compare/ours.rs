@@ -1,6 +1,6 @@
 //! Our side: one size of `trunkline bench ... --json`.
 //!
-//! Only `compare` calls this; it reads the row that the tool prints and verifies that no byte was wrong.
+//! Only `compare` calls this; it parses the row that the tool prints and verifies that no byte was wrong.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,16 +11,16 @@ use serde_json::Value;
 use super::ComparedWire;
 use crate::shell;
 
-/// What one row of the bench says.
+/// The figures of one row of the bench.
 #[derive(Debug, PartialEq)]
 pub(super) struct PointToPoint {
     /// Median half round trip.
     pub(super) latency_us: f64,
-    /// One-way rate, 1e9 bytes a second.
+    /// Rate in one direction, 1e9 bytes per second.
     pub(super) bandwidth_gbps: f64,
-    /// The same each way, both ways at once.
+    /// The rate in each direction when both are used at once.
     pub(super) both_way_gbps: f64,
-    /// One-way messages, in millions a second.
+    /// Messages in one direction, in millions per second.
     pub(super) messages_million: f64,
 }
 
@@ -38,7 +38,7 @@ pub(super) fn point_to_point(tool: &Path, wire: ComparedWire, bytes: usize) -> R
     read_p2p(&out, bytes).with_context(|| format!("trunkline bench p2p said: {out}"))
 }
 
-/// What the bench of messages inside a host says of one size, with the same names, and what one core copies, GB/s.
+/// The figures of the bench of messages inside a host for one size, with the same names, and the copy bandwidth of one core, GB/s.
 ///
 /// # Errors
 /// As [`point_to_point`].
@@ -54,11 +54,11 @@ pub(super) fn bench_messages(tool: &Path, memory: &str, bytes: usize) -> Result<
     read().with_context(|| format!("trunkline bench p2p --memory {memory} said: {out}"))
 }
 
-/// What the bench of one-sided operations tells of one kind of them.
+/// The figures of the bench of one-sided operations for one kind of them.
 pub(super) struct RemoteFigures {
-    /// Median of single ones, a put with its quiet.
+    /// Median of single operations; a put with its quiet.
     pub(super) time_us: f64,
-    /// Of a stream, 1e9 bytes a second.
+    /// Bandwidth of a stream, 1e9 bytes per second.
     pub(super) gbs: f64,
 }
 
@@ -137,7 +137,7 @@ fn read_remote(out: &str, name: &str, bytes: usize) -> Result<RemoteFigures> {
     })
 }
 
-/// The row of that size, and of that placement where one is asked for.
+/// The row of that size, and of that placement if one is given.
 fn find_row(out: &str, bytes: usize, in_place: Option<bool>) -> Result<Value> {
     let size = u64::try_from(bytes).unwrap_or(u64::MAX);
     let mut rows = out.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

@@ -1,6 +1,6 @@
 //! The peers' own benchmarks, run as two processes of this host.
 //!
-//! Only `compare` calls this. A server that is left over is killed when its guard goes.
+//! Only `compare` calls this. A server that is still running is killed when its guard is dropped.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -38,22 +38,22 @@ pub(super) fn pingpong_us(wire: ComparedWire, bytes: usize) -> Result<f64> {
     read_pingpong(&out).with_context(|| format!("fi_pingpong said: {out}"))
 }
 
-/// What a program says that asks libfabric for nothing but messages.
+/// The output of the program that uses libfabric for messages only.
 pub(super) struct RawFigures {
     /// Median half round trip.
     pub(super) latency_us: f64,
-    /// One-way messages, in millions a second, 8 in flight.
+    /// Messages in one direction, in millions per second, 8 in flight.
     pub(super) messages_million: f64,
 }
 
-/// Runs that program for one size over the provider for TCP, through the loopback interface; with a connection for each direction
-/// or one for both.
+/// Runs that program for one size over the provider for TCP, through the loopback interface; with a connection per
+/// direction or one for both.
 pub(super) fn measure_raw(program: &Path, bytes: usize, each: bool) -> Result<RawFigures> {
     let out = run_raw(program, bytes, each.then_some("each"))?;
     read_raw(&out).with_context(|| format!("{} said: {out}", program.display()))
 }
 
-/// Streams of remote writes and of reads by that program, 1e9 bytes a second.
+/// Measures streams of remote writes and of reads with that program, 1e9 bytes per second.
 pub(super) fn raw_streams(program: &Path, bytes: usize) -> Result<[f64; 2]> {
     let out = run_raw(program, bytes, Some("rma"))?;
     read_raw_streams(&out).with_context(|| format!("{} said: {out}", program.display()))
@@ -141,7 +141,7 @@ impl Drop for ServerGuard {
     }
 }
 
-/// Starts a server, then clients until one gets through.
+/// Starts a server, then clients until one connects.
 fn run_against_server(server: &mut Command, client: impl Fn() -> Command) -> Result<String> {
     let name = server.get_program().to_string_lossy().into_owned();
     let spawned = server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();

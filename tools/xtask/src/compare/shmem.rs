@@ -1,7 +1,8 @@
-//! `cargo xtask compare-shmem`: our OpenSHMEM against Open MPI's and, if it is there, Sandia's, by one program that all compile, in turns.
+//! `cargo xtask compare-shmem`: compares our OpenSHMEM with Open MPI's and, if it is installed, Sandia's, using one
+//! program that is compiled with each. Runs alternate.
 //!
-//! Called by people. What is measured stands in shmem.c; the others are Debian's (packages libopenmpi-dev and openmpi-bin) and one that somebody
-//! has built, and nothing of them is part of the repository.
+//! Called by developers. The measurements are in shmem.c. The other libraries are Debian's (packages libopenmpi-dev and
+//! openmpi-bin) and one that the caller has built; the repository contains no part of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,12 +19,12 @@ use crate::{dist, shell};
 const MARKS: [&str; 2] = ["<!-- compare-shmem:begin -->", "<!-- compare-shmem:end -->"];
 /// Our library.
 const OURS: &str = "libtrunkline_shmem.so";
-/// Open MPI's, on the path.
+/// Open MPI's compiler, searched in the path.
 const THEIRS: &str = "oshcc";
-/// What starts Sandia's programs: it has no launcher of its own.
+/// The launcher of Sandia's programs: it has no launcher of its own.
 const HYDRA: &str = "mpiexec.hydra";
 
-/// What `cargo xtask compare-shmem` is told.
+/// The arguments of the command.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ShmemCompareOptions {
     /// How often each is run.
@@ -32,8 +33,8 @@ pub(crate) struct ShmemCompareOptions {
     /// Writes the figures into docs/performance.md.
     #[arg(long)]
     write: bool,
-    /// Where Sandia OpenSHMEM is installed, if it is to be measured, too: built with `--enable-pmi-simple --enable-ofi-mr=basic
-    /// --enable-hard-polling`; it is started by MPICH's hydra.
+    /// Where Sandia OpenSHMEM is installed, if it should be measured, too: built with `--enable-pmi-simple
+    /// --enable-ofi-mr=basic --enable-hard-polling`; it is started by MPICH's hydra.
     #[arg(long, value_name = "PREFIX")]
     sandia: Option<PathBuf>,
 }
@@ -42,22 +43,22 @@ pub(crate) struct ShmemCompareOptions {
 struct PeerLibrary {
     name: &'static str,
     compiler: PathBuf,
-    /// The launcher's words before the number of PEs.
+    /// The launcher's arguments before the number of PEs.
     launcher: &'static [&'static str],
     ends: RequiredEnd,
-    /// The ways that it is measured in, by its side of them.
+    /// The setups in which it is measured.
     ways: &'static [ComparedSetup],
 }
 
-/// One way in which both are run.
+/// One setup for both libraries.
 struct ComparedSetup {
     title: &'static str,
     pes: usize,
     ours: &'static [(&'static str, &'static str)],
     theirs: &'static [(&'static str, &'static str)],
-    /// Only what these names begin with; all if there are none.
+    /// Only figures whose names begin with one of these; all if empty.
     only: &'static [&'static str],
-    /// What a ratio is to reach, by the beginning of a name.
+    /// The goals of ratios, by the beginning of a figure's name.
     goals: &'static [(&'static str, f64)],
 }
 
@@ -106,7 +107,7 @@ const OPEN_MPI_WAYS: [ComparedSetup; 4] = [
     },
 ];
 
-/// Over TCP, where both have everything go over the network.
+/// Over TCP; in both libraries all data uses the network.
 const SANDIA_WAYS: [ComparedSetup; 2] = [
     ComparedSetup {
         title: "soft:tcp, 2 PEs",
@@ -144,7 +145,7 @@ fn peer_libraries(options: &ShmemCompareOptions) -> Vec<PeerLibrary> {
     std::iter::once(open_mpi).chain(sandia).collect()
 }
 
-/// Measures, prints, and writes if it is to.
+/// Measures and prints; writes the document if requested.
 ///
 /// # Errors
 /// When a program does not compile, run or print what it should.
@@ -174,7 +175,7 @@ pub(crate) fn run(workspace: &Workspace, options: &ShmemCompareOptions) -> Resul
     );
     println!("{text}");
     for peer in peer_libraries(options) {
-        // Open MPI finds its static variables by the file's name, which then may have no space.
+        // Open MPI finds its static variables by the file's name, which must not contain a space for that.
         let theirs = compile(&peer.compiler, &peer.name.replace(' ', "-"))?;
         for way in peer.ways {
             let mut pairs: BTreeMap<String, FigurePairs> = BTreeMap::new();
@@ -190,7 +191,7 @@ pub(crate) fn run(workspace: &Workspace, options: &ShmemCompareOptions) -> Resul
                     pairs.entry(name).or_default().push(value, Some(theirs));
                 }
             }
-            // Each as soon as it is there: all of them take half an hour.
+            // Each table is printed as soon as it is complete: all of them take half an hour.
             let table = render_table(peer.name, way, &pairs)?;
             println!("{table}");
             text.push_str(&table);
@@ -202,7 +203,7 @@ pub(crate) fn run(workspace: &Workspace, options: &ShmemCompareOptions) -> Resul
     Ok(())
 }
 
-/// How another library's program is started.
+/// The command that starts another library's program.
 fn theirs_by(peer: &PeerLibrary, way: &ComparedSetup, program: &Path) -> Command {
     let pes = way.pes.to_string();
     let mut command = Command::new(peer.launcher[0]);
@@ -211,14 +212,14 @@ fn theirs_by(peer: &PeerLibrary, way: &ComparedSetup, program: &Path) -> Command
     command
 }
 
-/// How a program has to end that has printed all of its figures. Open MPI's crashes in `shmem_finalize` after two PEs of one host.
+/// The required exit of a program that has printed all of its figures. Open MPI's crashes in `shmem_finalize` with two PEs on one host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum RequiredEnd {
     Well,
     Anyhow,
 }
 
-/// What a program prints: names and numbers.
+/// The figures that a program prints: names and numbers.
 fn run_figures(command: &mut Command, ends: RequiredEnd) -> Result<BTreeMap<String, f64>> {
     let output = command.output().with_context(|| format!("starting {command:?}"))?;
     let text = String::from_utf8_lossy(&output.stdout);

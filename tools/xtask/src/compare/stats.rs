@@ -1,8 +1,8 @@
-//! Pairs of figures and what is said about them: medians and spreads.
+//! Pairs of figures and their medians and spreads.
 //!
 //! Only `compare` calls this; it measures nothing.
 
-/// Which way is up.
+/// Whether lower or higher figures are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BetterDirection {
     /// Times.
@@ -21,7 +21,7 @@ impl BetterDirection {
     }
 }
 
-/// Figures taken in turns.
+/// Pairs of figures from alternating runs.
 #[derive(Debug, Default)]
 pub(super) struct FigurePairs {
     ours: Vec<f64>,
@@ -29,14 +29,14 @@ pub(super) struct FigurePairs {
     ratios: Vec<f64>,
 }
 
-/// What a row shows.
+/// The figures of a row.
 #[derive(Debug, PartialEq)]
 pub(super) struct PairSummary {
     /// Our median.
     pub(super) ours: f64,
     /// Smallest and largest of ours.
     pub(super) ours_spread: [f64; 2],
-    /// The same for the peer, where there is one.
+    /// The same for the peer, if there is one.
     pub(super) theirs: Option<PeerSummary>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct PeerSummary {
 }
 
 impl FigurePairs {
-    /// Adds one pair, or one figure where there is no peer.
+    /// Adds one pair, or one figure without a peer.
     pub(super) fn push(&mut self, ours: f64, theirs: Option<f64>) {
         self.ours.push(ours);
         if let Some(theirs) = theirs {

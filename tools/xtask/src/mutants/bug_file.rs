@@ -1,4 +1,4 @@
-//! `mutants/<crate>.toml`: planted bugs as edits of the product, and the tests that must notice them.
+//! `mutants/<crate>.toml`: planted bugs as edits of the product, and the tests that must detect them.
 //!
 //! `bug_table` reads all of them. The format is described in docs/mutants.md; nothing here reads a source.
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BugFile {
-    /// Tests that must notice bugs, by name.
+    /// Tests that must detect bugs, by name.
     #[serde(default)]
     pub(crate) suite: BTreeMap<String, BugSuite>,
     /// The bugs, in the order of weaving.
@@ -18,7 +18,7 @@ pub(crate) struct BugFile {
     pub(crate) bug: Vec<PlantedBug>,
 }
 
-/// Tests that must notice a bug.
+/// Tests that must detect a bug.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BugSuite {
@@ -38,7 +38,7 @@ pub(crate) struct BugSuite {
     /// More crates to build woven, which the tests open at run time.
     #[serde(default)]
     pub(crate) build: Vec<String>,
-    /// Seconds after which a run counts as noticed.
+    /// Seconds after which a run counts as a detection.
     #[serde(default = "default_limit")]
     pub(crate) limit_s: u64,
 }
@@ -57,11 +57,11 @@ const fn default_limit() -> u64 {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PlantedBug {
-    /// The value of PLANTED_BUG that chooses it.
+    /// The value of PLANTED_BUG that selects it.
     pub(crate) name: String,
     /// Its effect, for the table of results.
     pub(crate) breaks: String,
-    /// The suites of this file that must notice it.
+    /// The suites of this file that must detect it.
     pub(crate) suites: Vec<String>,
     /// Its edits.
     #[serde(default)]
@@ -89,7 +89,7 @@ pub(crate) struct BugEdit {
 /// The change that an edit makes at its anchor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EditAction {
-    /// The text stands for the anchor.
+    /// The text replaces the anchor.
     Swap,
     /// The text is added before the anchor.
     InsertBefore,
@@ -112,7 +112,7 @@ impl BugEdit {
     /// Reads the edit's keys.
     ///
     /// # Errors
-    /// When they are no edit: the message lists the allowed combinations.
+    /// When their combination is invalid: the message lists the allowed combinations.
     pub(crate) fn read_request(&self) -> Result<EditRequest<'_>, String> {
         let keys = (&self.swap, &self.with, &self.insert, &self.before, &self.after);
         let (action, anchor, text) = match keys {

@@ -76,7 +76,7 @@ impl BugTable {
         format!("{} bugs, {edits} edits in {} files", self.iter_bugs().count(), self.edits_by_file().len())
     }
 
-    /// A row for each bug and suite that must notice it.
+    /// A row for each bug and suite that must detect it.
     pub(crate) fn bug_rows(&self) -> Vec<MutantRow<'_>> {
         let mut rows = Vec::new();
         for file in &self.files {

@@ -1,6 +1,7 @@
 //! Sources in C and its relatives: their tokens, their functions, and their edits woven in.
 //!
-//! `woven_source` calls this. It knows no grammar: an anchor that ends in `;` or `}` is taken for statements, any other for an expression.
+//! `woven_source` calls this. It does not parse the grammar: an anchor that ends in `;` or `}` counts as statements,
+//! any other as an expression.
 
 use std::ops::Range;
 
@@ -14,8 +15,8 @@ use crate::report::CheckFinding;
 /// The header that the weaver writes beside a woven file.
 pub(crate) const HEADER_NAME: &str = "trunkline_planted.h";
 
-/// What a woven file includes. A kernel that is compiled at run time finds no files but those that its program embeds, and has no
-/// environment to ask.
+/// The include directives of a woven file. A kernel that is compiled at run time finds only the files that its program
+/// embeds, and cannot read the environment.
 const INCLUDE: &str = "#if defined(__CUDACC_RTC__) || defined(__HIPCC_RTC__)\n#define trunkline_planted(name) false\n#else\n\
      #include \"trunkline_planted.h\"\n#endif\n";
 
@@ -127,7 +128,7 @@ fn find_body(tokens: &[SourceToken], name: &str) -> Option<Range<usize>> {
     bodies.into_iter().next()
 }
 
-/// The token after a group that opens here.
+/// The index after a group that opens here.
 fn skip_group(tokens: &[SourceToken], at: usize, open: &str, close: &str) -> Option<usize> {
     tokens.get(at).filter(|token| token.text == open)?;
     let mut depth = 0;

@@ -19,7 +19,7 @@ pub(crate) struct FileEdit<'a> {
 }
 
 impl FileEdit<'_> {
-    /// The finding that the edit cannot be woven. It names the bug, the file, the item and the anchor; `reason` has the remedy.
+    /// The finding for an edit that cannot be woven. It names the bug, the file, the item and the anchor; `reason` has the remedy.
     pub(crate) fn refuse_edit(self, reason: impl Display) -> CheckFinding {
         let item = self.edit.item.as_ref().map(|item| format!("in `{item}`, ")).unwrap_or_default();
         let anchor = match self.edit.read_request() {
@@ -33,7 +33,7 @@ impl FileEdit<'_> {
     }
 }
 
-/// The finding that two edits of one file overlap.
+/// The finding for two edits of one file that overlap.
 pub(crate) fn refuse_overlap(edits: &[FileEdit<'_>], overlap: &PieceOverlap) -> CheckFinding {
     let second = edits.iter().find(|of| of.bug == overlap.second).unwrap_or(&edits[0]);
     second.refuse_edit(format!(

@@ -1,7 +1,7 @@
-//! `cargo xtask mutants`: every planted bug must be noticed by its tests.
+//! `cargo xtask mutants`: every planted bug must be detected by its tests.
 //!
-//! Called by people, by `./test` and, for `check`, by `ci`. The bugs of mutants/*.toml are woven into a copy of the tree; one build
-//! has all of them, and its test programs run once for each row. It never changes the tree itself.
+//! Called by developers, by `./test` and, for `check`, by `ci`. The bugs of mutants/*.toml are woven into a copy of the
+//! tree; one build contains all of them, and its test programs run once for each row. It never changes the tree itself.
 
 mod bug_file;
 mod bug_table;
@@ -58,14 +58,14 @@ pub(crate) struct MutantOptions {
 enum MutantTask {
     /// Checks that every edit of mutants/*.toml can be woven; writes and builds nothing.
     Check,
-    /// Writes the woven tree and prints where it is.
+    /// Writes the woven tree and prints its path.
     Weave {
         /// Folder of the tree [default: woven, in cargo's target folder]
         folder: Option<PathBuf>,
     },
 }
 
-/// Does what the arguments ask; `false` when a bug is wrong or not noticed.
+/// Runs the requested task; `false` if a bug is wrong or not detected.
 ///
 /// # Errors
 /// When a file cannot be read or written, the build fails or a test cannot be started.
@@ -89,7 +89,7 @@ pub(crate) fn run(workspace: &Workspace, options: &MutantOptions) -> Result<bool
     }
 }
 
-/// Runs all rows, or those whose name contains `only` and that are in the share; `false` when a bug is wrong or not noticed.
+/// Runs all rows, or those whose name contains `only` and that are in the share; `false` if a bug is wrong or not detected.
 fn run_rows(workspace: &Workspace, only: Option<&str>, share: Option<RowShare>) -> Result<bool> {
     let mut findings = CheckFindings::default();
     let bugs = BugTable::read_files(workspace, &mut findings)?;
@@ -105,7 +105,7 @@ fn run_rows(workspace: &Workspace, only: Option<&str>, share: Option<RowShare>) 
         report::print_result_line(0, 0);
         return Ok(true);
     }
-    // All bugs, so that runs of other rows rebuild nothing.
+    // Weave all bugs, so that runs of other rows rebuild nothing.
     if !weave_table(workspace, &bugs, findings, &woven_tree::default_folder(workspace))? {
         return Ok(false);
     }
@@ -124,7 +124,7 @@ fn run_rows(workspace: &Workspace, only: Option<&str>, share: Option<RowShare>) 
     Ok(killed == rows.len())
 }
 
-/// Weaves all bugs into the tree at `out`. If one is wrong, nothing is written, the report is that of `check`, and `false` comes back.
+/// Weaves all bugs into the tree at `out`. If one is wrong, nothing is written, the report is that of `check`, and `false` is returned.
 fn weave_table(
     workspace: &Workspace,
     table: &BugTable,

@@ -1,6 +1,6 @@
 //! The items of a Rust file by path, as an edit's `in` names them.
 //!
-//! `woven_source` calls this. Items that a macro would make are none.
+//! `woven_source` calls this. Items that a macro generates are not included.
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ impl NameStep {
         }
     }
 
-    /// Whether a step that was asked for means this one.
+    /// Whether this step matches a requested one.
     fn is_meant_by(&self, asked: &Self) -> bool {
         self.name == asked.name && (asked.of_trait.is_none() || asked.of_trait == self.of_trait)
     }
@@ -80,7 +80,7 @@ pub(crate) fn similar_paths(items: &[NamedSpan], path: &str) -> Vec<String> {
     let mut paths: Vec<String> = items.iter().map(NamedSpan::path_text).collect();
     paths.sort_unstable();
     paths.dedup();
-    // An item in a wrong type or module is nearer than another one of the right type.
+    // An item with the right name in a wrong type or module is more similar than another item in the right type.
     let name = |path: &str| path.rsplit("::").next().unwrap_or_default().to_owned();
     paths.sort_by_cached_key(|known| {
         3 * edit_distance(&name(known), &name(path)) + edit_distance(known, path)
@@ -89,7 +89,7 @@ pub(crate) fn similar_paths(items: &[NamedSpan], path: &str) -> Vec<String> {
     paths
 }
 
-/// How many letters have to be added, removed or replaced.
+/// The number of letters to add, remove or replace.
 fn edit_distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -118,7 +118,7 @@ impl NameLister {
         self.items.push(NamedSpan { path, bytes: span.byte_range() });
     }
 
-    /// Adds an item, and what is nested in it.
+    /// Adds an item, and the items nested in it.
     fn enter_name(&mut self, step: NameStep, span: proc_macro2::Span, visit: impl FnOnce(&mut Self)) {
         self.add_name(step.clone(), span);
         self.path.push(step);

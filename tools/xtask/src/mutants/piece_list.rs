@@ -1,6 +1,6 @@
-//! The pieces of a Rust file: what each edit writes at the node that its anchor is.
+//! The pieces of a Rust file: the text that each edit writes at the node of its anchor.
 //!
-//! `woven_source` fills this and hands it to `woven_piece`. It decides about one node at a time.
+//! `woven_source` fills this and passes it to `woven_piece`. It handles one node at a time.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,13 +14,13 @@ use super::bug_file::{EditAction, EditRequest};
 use super::source_node::{AnchorNode, ArmParts, ExpressionSlot, StatementsEnd};
 use super::woven_piece::{self, PieceForm, WovenPiece};
 
-/// The pieces of a file, as its edits come in.
+/// The pieces of a file, in the order in which its edits are added.
 #[derive(Default)]
 pub(crate) struct PieceList {
     pieces: Vec<WovenPiece>,
-    /// Ends of what begins at a point: those of the same place close the last one first.
+    /// Closing texts of pieces that begin at a point: at the same place, the last opened is closed first.
     closers: Vec<WovenPiece>,
-    /// Arms that bugs take away, by where their patterns end.
+    /// Arms that bugs remove, by the end of their patterns.
     emptied: BTreeMap<usize, EmptiedArm>,
 }
 
@@ -30,7 +30,7 @@ struct EmptiedArm {
 }
 
 impl PieceList {
-    /// Adds what an edit writes at its node.
+    /// Adds the text of an edit at its node.
     ///
     /// # Errors
     /// When the edit does not fit the node.
@@ -144,7 +144,7 @@ impl PieceList {
     }
 }
 
-/// Whether a bug's text is what a block may contain.
+/// Checks that a block may contain a bug's text.
 fn check_block(text: &str) -> Result<(), String> {
     let stream = without_dollars(text).map_err(|error| format!("the bug's text is no Rust: {error}"))?;
     match syn::Block::parse_within.parse2(stream) {
@@ -153,7 +153,7 @@ fn check_block(text: &str) -> Result<(), String> {
     }
 }
 
-/// A text that is one `let` of a name, as another value of that name: it would be out of scope behind the question.
+/// Converts a text that is a single `let` of a name to another value of that name: inside the condition's block it would be out of scope.
 fn shadowed_name(bug: &str, text: &str) -> Option<String> {
     let statements = syn::Block::parse_within.parse_str(text).ok()?;
     let [syn::Stmt::Local(local)] = &statements[..] else { return None };
@@ -175,7 +175,7 @@ fn shadowed_name(bug: &str, text: &str) -> Option<String> {
     ))
 }
 
-/// The arms of a bug, which are tried when it is chosen.
+/// The arms of a bug, which match only if it is selected.
 fn guard_arms(bug: &str, text: &str) -> Result<String, String> {
     let wrapped = format!("match () {{ {text}\n }}");
     let parsed: syn::ExprMatch =

@@ -1,10 +1,11 @@
 //! A share of the rows, as `--share` chooses it.
 //!
-//! `mod` calls this before anything is built.
+//! `mod` calls this before the build.
 
 use super::mutant_row::MutantRow;
 
-/// A share of the rows: that of this number, from 0, of so many. Rows of one package are together, so that few have to be built.
+/// A share of the rows: its number, from 0, and the number of shares. Rows of one package stay together, so that few
+/// packages have to be built.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct RowShare {
     number: usize,
@@ -12,7 +13,7 @@ pub(crate) struct RowShare {
 }
 
 impl RowShare {
-    /// Leaves the rows of this share, and no others.
+    /// Keeps only the rows of this share.
     pub(crate) fn retain_share(self, rows: &mut Vec<MutantRow<'_>>) {
         rows.sort_by_key(|row| (row.package, &row.suite.target));
         let from = |number: usize| rows.len() * number / self.of;

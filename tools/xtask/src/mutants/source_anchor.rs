@@ -1,6 +1,6 @@
-//! Anchors: the tokens that an edit wants to find, and their one place in a source.
+//! Anchors: the tokens that an edit searches, and their only place in a source.
 //!
-//! `woven_source` and `c_source` call this. A message for an anchor that is missing has the most similar tokens.
+//! `woven_source` and `c_source` call this. A message for a missing anchor contains the most similar tokens.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use super::source_token::{self, SourceToken};
 /// Matches the shortest run of tokens with balanced delimiters, in an anchor.
 const ANY_RUN: [&str; 3] = [".", ".", "."];
 
-/// The tokens that an edit wants to find.
+/// The tokens that an edit searches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SourceAnchor {
     /// Runs of tokens; between two of them may be any tokens with balanced delimiters.
@@ -21,7 +21,7 @@ impl SourceAnchor {
     /// An anchor of these tokens.
     ///
     /// # Errors
-    /// When there are none.
+    /// When the list is empty.
     pub(crate) fn new(mut tokens: Vec<SourceToken>) -> Result<Self, String> {
         // The last comma of a list is optional, as for rustfmt.
         if tokens.len() > 1 {
@@ -91,10 +91,10 @@ fn find_balanced(tokens: &[SourceToken], from: usize, run: &[SourceToken]) -> Op
     None
 }
 
-/// The one place of an anchor in the areas, or in the one place of `within` there.
+/// The only place of an anchor in the areas, or in the only place of `within` there.
 ///
 /// # Errors
-/// When there is none or several: the message has the nearest match, or the lines.
+/// When no place or several match: the message has the nearest match, or the lines.
 pub(crate) fn find_once(
     text: &str,
     tokens: &[SourceToken],
@@ -154,7 +154,7 @@ fn is_same(window: &[SourceToken], anchor: &[SourceToken]) -> bool {
     window.iter().zip(anchor).all(|(token, wanted)| token.text == wanted.text)
 }
 
-/// Where the most similar tokens are: those that share most pairs in a row with the anchor.
+/// The place of the most similar tokens: those that share most adjacent pairs with the anchor.
 fn find_nearest(
     tokens: &[SourceToken],
     within: &Range<usize>,

@@ -1,6 +1,6 @@
-//! Which syntax node an anchor is: an expression, statements, match arms, or tokens of a macro.
+//! Classifies the syntax node of an anchor: an expression, statements, match arms, or tokens of a macro.
 //!
-//! `woven_source` calls this once per file, with all anchors. It decides what can be replaced at run time, and writes nothing.
+//! `woven_source` calls this once per file, with all anchors. It decides whether the node can be replaced at run time, and writes nothing.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub(crate) enum AnchorNode {
         bytes: Range<usize>,
         /// The code behind them.
         end: StatementsEnd,
-        /// Why they cannot go into a block of their own, if so.
+        /// Why they cannot be put into a block of their own, if so.
         lost: Option<String>,
     },
     /// Whole arms of one match.
@@ -37,11 +37,11 @@ pub(crate) enum AnchorNode {
         /// Each of them.
         arms: Vec<ArmParts>,
     },
-    /// Tokens of a macro that are no arguments of it, or whose arguments are no expressions.
+    /// Tokens of a macro that are not its arguments, or whose arguments are not expressions.
     MacroTokens {
         /// The tokens.
         tokens: Range<usize>,
-        /// Whether they are in the definition of one, where `$name` is allowed.
+        /// Whether they are in a macro's definition, where `$name` is allowed.
         is_definition: bool,
     },
     /// None of these; why, and the remedy.
@@ -58,7 +58,7 @@ pub(crate) enum ExpressionSlot {
     Block,
     /// As the value of this field, which the source leaves out.
     Shorthand(String),
-    /// Not at all: it is written to, and a copy would be written instead.
+    /// Not at all: it is assigned to, and a copy would be assigned instead.
     Written,
 }
 
@@ -67,9 +67,9 @@ pub(crate) enum ExpressionSlot {
 pub(crate) enum StatementsEnd {
     /// Other statements, or they end in a semicolon.
     Plain,
-    /// Nothing: the last one is the value of the block.
+    /// None: the last statement is the value of the block.
     Value,
-    /// Nothing: the last one has no semicolon, and never a value (a loop, an `if` without `else`).
+    /// None: the last statement has no semicolon and never a value (a loop, an `if` without `else`).
     Unit,
 }
 
@@ -91,7 +91,7 @@ const REMEDY: &str = "anchor a whole expression, whole statements or a match arm
 pub(crate) struct WantedAnchor {
     /// Its tokens.
     pub(crate) tokens: Range<usize>,
-    /// Whether the innermost statement or arm that contains it is meant, rather than a node of exactly these tokens.
+    /// Whether the innermost statement or arm that contains the anchor is meant, rather than a node of exactly these tokens.
     pub(crate) may_be_part: bool,
 }
 
@@ -100,7 +100,7 @@ impl WantedAnchor {
         tokens.start <= self.tokens.start && self.tokens.end <= tokens.end
     }
 
-    /// Which nodes in a row are meant. The separator behind the last one may be left out.
+    /// The adjacent nodes that an anchor covers. The separator after the last one may be left out.
     fn find_covered(
         &self,
         nodes: &[Range<usize>],
@@ -139,20 +139,20 @@ struct WantedNode {
 }
 
 impl WantedNode {
-    /// Whether a node is still to be found: for a part, an inner one replaces an outer one.
+    /// Whether the search continues: for a part, an inner node replaces an outer one.
     fn is_open(&self) -> bool {
         self.found.is_none() || self.anchor.may_be_part
     }
 }
 
-/// Whether code runs when the program does.
+/// Whether code runs at run time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum CodeContext {
     /// No code: signatures, types, constants.
     Outside,
     /// Code that runs.
     Runtime,
-    /// Code that the compiler may run, and whose.
+    /// Code that the compiler may evaluate, and the name of its item.
     Constant(String),
 }
 
@@ -165,14 +165,14 @@ struct NodeFinder<'a> {
 }
 
 impl NodeFinder<'_> {
-    /// The tokens of a node, if a wanted one is in it: others need no visit.
+    /// The tokens of a node, if an anchor is in it: other nodes need no visit.
     fn tokens_if_wanted(&self, span: Span) -> Option<Range<usize>> {
         let tokens = tokens_within(self.source, &span.byte_range());
         let is_inside = |wanted: &WantedNode| wanted.is_open() && wanted.anchor.is_inside(&tokens);
         self.wanted.iter().any(is_inside).then_some(tokens)
     }
 
-    /// Notes a node for each anchor that is exactly these tokens.
+    /// Records the node for each anchor of exactly these tokens.
     fn settle_exact(&mut self, tokens: &Range<usize>, node: &AnchorNode) {
         let node = self.check_context(node);
         for wanted in &mut self.wanted {
@@ -182,7 +182,7 @@ impl NodeFinder<'_> {
         }
     }
 
-    /// The node, unless nothing can be asked there at run time.
+    /// The node, or a refusal if its code cannot select a bug at run time.
     fn check_context(&self, node: &AnchorNode) -> AnchorNode {
         match &self.context {
             CodeContext::Runtime => node.clone(),
@@ -280,7 +280,7 @@ impl NodeFinder<'_> {
         }
     }
 
-    /// Visits one argument. In `name = value` a name is none of the program's.
+    /// Visits one argument. In `name = value` the name is not a name of the program.
     fn visit_macro_argument(&mut self, argument: &syn::Expr) {
         match argument {
             syn::Expr::Assign(named) if matches!(*named.left, syn::Expr::Path(_)) => {
@@ -362,7 +362,7 @@ impl<'ast> Visit<'ast> for NodeFinder<'_> {
             _ => AnchorNode::Expression { bytes: span.byte_range(), slot: slot.clone() },
         };
         self.settle_exact(&tokens, &node);
-        // A part of a place is written to with the place.
+        // A part of a place is assigned to together with the place.
         match expression {
             syn::Expr::Field(field) if slot == ExpressionSlot::Written => self.visit_slot(&field.base, slot),
             syn::Expr::Paren(inner) if slot == ExpressionSlot::Written => self.visit_slot(&inner.expr, slot),
@@ -444,7 +444,7 @@ impl<'ast> Visit<'ast> for NodeFinder<'_> {
         self.visit_in(CodeContext::Outside, |finder| visit::visit_expr_const(finder, of));
     }
 
-    // Nothing in them runs.
+    // Patterns contain no code that runs.
     fn visit_pat(&mut self, _: &'ast syn::Pat) {}
     fn visit_type(&mut self, _: &'ast syn::Type) {}
     fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
@@ -458,7 +458,7 @@ fn refuse_constant(name: &str) -> AnchorNode {
     ))
 }
 
-/// What follows statements whose last is this one.
+/// The code after statements whose last is this one.
 pub(crate) fn statements_end(last: &syn::Stmt, ends_block: bool) -> StatementsEnd {
     match last {
         _ if !ends_block => StatementsEnd::Plain,
@@ -470,7 +470,7 @@ pub(crate) fn statements_end(last: &syn::Stmt, ends_block: bool) -> StatementsEn
     }
 }
 
-/// Why statements cannot go into a block of their own: all they do is to give names to later ones.
+/// Why statements cannot be put into a block of their own: they only define names for later statements.
 pub(crate) fn name_lost(statements: &[syn::Stmt], ends_block: bool) -> Option<String> {
     let is_name = |statement: &syn::Stmt| match statement {
         // `let _ = value;` names nothing.

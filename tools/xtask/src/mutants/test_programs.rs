@@ -1,6 +1,6 @@
 //! The test programs that rows need, built in the woven tree.
 //!
-//! `mod` calls this once per run. A target folder of its own keeps planted bugs out of all products.
+//! `mod` calls this once per run. A separate target folder keeps planted bugs out of all products.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ impl TestPrograms {
     }
 }
 
-/// Builds every test program that the rows need, in the woven tree, which has been written.
+/// Builds every test program that the rows need, in the woven tree, which has already been written.
 ///
 /// # Errors
 /// When the build fails.
@@ -65,7 +65,7 @@ pub(crate) fn build(workspace: &Workspace, rows: &[MutantRow<'_>]) -> Result<Tes
     ))
 }
 
-/// Links what plain builds have made into a target folder that is new: crates without planted bugs are the same there.
+/// Links the results of plain builds into a new target folder: crates without planted bugs are equal there.
 pub(crate) fn link_built_artifacts(from: &Path, to: &Path) -> Result<()> {
     if to.exists() || !from.exists() {
         return Ok(());
@@ -93,8 +93,8 @@ fn take_all(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether each build replaces the file, as compilers do with what they make. What cargo notes of a build it writes over
-/// in place: through a link, one folder's note would say that the other's crate is up to date.
+/// Whether each build replaces the file, as compilers do with their output. Cargo overwrites its own records of a build
+/// in place: through a link, the record of one folder would claim that the other's crate is up to date.
 fn is_made_anew(file: &Path) -> bool {
     match file.extension() {
         Some(extension) => ["rlib", "rmeta", "so"].iter().any(|made| extension == *made),
@@ -103,14 +103,14 @@ fn is_made_anew(file: &Path) -> bool {
     }
 }
 
-/// Copies a file with its time, by which cargo tells what is up to date.
+/// Copies a file with its modification time, by which cargo detects what is up to date.
 fn copy_as_old(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::copy(from, to)?;
     let modified = from.metadata()?.modified()?;
     std::fs::File::options().append(true).open(to)?.set_modified(modified)
 }
 
-/// Cargo's arguments for the test programs that the rows name: the selected packages have many others.
+/// Cargo's arguments for the test programs that the rows name: the selected packages contain many other programs.
 pub(crate) fn program_filters(workspace: &Workspace, rows: &[MutantRow<'_>]) -> BTreeSet<String> {
     let filter = |row: &MutantRow<'_>| {
         let name = &row.suite.target;

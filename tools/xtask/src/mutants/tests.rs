@@ -76,7 +76,7 @@ fn each_verdict_is_reached() {
 
 #[test]
 fn a_bug_that_hides_in_company_is_found_alone() {
-    // For the first time all is well, as with bugs that need a moment.
+    // The first run succeeds, like a bug that needs several attempts to show.
     let shy = "if std::fs::File::create_new(\"seen\").is_err() { return a }";
     let bugs = [bug("shy", shy, "adds"), bug("wrong-sum", "return a", "looks_away")];
     judge_bugs(&bugs, |rows, programs| {
@@ -93,7 +93,7 @@ fn test_counts_are_read_from_libtest() {
     assert_eq!(tests_run("running 0 tests\n"), 0);
 }
 
-/// Cargo writes its notes of a build over in place, and compilers replace what they make.
+/// Cargo overwrites its records of a build in place, and compilers replace their output.
 #[test]
 fn linked_artifacts_of_plain_builds_stay_unchanged() {
     use std::time::{Duration, SystemTime};
@@ -133,7 +133,7 @@ fn each_row_is_in_one_share() {
     let shares = ["0/3", "1/3", "2/3"].map(share);
     let names: BTreeSet<_> = shares.iter().flatten().map(|row| row.name).collect();
     assert_eq!((names.len(), shares.each_ref().map(Vec::len)), (100, [33, 33, 34]));
-    // Few packages are to be built for each.
+    // Few packages have to be built for each.
     for share in &shares {
         assert!(share.iter().map(|row| row.package).collect::<BTreeSet<_>>().len() <= 3);
     }

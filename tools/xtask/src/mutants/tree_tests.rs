@@ -74,7 +74,7 @@ after = "let sum"
 fn fixture() -> Fixture {
     let fixture = Fixture::new();
     fixture.with("demo", &[], LIB).with("other", &["demo"], "").write("mutants/demo.toml", BUGS).init_git();
-    // Woven code has parentheses too many, and must build all the same.
+    // Woven code has redundant parentheses, and must still build.
     let root = "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*\"]\n[workspace.lints.rust]\nwarnings = \"deny\"\n";
     fixture.write("Cargo.toml", root).manifest("demo", "[lints]\nworkspace = true\n");
     fixture
@@ -100,7 +100,7 @@ fn woven_bugs_are_noticed_where_chosen() {
     for name in ["wrong-sum", "no-hundred", "returns-early"] {
         assert!(run_rows(&workspace, Some(name), None).unwrap(), "{name}");
     }
-    // What was built asks at run time.
+    // The built programs select the bug at run time.
     let table = BugTable::read_files(&workspace, &mut CheckFindings::default()).unwrap();
     let rows = table.bug_rows();
     let programs = test_programs::build(&workspace, &rows).unwrap();
@@ -110,7 +110,7 @@ fn woven_bugs_are_noticed_where_chosen() {
         Command::new(&program.file).arg("adds").env("PLANTED_BUG", bug).output().unwrap().status.success()
     };
     assert!(passes("") && passes("wrong") && !passes("wrong-sum"));
-    // The product is as it was.
+    // The product is unchanged.
     assert_eq!(std::fs::read_to_string(fixture.root().join("crates/demo/src/lib.rs")).unwrap(), LIB);
 }
 
@@ -173,7 +173,7 @@ fn a_bug_that_cannot_be_woven_stops_all() {
     assert!(!weave_tree(&workspace, &out).unwrap());
     assert!(!run_rows(&workspace, Some("harmless"), None).unwrap());
     assert!(!out.exists());
-    // These print all that is wrong.
+    // These print all findings.
     let findings = check_bugs(&workspace).unwrap();
     assert!(findings.mentions("bug wrong-sum") && findings.mentions("bug no-hundred"), "{findings:?}");
 }
@@ -205,7 +205,7 @@ fn a_macro_lets_all_crates_ask() {
     assert!(run_rows(&fixture.load(), None, None).unwrap());
 }
 
-/// The answers of the planted header, compiled as C and as C++.
+/// The results of the planted header, compiled as C and as C++.
 #[test]
 fn the_header_asks_at_run_time() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! Verdicts: whether the tests of a row notice its bug.
+//! Verdicts: whether the tests of a row detect its bug.
 //!
-//! `mod` calls this with programs that are built. Rows run beside one another, and once more alone where company may have changed
-//! the result.
+//! `mod` calls this with programs that are built. Rows run at the same time, and once more alone if other rows may have
+//! changed the result.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use super::test_programs::TestPrograms;
 use crate::shell::{self, ProgramEnd};
 use crate::suite::TestProgram;
 
-/// Chooses the planted bug at run time.
+/// The variable that selects the planted bug at run time.
 const CHOICE: &str = "PLANTED_BUG";
 
 /// The result of one row.
@@ -25,9 +25,9 @@ const CHOICE: &str = "PLANTED_BUG";
 pub(crate) enum MutantVerdict {
     /// The test failed with the bug and passes without.
     Killed,
-    /// As `Killed`, by never ending.
+    /// As `Killed`, because the test exceeds its time limit.
     KilledByLimit,
-    /// Not beside another row, but as `Killed` or `KilledByLimit` with the machine to itself.
+    /// Not at the same time as another row, but as `Killed` or `KilledByLimit` alone on the machine.
     KilledAlone,
     /// The test passes with the bug too.
     Survived,
@@ -38,12 +38,12 @@ pub(crate) enum MutantVerdict {
 }
 
 impl MutantVerdict {
-    /// Whether the test noticed the bug.
+    /// Whether the test detected the bug.
     pub(crate) const fn is_good(self) -> bool {
         matches!(self, Self::Killed | Self::KilledByLimit | Self::KilledAlone)
     }
 
-    /// Whether a row that had company may come to something else without.
+    /// Whether a row that ran with others may get another verdict alone.
     const fn is_open(self) -> bool {
         matches!(self, Self::Survived | Self::BrokenTest)
     }
@@ -64,11 +64,11 @@ impl MutantVerdict {
 /// The key of a healthy run, so that rows that share a test share it.
 type RunKey = (PathBuf, String, bool, BTreeMap<String, String>);
 
-/// What each such run came to without a bug; the row that comes first finds out, the others wait for it.
+/// The result of each such run without a bug. The first row runs it; other rows wait for the result.
 #[derive(Debug, Default)]
 pub(crate) struct HealthyRuns(Mutex<BTreeMap<RunKey, Arc<OnceLock<Option<MutantVerdict>>>>>);
 
-/// Judges the rows, several at a time: most of them wait for something.
+/// Judges the rows, several at a time: most of them mostly wait.
 ///
 /// # Errors
 /// When a test cannot be started.
@@ -88,7 +88,7 @@ pub(crate) fn judge_all(rows: &[MutantRow<'_>], programs: &TestPrograms) -> Resu
             judged.push((at, verdict));
         }
     };
-    // One more than there are cores, for many wait; what suffers from the company is judged again alone.
+    // One more than the cores, because many rows wait; rows that fail because of others are judged again alone.
     let workers = std::thread::available_parallelism().map_or(1, usize::from) + 1;
     let mut judged = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
@@ -103,8 +103,7 @@ pub(crate) fn judge_all(rows: &[MutantRow<'_>], programs: &TestPrograms) -> Resu
     Ok(judged.into_iter().map(|(_, verdict)| verdict).collect())
 }
 
-/// Judges once more what came to nothing good beside another row: many bugs need a moment of two processes to show,
-/// and many tests need time.
+/// Judges rows with a bad verdict again, alone: many bugs need a moment of two processes to show, and many tests need time.
 ///
 /// # Errors
 /// When a test cannot be started.
@@ -160,7 +159,7 @@ pub(crate) fn judge_row(
     })
 }
 
-/// The fault of a row's test when no bug is chosen.
+/// The verdict on a row's test without a bug; `None` if it passes.
 fn judge_without(row: &MutantRow<'_>, program: &TestProgram) -> Result<Option<MutantVerdict>> {
     let (ended, log) = run_test(row, program, None)?;
     Ok(match (ended, tests_run(&log)) {
@@ -186,7 +185,7 @@ fn run_test(
         .env("CARGO_MANIFEST_DIR", &program.dir)
         .env_remove(CHOICE)
         .envs(&row.suite.env);
-    // A skip belongs to the plain run of the test, not to each replay.
+    // A skip is counted in the plain run of the test, not in each replay.
     command.env_remove("TRUNKLINE_SKIP_LOG");
     if let Some(name) = mutant {
         command.env(CHOICE, name);
@@ -194,7 +193,7 @@ fn run_test(
     shell::run_limited(&mut command, Duration::from_secs(row.suite.limit_s))
 }
 
-/// How many tests a libtest log says it ran.
+/// The number of tests that a libtest log reports.
 pub(crate) fn tests_run(log: &str) -> usize {
     let count = |line: &str| line.strip_prefix("running ")?.split(' ').next()?.parse::<usize>().ok();
     log.lines().filter_map(count).sum()

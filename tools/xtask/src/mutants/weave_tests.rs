@@ -10,7 +10,7 @@ fn bug(name: &str, edit: &str) -> String {
     format!("[[bug]]\nname = \"{name}\"\nbreaks = \"x\"\nsuites = []\n[[bug.edit]]\n{file}{edit}\n")
 }
 
-/// The woven text, with each question as `?name`; or the failures, a line each.
+/// The woven text, with each run-time condition as `?name`; or the failures, one per line.
 fn weave(source: &str, bugs: &str) -> Result<String, String> {
     let file: BugFile = toml::from_str(bugs).unwrap();
     let edits: Vec<FileEdit<'_>> = file
@@ -135,7 +135,7 @@ fn an_expression_is_swapped_in_parentheses() {
         weave_one("fn f() -> u8 { let x = a + b * c; x }", "swap = \"b * c\"\nwith = \"0\""),
         "fn f() -> u8 { let x = a + (if ?a { 0 } else { b * c }); x }"
     );
-    // An argument of a macro is an expression, too; a piece of one is none.
+    // An argument of a macro is an expression, too; a part of one is not.
     assert_eq!(
         weave_one("fn f() { assert!(a + b, \"x\"); }", "swap = \"b\"\nwith = \"0\""),
         "fn f() { assert!(a + (if ?a { 0 } else { b }), \"x\"); }"
@@ -213,7 +213,7 @@ fn arms_get_guards() {
         weave_one(source, "swap = \"A => 1, B if c || d => { 2 }\"\nwith = \"\""),
         "fn f() { match x { A if !?a => 1, B if !?a && (c || d) => { 2 } _ => 3 } }"
     );
-    // Two bugs take one arm away.
+    // Two bugs remove the same arm.
     let woven = weave(
         source,
         &(bug("a", "swap = \"A => 1\"\nwith = \"\"") + &bug("b", "swap = \"A => 1\"\nwith = \"\"")),
@@ -320,7 +320,7 @@ fn anchors_that_are_no_node_are_refused() {
         let failure = refuse(source, edit);
         assert!(failure.starts_with("bug a: a.rs: ") && failure.contains(why), "{source}: {failure}");
     }
-    // A closure runs later than the constant around it is made.
+    // A closure runs later than the constant around it is evaluated.
     assert!(weave("static X: L = L::new(|| one(2));", &bug("a", "swap = \"2\"\nwith = \"3\"")).is_ok());
 }
 

@@ -1,4 +1,4 @@
-//! Cargo's files of the woven tree: manifests and the lock file that know the crate which woven code calls.
+//! Cargo's files of the woven tree: manifests and the lock file, extended by the crate that woven code calls.
 //!
 //! `woven_tree` calls this. Comments of a manifest are lost in the woven tree.
 
@@ -19,7 +19,7 @@ pub(crate) const PLANTED_MANIFEST: &str = "[package]\nname = \"trunkline-planted
 /// The root manifest: with the crate as a member, and no lint that fails a build.
 ///
 /// # Errors
-/// When it is no manifest of a workspace.
+/// When it is not a manifest of a workspace.
 pub(crate) fn change_root(text: &str) -> Result<String> {
     let mut manifest: Table = toml::from_str(text)?;
     let workspace = table_at(&mut manifest, "workspace")?;
@@ -30,11 +30,11 @@ pub(crate) fn change_root(text: &str) -> Result<String> {
     }
     let dependency = Table::from_iter([("path".to_owned(), Value::from(PLANTED))]);
     table_at(workspace, "dependencies")?.insert(PACKAGE.to_owned(), dependency.into());
-    // Woven code has names that are unused, and conditions that never change.
+    // Woven code has unused names, and conditions that never change.
     let lints = Table::from_iter([("warnings".to_owned(), Value::from("allow"))]);
     let lints = Table::from_iter([("rust".to_owned(), Value::from(lints))]);
     workspace.insert("lints".to_owned(), lints.into());
-    // Loops of tests ask millions of times.
+    // Loops of tests evaluate the condition millions of times.
     let mut at = &mut manifest;
     for name in ["profile", "dev", "package", PACKAGE] {
         at = table_at(at, name)?;
@@ -46,7 +46,7 @@ pub(crate) fn change_root(text: &str) -> Result<String> {
 /// The manifest of a crate with woven code.
 ///
 /// # Errors
-/// When it is no manifest.
+/// When it is not a manifest.
 pub(crate) fn change_member(text: &str) -> Result<String> {
     let mut manifest: Table = toml::from_str(text)?;
     let dependency = Table::from_iter([("workspace".to_owned(), Value::from(true))]);
@@ -59,7 +59,7 @@ fn table_at<'a>(table: &'a mut Table, name: &str) -> Result<&'a mut Table> {
     value.as_table_mut().with_context(|| format!("`{name}` is no table"))
 }
 
-/// The lock file with the crate and those that depend on it, as cargo would write it: a build needs no registry then.
+/// The lock file with the crate and its dependents, as cargo would write it, so that a build needs no registry.
 pub(crate) fn change_lock(text: &str, dependents: &BTreeSet<String>) -> String {
     let mut blocks = text.split("[[package]]\n").map(str::trim_end);
     let head = blocks.next().unwrap_or_default();

@@ -1,6 +1,6 @@
-//! Pieces of a source that ask at run time which bug is chosen, and the text that contains them.
+//! Pieces of a source that check at run time which bug is selected, and the text that contains them.
 //!
-//! `woven_source` and `c_source` say what each piece replaces; this puts all pieces of a file together.
+//! `woven_source` and `c_source` define the range that each piece replaces; this module combines all pieces of a file.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub(crate) enum PieceForm {
 /// The text of one bug for one place.
 #[derive(Debug, Clone)]
 pub(crate) struct WovenPiece {
-    /// The bytes that are replaced when the bug is chosen; none for a point.
+    /// The bytes that are replaced when the bug is selected; empty for a point.
     pub(crate) bytes: Range<usize>,
     /// The bug.
     pub(crate) bug: String,
@@ -44,18 +44,17 @@ impl WovenPiece {
     }
 }
 
-/// The question whether a bug is chosen, in Rust.
+/// The condition that a bug is selected, in Rust.
 pub(crate) fn ask_rust(bug: &str) -> String {
     format!("::trunkline_planted::is_planted({bug:?})")
 }
 
-/// The question whether a bug is chosen, in C.
+/// The condition that a bug is selected, in C.
 pub(crate) fn ask_c(bug: &str) -> String {
     format!("trunkline_planted({bug:?})")
 }
 
-/// Statements in braces. They end in a semicolon, so that their value is no value of the block; a comment at their end does
-/// not hide the brace.
+/// Statements in braces. They end in a semicolon, so that the block has no value; a comment at their end does not hide the brace.
 pub(crate) fn block_of(text: &str, is_value: bool) -> String {
     let text = text.trim();
     if text.is_empty() {
@@ -76,7 +75,7 @@ pub(crate) struct PieceOverlap {
     pub(crate) second: String,
 }
 
-/// Writes all pieces into a text: equal ones as a chain, in their order, and nested ones where no bug of the outer one is chosen.
+/// Writes all pieces into a text: equal ones as a chain, in their order, and nested ones where no bug of the outer one is selected.
 ///
 /// # Errors
 /// When two pieces overlap.
@@ -123,7 +122,7 @@ fn is_overlapping(piece: &WovenPiece, outer: &WovenPiece) -> bool {
     piece.bytes.end > outer.bytes.end || piece.bytes == outer.bytes
 }
 
-/// The bugs of one place, and the original behind the last `else`.
+/// The bugs of one place, and the original after the last `else`.
 fn write_chain(pieces: &[WovenPiece], original: &str) -> String {
     let Some(first) = pieces.first() else { return original.to_owned() };
     let mut chain = String::new();
@@ -144,7 +143,7 @@ fn write_chain(pieces: &[WovenPiece], original: &str) -> String {
             for piece in pieces {
                 chain += &format!("if ({}) {} else ", ask_c(&piece.bug), block_of(&piece.text, false));
             }
-            // Braces around all of it: compilers warn of an `else` that two `if` could have.
+            // Braces around the chain: compilers warn of an `else` that could belong to two `if`.
             format!("{{ {chain}{{ {original} }} }}")
         }
         PieceForm::CExpression => {

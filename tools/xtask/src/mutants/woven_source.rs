@@ -1,6 +1,6 @@
 //! One source with all its edits woven in, in memory.
 //!
-//! `bug_table` calls this for each file that has edits. Files that are not Rust go to `c_source`.
+//! `bug_table` calls this for each file that has edits. `c_source` handles files that are not Rust.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,7 +25,7 @@ use crate::report::CheckFinding;
 pub(crate) struct WovenSource {
     /// The text.
     pub(crate) text: String,
-    /// Whether a macro's definition asks for a bug: crates that use the macro must be able to ask, too.
+    /// Whether a macro's definition checks for a bug: crates that use the macro must depend on the planted crate, too.
     pub(crate) is_in_macro: bool,
 }
 

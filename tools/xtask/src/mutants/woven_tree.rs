@@ -1,6 +1,6 @@
-//! The woven tree: a copy of the working tree whose edited sources ask at run time which bug is chosen.
+//! The woven tree: a copy of the working tree whose edited sources check at run time which bug is selected.
 //!
-//! `mod` calls this before it builds, and for `weave`. A file is written only where its bytes differ, so that cargo rebuilds little.
+//! `mod` calls this before it builds, and for `weave`. A file is written only if its bytes differ, so that cargo rebuilds little.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt as _;
@@ -39,7 +39,7 @@ impl WovenEntry {
         Self::File { bytes: text.into_bytes(), mode: 0o644 }
     }
 
-    /// What is at a path; nothing for a folder.
+    /// Reads the entry at a path; `None` for a folder.
     fn read_path(path: &Path) -> Result<Option<Self>> {
         let Ok(metadata) = path.symlink_metadata() else { return Ok(None) };
         let context = || format!("reading {}", path.display());
@@ -53,7 +53,7 @@ impl WovenEntry {
         Ok(Some(Self::File { bytes, mode: metadata.permissions().mode() & 0o777 }))
     }
 
-    /// Writes this, unless it is there.
+    /// Writes this entry, unless the path already contains it.
     fn write_changed(&self, path: &Path) -> Result<()> {
         if Self::read_path(path)?.as_ref() == Some(self) {
             return Ok(());
@@ -78,7 +78,7 @@ impl WovenEntry {
     }
 }
 
-/// Where the tree is unless told otherwise.
+/// The default folder of the tree.
 pub(crate) fn default_folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("woven")
 }
@@ -93,7 +93,7 @@ pub(crate) fn find_owner<'a>(workspace: &'a Workspace, path: &str) -> Option<&'a
 /// Writes the woven tree to `out`.
 ///
 /// # Errors
-/// When a file cannot be read or written, or `out` is a folder of something else.
+/// When a file cannot be read or written, or `out` is a folder with other content.
 pub(crate) fn write_tree(workspace: &Workspace, sources: WovenSources, out: &Path) -> Result<()> {
     check_folder(workspace, out)?;
     let mut entries = copied_entries(&workspace.root, out)?;
@@ -119,7 +119,7 @@ fn check_folder(workspace: &Workspace, out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the tree has of the working tree: all that git does not ignore.
+/// The entries that are copied from the working tree: all that git does not ignore.
 fn copied_entries(root: &Path, out: &Path) -> Result<BTreeMap<PathBuf, WovenEntry>> {
     let mut command = Command::new("git");
     command.current_dir(root).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
@@ -129,7 +129,7 @@ fn copied_entries(root: &Path, out: &Path) -> Result<BTreeMap<PathBuf, WovenEntr
         if path.starts_with(out) {
             continue;
         }
-        // A file that git knows may have been removed; a folder is another repository.
+        // A file that git lists may have been removed; a folder is another repository.
         if let Some(entry) = WovenEntry::read_path(&path)? {
             entries.insert(PathBuf::from(name), entry);
         }
@@ -137,7 +137,7 @@ fn copied_entries(root: &Path, out: &Path) -> Result<BTreeMap<PathBuf, WovenEntr
     Ok(entries)
 }
 
-/// The crates that must be able to ask for bugs, without prefix.
+/// The crates that must be able to check for bugs, without prefix.
 fn find_dependents(workspace: &Workspace, sources: &WovenSources) -> BTreeSet<String> {
     if sources.values().any(|source| source.is_in_macro) {
         return workspace.crates.iter().map(|package| package.name.clone()).collect();
@@ -161,7 +161,7 @@ fn add_woven(entries: &mut BTreeMap<PathBuf, WovenEntry>, sources: WovenSources)
     }
 }
 
-/// Adds the crate that woven code calls, and what refers to it: manifests and the lock file.
+/// Adds the crate that woven code calls, and the references to it: manifests and the lock file.
 fn add_planted(
     workspace: &Workspace,
     entries: &mut BTreeMap<PathBuf, WovenEntry>,
@@ -205,7 +205,7 @@ fn remove_others(out: &Path, entries: &BTreeMap<PathBuf, WovenEntry>) -> Result<
     let is_target = |path: &Path| path.strip_prefix(out).is_ok_and(|path| path == Path::new(TARGET));
     let walk = WalkDir::new(out).min_depth(1).into_iter().filter_entry(|found| !is_target(found.path()));
     let all = walk.collect::<walkdir::Result<Vec<_>>>().context("reading the woven tree")?;
-    // Backwards, so that a folder is empty when its turn comes.
+    // In reverse order, so that a folder is empty when it is removed.
     for found in all.iter().rev() {
         let relative = found.path().strip_prefix(out).unwrap_or(found.path());
         let removed = if found.file_type().is_dir() {
