@@ -7,11 +7,11 @@
 //! use trunkline::{Error, World};
 //!
 //! fn main() -> Result<(), Error> {
-//!     let world = World::start()?; // as the rank that the launcher says; alone without one
-//!     let numbers = world.alloc::<u64>(world.size())?; // on every rank, all zero
+//!     let world = World::start()?; // joins the launcher's job, or starts alone
+//!     let numbers = world.alloc::<u64>(world.size())?; // on every rank, zeroed
 //!     let next = (world.rank() + 1) % world.size();
 //!     world.put(next, numbers.at(world.rank()), &[7])?; // into the next rank's memory
-//!     world.barrier()?; // everything that was put is there, everywhere
+//!     world.barrier()?; // all puts are complete on all ranks
 //!     let before = (world.rank() + world.size() - 1) % world.size();
 //!     assert_eq!(numbers.load(before), 7);
 //!     world.finish()
