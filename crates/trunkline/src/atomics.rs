@@ -116,6 +116,18 @@ impl Context {
     /// # Errors
     /// As [`put`](Self::put); [`Error::Argument`] if 64 values are outstanding, or the type does not support the
     /// operation.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::FetchOp;
+    /// # let world = trunkline::World::start()?;
+    /// # fn relax_row(_row: usize) {}
+    /// let tickets = world.alloc_one::<u64>()?;
+    /// let pending = world.fetch_nbi(0, &tickets, FetchOp::Add(1))?;
+    /// relax_row(0); // the ticket may arrive while this rank computes
+    /// let ticket: u64 = pending.wait()?;
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn fetch_nbi<'a, T: Word>(
         &self,
         rank: usize,
@@ -132,6 +144,16 @@ impl Context {
     ///
     /// # Errors
     /// As [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let done = world.alloc_one::<u64>()?;
+    /// world.inc(0, &done)?;
+    /// let count: u64 = world.fetch(0, &done)?; // other ranks may add to it at the same time
+    /// println!("{count} of {} ranks are done", world.size());
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn fetch<'a, T: Word>(&self, rank: usize, at: impl Into<ElementPlace<'a, T>>) -> Result<T, Error> {
         self.fetch_atomic(rank, at.into(), AtomicAction::Fetch)
     }
@@ -141,6 +163,16 @@ impl Context {
     ///
     /// # Errors
     /// As [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let state = world.alloc_one::<u64>()?;
+    /// world.set(next, &state, 2)?;
+    /// world.quiet()?; // the word of the next rank is 2
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn set<'a, T: Word>(
         &self,
         rank: usize,
@@ -154,6 +186,17 @@ impl Context {
     ///
     /// # Errors
     /// As [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let last = world.alloc_one::<u64>()?; // the rank that came last, plus 1; 0 if no rank came
+    /// let before: u64 = world.swap(0, &last, world.rank() as u64 + 1)?;
+    /// if before == 0 {
+    ///     println!("rank {} is the first", world.rank());
+    /// }
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn swap<'a, T: Word>(
         &self,
         rank: usize,
@@ -168,6 +211,21 @@ impl Context {
     ///
     /// # Errors
     /// As [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let lock = world.alloc_one::<u64>()?; // 0 while no rank has the lock
+    /// let own = world.rank() as u64 + 1;
+    /// while world.compare_swap(0, &lock, 0, own)? != 0 {
+    ///     std::hint::spin_loop();
+    /// }
+    /// // This rank has the lock until it sets the word to 0.
+    /// world.quiet()?; // operations under the lock are complete before its release
+    /// world.set(0, &lock, 0)?;
+    /// world.quiet()?; // sends the release now, not with a later call
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn compare_swap<'a, T: Integer>(
         &self,
         rank: usize,
@@ -185,6 +243,17 @@ impl Context {
     ///
     /// # Errors
     /// As [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let bins = world.alloc::<u32>(8)?; // bin b is on rank b % size, at place b / size
+    /// for value in [3_usize, 1, 4, 1, 5] {
+    ///     world.inc(value % world.size(), bins.at(value / world.size()))?;
+    /// }
+    /// world.barrier()?; // the bins contain the values of all ranks
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn inc<'a, T: Integer>(&self, rank: usize, at: impl Into<ElementPlace<'a, T>>) -> Result<(), Error> {
         self.post_atomic(rank, at.into(), AtomicAction::Add(T::ONE.to_word()))
     }
@@ -194,6 +263,21 @@ impl Context {
     ///
     /// # Errors
     /// As [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// # fn run_task(_task: u64) {}
+    /// let tickets = world.alloc_one::<u64>()?;
+    /// loop {
+    ///     let task: u64 = world.fetch_inc(0, &tickets)?; // no other rank gets this number
+    ///     if task >= 400 {
+    ///         break;
+    ///     }
+    ///     run_task(task);
+    /// }
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn fetch_inc<'a, T: Integer>(
         &self,
         rank: usize,
@@ -203,9 +287,12 @@ impl Context {
     }
 }
 
-/// Defines the operations that exist with and without the former value.
+/// Defines the operations that exist with and without the former value, each with its example.
 macro_rules! both {
-    ($($plain:ident, $fetching:ident, $action:ident, $does:literal;)*) => {
+    ($(
+        $plain:ident, $fetching:ident, $action:ident, $does:literal,
+        $plain_example:literal, $fetching_example:literal;
+    )*) => {
         impl Context {$(
             #[doc = concat!($does, "; complete after a quiet.")]
             ///
@@ -213,6 +300,13 @@ macro_rules! both {
             ///
             /// # Errors
             /// As [`put`](Self::put).
+            ///
+            /// # Examples
+            /// ```no_run
+            /// # let world = trunkline::World::start()?;
+            #[doc = $plain_example]
+            /// # Ok::<(), trunkline::Error>(())
+            /// ```
             pub fn $plain<'a, T: Integer>(
                 &self,
                 rank: usize,
@@ -229,6 +323,13 @@ macro_rules! both {
             ///
             /// # Errors
             /// As [`put`](Self::put).
+            ///
+            /// # Examples
+            /// ```no_run
+            /// # let world = trunkline::World::start()?;
+            #[doc = $fetching_example]
+            /// # Ok::<(), trunkline::Error>(())
+            /// ```
             pub fn $fetching<'a, T: Integer>(
                 &self,
                 rank: usize,
@@ -242,8 +343,40 @@ macro_rules! both {
 }
 
 both! {
-    add, fetch_add, Add, "Adds to a word, wrapping";
-    and, fetch_and, And, "Keeps the bits of a word that `value` has";
-    or, fetch_or, Or, "Sets the bits of a word that `value` has";
-    xor, fetch_xor, Xor, "Turns the bits of a word that `value` has";
+    add, fetch_add, Add, "Adds to a word, wrapping",
+        "let total = world.alloc_one::<u64>()?;\n\
+         world.add(0, &total, 10)?; // the part of this rank\n\
+         world.barrier()?; // rank 0 has the sum of all ranks",
+        "let rows = world.alloc_one::<u64>()?;\n\
+         let first: u64 = world.fetch_add(0, &rows, 16)?;\n\
+         let mine = first..first + 16; // no other rank gets these 16 rows";
+    and, fetch_and, And, "Keeps the bits of a word that `value` has",
+        "let busy = world.alloc_one::<u64>()?; // one bit per rank, for up to 64 ranks\n\
+         busy.store(u64::MAX);\n\
+         world.sync()?;\n\
+         let mine = 1_u64 << world.rank();\n\
+         world.and(0, &busy, !mine)?; // clears the bit of this rank alone\n\
+         world.quiet()?;",
+        "let tasks = world.alloc_one::<u64>()?; // one bit per open task\n\
+         tasks.store(u64::MAX);\n\
+         world.sync()?;\n\
+         let task = 1_u64 << 5;\n\
+         let before: u64 = world.fetch_and(0, &tasks, !task)?;\n\
+         let is_mine = before & task != 0; // no other rank has cleared the bit before";
+    or, fetch_or, Or, "Sets the bits of a word that `value` has",
+        "let busy = world.alloc_one::<u64>()?; // one bit per rank, for up to 64 ranks\n\
+         let mine = 1_u64 << world.rank();\n\
+         world.or(0, &busy, mine)?; // sets the bit of this rank alone\n\
+         world.quiet()?;",
+        "let taken = world.alloc_one::<u64>()?; // one bit per task\n\
+         let task = 1_u64 << 5;\n\
+         let before: u64 = world.fetch_or(0, &taken, task)?;\n\
+         let is_mine = before & task == 0; // no other rank has set the bit before";
+    xor, fetch_xor, Xor, "Turns the bits of a word that `value` has",
+        "let parity = world.alloc_one::<u64>()?;\n\
+         world.xor(0, &parity, 1)?; // each rank turns the lowest bit once\n\
+         world.barrier()?; // it is 1 on rank 0 if the number of ranks is odd",
+        "let side = world.alloc_one::<u64>()?;\n\
+         let before: u64 = world.fetch_xor(0, &side, 1)?;\n\
+         let buffer = before & 1; // callers get the two buffers 0 and 1 in turn";
 }

@@ -97,6 +97,17 @@ impl World {
     /// - [`Error::Failed`]: as [`quiet`](crate::Context::quiet).
     /// - [`Error::Gone`]: a rank has ended.
     /// - [`Error::Differ`]: a rank makes another collective call.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let word = world.alloc_one::<u64>()?;
+    /// world.put(next, &word, &[world.rank() as u64])?;
+    /// world.barrier()?; // the puts of all ranks are complete
+    /// println!("rank {} wrote this word", word.load());
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn barrier(&self) -> Result<(), Error> {
         self.quiet()?;
         self.synchronize_ranks(CollectiveCall::Barrier)
@@ -106,6 +117,17 @@ impl World {
     ///
     /// # Errors
     /// [`Error::Gone`], [`Error::Differ`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let part = world.alloc::<f64>(1000)?;
+    /// part.fill(1.5); // a rank's writes to its own part need no quiet
+    /// world.sync()?; // all ranks have filled their parts
+    /// let first: f64 = world.get_one(next, part.at(0))?;
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn sync(&self) -> Result<(), Error> {
         self.synchronize_ranks(CollectiveCall::Sync)
     }
@@ -118,6 +140,19 @@ impl World {
     /// - [`Error::Allocate`]: this rank has no memory for its tables. The other ranks return [`Error::Differ`].
     /// - [`Error::Argument`]: the elements have no bytes, or an alignment of more than 64.
     /// - [`Error::Gone`], [`Error::Differ`]: as [`barrier`](Self::barrier).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let slots = world.alloc::<u64>(world.size())?; // one slot per rank, on every rank
+    /// // Each rank writes its own slot of rank 0, so no two ranks write the same element.
+    /// world.put(0, slots.at(world.rank()), &[42])?;
+    /// world.barrier()?;
+    /// if world.rank() == 0 {
+    ///     println!("{:?}", slots.to_vec());
+    /// }
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn alloc<T: Pod>(&self, len: usize) -> Result<SymmetricSlice<T>, Error> {
         let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
         let bytes =
@@ -150,6 +185,18 @@ impl World {
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let counter = world.alloc_one::<u64>()?; // zero on every rank
+    /// world.inc(0, &counter)?; // each rank counts itself at rank 0
+    /// world.barrier()?;
+    /// if world.rank() == 0 {
+    ///     assert_eq!(counter.load(), world.size() as u64);
+    /// }
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn alloc_one<T: Pod>(&self) -> Result<Symmetric<T>, Error> {
         Ok(Symmetric::new(self.alloc(1)?))
     }
@@ -160,6 +207,15 @@ impl World {
     ///
     /// # Errors
     /// As [`barrier`](Self::barrier); [`Error::Argument`] if the object belongs to another world.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let scratch = world.alloc::<f64>(4_000_000)?; // 32 MB of a heap of 64 MiB
+    /// world.free(scratch)?; // on all ranks, so that their heaps stay equal
+    /// let larger = world.alloc::<f64>(6_000_000)?; // uses the same bytes again
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn free<T: Pod>(&self, slice: SymmetricSlice<T>) -> Result<(), Error> {
         if !slice.is_in(&self.shared_world().heap) {
             return Err(Error::Argument("the symmetric object is of another world"));
@@ -177,6 +233,15 @@ impl World {
     ///
     /// # Errors
     /// As [`free`](Self::free).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let tickets = world.alloc_one::<u64>()?;
+    /// let mine: u64 = world.fetch_inc(0, &tickets)?;
+    /// world.free_one(tickets)?; // returns when all ranks have their tickets
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn free_one<T: Pod>(&self, value: Symmetric<T>) -> Result<(), Error> {
         self.free(value.into_slice())
     }
@@ -189,6 +254,18 @@ impl World {
     ///
     /// # Errors
     /// As [`barrier`](Self::barrier); [`Error::NoRank`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let parameters = world.alloc::<f64>(3)?;
+    /// if world.rank() == 0 {
+    ///     parameters.write(0, &[0.01, 300.0, 1.5]); // as read from a file that only rank 0 has
+    /// }
+    /// world.broadcast(0, &parameters)?;
+    /// let time_step: f64 = parameters.load(0); // 0.01 on all ranks
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn broadcast<T: Pod>(&self, root: usize, slice: &SymmetricSlice<T>) -> Result<(), Error> {
         self.member_id(root)?;
         self.quiet()?;
@@ -207,6 +284,16 @@ impl World {
     ///
     /// # Errors
     /// As [`barrier`](Self::barrier); [`Error::Range`] if `all` is too short.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let found: u64 = 17; // the result of this rank
+    /// let all = world.alloc::<u64>(world.size())?;
+    /// world.all_gather(&[found], &all)?;
+    /// let sum: u64 = all.to_vec().iter().sum(); // equal on all ranks
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn all_gather<T: Pod>(&self, mine: &[T], all: &SymmetricSlice<T>) -> Result<(), Error> {
         let count = mine.len();
         let whole = count.checked_mul(self.size()).ok_or(Error::Argument("no object is that long"))?;

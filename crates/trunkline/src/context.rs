@@ -50,6 +50,15 @@ impl Context {
     }
 
     /// Returns the number of this rank, counted from 0.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// // The neighbours of this rank in a ring.
+    /// let next = (world.rank() + 1) % world.size();
+    /// let before = (world.rank() + world.size() - 1) % world.size();
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[inline]
     #[must_use]
     pub fn rank(&self) -> usize {
@@ -57,6 +66,8 @@ impl Context {
     }
 
     /// Returns the number of ranks of the world.
+    ///
+    /// See [`rank`](Self::rank) for an example.
     #[inline]
     #[must_use]
     pub fn size(&self) -> usize {
@@ -95,6 +106,20 @@ impl Context {
     /// - [`Error::Gone`]: the rank has ended, or is unreachable.
     /// - [`Error::Failed`]: an earlier operation of this context did not complete.
     /// - [`Error::Engine`]: the engine has no resources for the operation.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let data = world.alloc::<u64>(256)?;
+    /// let mut buffer = [0_u64; 64];
+    /// for block in 0..4_usize {
+    ///     buffer.fill(block as u64); // the previous put no longer needs it
+    ///     world.put(next, data.at(64 * block), &buffer)?;
+    /// }
+    /// world.quiet()?; // all four blocks are visible at the next rank
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[inline]
     pub fn put<'a, T: Pod>(
         &self,
@@ -120,6 +145,19 @@ impl Context {
     ///
     /// # Errors
     /// As [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let block = world.alloc::<f64>(1000)?;
+    /// let inbox = world.alloc::<f64>(1000)?;
+    /// block.fill(1.0);
+    /// world.put_nbi(next, &inbox, &block, 1000)?; // the NIC may read `block` after this call
+    /// world.quiet()?;
+    /// block.fill(2.0); // the put is complete, so `block` may change
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn put_nbi<'a, 'b, T: Pod>(
         &self,
         rank: usize,
@@ -143,6 +181,16 @@ impl Context {
     ///
     /// # Errors
     /// As [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let grid = world.alloc::<f64>(1000)?;
+    /// let mut row = [0.0_f64; 100];
+    /// world.get(next, grid.at(200), &mut row)?; // elements 200 to 299 of the next rank
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[inline]
     pub fn get<'a, T: Pod>(
         &self,
@@ -158,6 +206,15 @@ impl Context {
     ///
     /// # Errors
     /// As [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let grid = world.alloc::<f64>(1000)?;
+    /// let corner: f64 = world.get_one(next, grid.at(999))?;
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[inline]
     pub fn get_one<'a, T: Pod>(&self, rank: usize, from: impl Into<ElementPlace<'a, T>>) -> Result<T, Error> {
         let mut one = [T::zeroed()];
@@ -178,6 +235,18 @@ impl Context {
     ///
     /// # Errors
     /// As [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let part = world.alloc::<f64>(100)?;
+    /// let all = world.alloc::<f64>(100 * world.size())?;
+    /// for rank in 0..world.size() {
+    ///     world.get_nbi(rank, &part, all.at(100 * rank), 100)?; // the gets overlap
+    /// }
+    /// world.quiet()?; // `all` contains the parts of all ranks
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn get_nbi<'a, 'b, T: Pod>(
         &self,
         rank: usize,
@@ -202,6 +271,21 @@ impl Context {
     ///
     /// # Errors
     /// It does not fail today.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::Compare;
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// # let before = (world.rank() + world.size() - 1) % world.size();
+    /// let data = world.alloc::<f64>(100)?;
+    /// let flag = world.alloc_one::<u64>()?;
+    /// world.put(next, &data, &[1.5; 100])?;
+    /// world.fence()?; // the flag must arrive after the data
+    /// world.put(next, &flag, &[1])?;
+    /// world.wait_until(&flag, Compare::Equal, 1, before)?; // then the data is here, too
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn fence(&self) -> Result<(), Error> {
         Ok(self.fabric_calls().fence()?)
     }
@@ -212,6 +296,20 @@ impl Context {
     /// # Errors
     /// [`Error::Failed`]: an operation did not complete and never will, because its rank has ended. Each such rank is
     /// returned once. Operations towards other ranks may still be under way: call it again to complete them.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::Error;
+    /// # let world = trunkline::World::start()?;
+    /// while let Err(error) = world.quiet() {
+    ///     match error {
+    ///         // Each rank that has ended is returned once. The next call waits for the others.
+    ///         Error::Failed { rank, .. } => eprintln!("rank {rank} did not receive everything"),
+    ///         other => return Err(other),
+    ///     }
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn quiet(&self) -> Result<(), Error> {
         Ok(self.fabric_calls().quiet()?)
     }
@@ -220,6 +318,18 @@ impl Context {
     ///
     /// # Errors
     /// As [`quiet`](Self::quiet); [`Error::NoRank`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// # let before = (world.rank() + world.size() - 1) % world.size();
+    /// let edges = world.alloc::<f64>(2)?;
+    /// world.put(next, edges.at(0), &[1.5])?;
+    /// world.put(before, edges.at(1), &[2.5])?;
+    /// world.quiet_rank(next)?; // does not wait for the put to the rank before
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn quiet_rank(&self, rank: usize) -> Result<(), Error> {
         let member = self.member_id(rank)?;
         Ok(self.fabric_calls().quiet_member(member)?)
@@ -231,6 +341,17 @@ impl Context {
     ///
     /// # Errors
     /// It does not fail today.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::builder().passive(false).start()?;
+    /// # fn relax_row(_row: usize) {}
+    /// for row in 0..10_000 {
+    ///     relax_row(row);
+    ///     world.progress()?; // serves other ranks between two rows, and never waits for them
+    /// }
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn progress(&self) -> Result<bool, Error> {
         Ok(self.fabric_calls().make_progress()?)
     }

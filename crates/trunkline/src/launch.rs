@@ -26,6 +26,7 @@ const GRACE: Duration = Duration::from_millis(500);
 ///
 /// Returns exit status 1 if `program` or the start failed, and prints the error to standard error.
 ///
+/// # Examples
 /// ```no_run
 /// use std::process::ExitCode;
 /// use trunkline::{Error, World};
@@ -69,6 +70,19 @@ pub fn launch<E: Display>(ranks: usize, program: impl FnOnce(&World) -> Result<(
 ///
 /// # Errors
 /// [`Error::Join`]: the launcher's variables contradict each other. [`Error::Spawn`]: the parent has ended.
+///
+/// # Examples
+/// ```no_run
+/// use trunkline::{Error, World};
+///
+/// fn main() -> Result<(), Error> {
+///     if !trunkline::is_rank()? {
+///         eprintln!("start this program as a job: trunkline run -n 4 PROGRAM");
+///         return Ok(());
+///     }
+///     World::start()?.finish()
+/// }
+/// ```
 pub fn is_rank() -> Result<bool, Error> {
     if let Some(parent) = std::env::var(PARENT).ok().and_then(|parent| parent.parse().ok()) {
         let bound = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
@@ -88,6 +102,22 @@ pub fn is_rank() -> Result<bool, Error> {
 ///
 /// # Errors
 /// [`Error::Spawn`]: a process cannot be started. [`Error::Argument`]: `ranks` is out of range.
+///
+/// # Examples
+/// ```no_run
+/// use std::process::ExitCode;
+/// use trunkline::{Error, World};
+///
+/// fn main() -> Result<ExitCode, Error> {
+///     if !trunkline::is_rank()? {
+///         return trunkline::start_ranks(4); // the parent waits for four copies of itself
+///     }
+///     let world = World::start()?; // a copy is one of the four ranks
+///     println!("rank {} of {}", world.rank(), world.size());
+///     world.finish()?;
+///     Ok(ExitCode::SUCCESS)
+/// }
+/// ```
 pub fn start_ranks(ranks: usize) -> Result<ExitCode, Error> {
     if ranks == 0 || ranks > RANKS_MAX {
         return Err(Error::Argument("a job has 1 to 4096 ranks"));

@@ -109,6 +109,19 @@ impl<'a, T: Word> PendingFetch<'a, T> {
     ///
     /// # Errors
     /// [`Error::Gone`]: the rank has ended. [`Error::Engine`]: the rank has no such word.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::FetchOp;
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let counts = world.alloc::<u64>(2)?;
+    /// // Both values are requested before the first wait, so their round trips overlap.
+    /// let first = world.fetch_nbi(next, counts.at(0), FetchOp::Fetch)?;
+    /// let second = world.fetch_nbi(next, counts.at(1), FetchOp::Fetch)?;
+    /// let values: [u64; 2] = [first.wait()?, second.wait()?];
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn wait(self) -> Result<T, Error> {
         self.context.fabric_calls().wait_until(|| self.poll())
     }
@@ -117,6 +130,24 @@ impl<'a, T: Word> PendingFetch<'a, T> {
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::FetchOp;
+    /// # let world = trunkline::World::start()?;
+    /// # fn relax_row(_row: usize) {}
+    /// # let mut row = 0;
+    /// let tickets = world.alloc_one::<u64>()?;
+    /// let pending = world.fetch_nbi(0, &tickets, FetchOp::Add(1))?;
+    /// let ticket: u64 = loop {
+    ///     if let Some(value) = pending.poll()? {
+    ///         break value;
+    ///     }
+    ///     relax_row(row); // computes until the ticket has arrived
+    ///     row += 1;
+    /// };
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn poll(&self) -> Result<Option<T>, Error> {
         let FetchRows { entries, asked } = &mut *self.context.fetches.rows.borrow_mut();
         match entries.get_mut(self.at) {

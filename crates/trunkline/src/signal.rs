@@ -75,6 +75,14 @@ pub struct ElementRange<'a, T> {
 
 impl Compare {
     /// Returns whether the comparison of `left` with `right` holds.
+    ///
+    /// # Examples
+    /// ```
+    /// use trunkline::Compare;
+    ///
+    /// assert!(Compare::AtLeast.holds(&3, &3));
+    /// assert!(!Compare::Less.holds(&1.0, &f64::NAN)); // as with `<`
+    /// ```
     #[inline]
     #[must_use]
     pub fn holds<T: PartialOrd>(self, left: &T, right: &T) -> bool {
@@ -109,6 +117,22 @@ impl Context {
     ///
     /// # Errors
     /// As [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::{Compare, SignalOp};
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// # let before = (world.rank() + world.size() - 1) % world.size();
+    /// let (left, right) = (world.alloc::<f64>(100)?, world.alloc::<f64>(100)?);
+    /// let ready = world.alloc_one::<u64>()?;
+    /// world.put(next, &left, &[1.5; 100])?;
+    /// world.put(next, &right, &[2.5; 100])?;
+    /// world.signal(next, &ready, SignalOp::Add, 1)?; // arrives after both puts
+    /// world.wait_until(&ready, Compare::AtLeast, 1, before)?;
+    /// println!("{} and {}", left.load(99), right.load(99)); // 1.5 and 2.5
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn signal<'a>(
         &self,
         rank: usize,
@@ -146,6 +170,21 @@ impl Context {
     ///
     /// # Errors
     /// As [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::{Compare, SignalOp};
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// # let before = (world.rank() + world.size() - 1) % world.size();
+    /// let halo = world.alloc::<f64>(100)?;
+    /// let rows = world.alloc_one::<u64>()?; // counts the rows that have arrived
+    /// let mut row = [1.5_f64; 100];
+    /// world.put_signal(next, &halo, &row, &rows, SignalOp::Add, 1)?;
+    /// world.wait_until(&rows, Compare::AtLeast, 1, before)?;
+    /// halo.read(0, &mut row); // the row of the rank before
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn put_signal<'a, 'b, T: Pod>(
         &self,
         rank: usize,
@@ -185,6 +224,21 @@ impl Context {
     ///
     /// # Errors
     /// As [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::{ElementRange, SignalOp};
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let grid = world.alloc::<f64>(1000)?;
+    /// let halo = world.alloc::<f64>(100)?;
+    /// let rows = world.alloc_one::<u64>()?;
+    /// let last_row = ElementRange { first: grid.at(900), count: 100 };
+    /// world.put_signal_nbi(next, &halo, last_row, &rows, SignalOp::Add, 1)?;
+    /// world.quiet()?; // until here, the NIC may read the row
+    /// grid.write(900, &[2.5; 100]);
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn put_signal_nbi<'a, 'b, T: Pod>(
         &self,
         rank: usize,
@@ -218,6 +272,22 @@ impl Context {
     /// - [`Error::Gone`]: an expected rank has ended. Its earlier signals still count: the word is read once more
     ///   before the call fails.
     /// - [`Error::Range`], [`Error::NoRank`], [`Error::Argument`]: as [`put`](Self::put).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::{Compare, Error, SignalOp};
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// # let before = (world.rank() + world.size() - 1) % world.size();
+    /// let ready = world.alloc_one::<u64>()?;
+    /// world.signal(next, &ready, SignalOp::Add, 1)?;
+    /// match world.wait_until(&ready, Compare::AtLeast, 1, before) {
+    ///     Ok(count) => println!("{count} signals have arrived"),
+    ///     Err(Error::Gone { rank, .. }) => eprintln!("rank {rank} ended before its signal"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn wait_until<'a, 'b, T: Word>(
         &self,
         at: impl Into<ElementPlace<'a, T>>,
@@ -238,6 +308,22 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::Range`]; [`Error::Argument`] if the object belongs to another world.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::{Compare, SignalOp};
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// # fn relax_row(_row: usize) {}
+    /// # let mut row = 0;
+    /// let ready = world.alloc_one::<u64>()?;
+    /// world.signal(next, &ready, SignalOp::Add, 1)?;
+    /// while !world.test(&ready, Compare::AtLeast, 1)? {
+    ///     relax_row(row); // computes while the signal of the rank before is on its way
+    ///     row += 1;
+    /// }
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn test<'a, T: Word>(
         &self,
         at: impl Into<ElementPlace<'a, T>>,

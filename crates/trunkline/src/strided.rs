@@ -35,6 +35,18 @@ impl Context {
     ///
     /// # Errors
     /// As [`put`](Self::put); [`Error::Argument`] if a stride is 0 or `from` is too short; [`Error::Allocate`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::Strides;
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let row = world.alloc::<f64>(10)?;
+    /// let grid = [0.5_f64; 100]; // ten rows of ten elements
+    /// // Column 3 has every tenth element from 3 on; they become consecutive at the next rank.
+    /// world.put_strided(next, &row, &grid[3..], Strides { remote: 1, local: 10 }, 10)?;
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn put_strided<'a, T: Pod>(
         &self,
         rank: usize,
@@ -74,6 +86,18 @@ impl Context {
     ///
     /// # Errors
     /// As [`put_strided`](Self::put_strided), for `into`.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::Strides;
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let grid = world.alloc::<f64>(100)?; // ten rows of ten elements
+    /// let mut column = [0.0_f64; 10];
+    /// let strides = Strides { remote: 10, local: 1 };
+    /// world.get_strided(next, grid.at(3), &mut column, strides, 10)?; // column 3 of the next rank
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn get_strided<'a, T: Pod>(
         &self,
         rank: usize,

@@ -51,12 +51,23 @@ impl<T: Pod> SymmetricSlice<T> {
     }
 
     /// Returns the number of elements on each rank.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let slots = world.alloc::<u64>(world.size())?;
+    /// assert_eq!(slots.len(), world.size()); // equal on all ranks
+    /// assert!(!slots.is_empty());
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Returns whether the object has no elements.
+    ///
+    /// See [`len`](Self::len) for an example.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -64,6 +75,17 @@ impl<T: Pod> SymmetricSlice<T> {
 
     /// Returns the place of the element with that index, on the rank that a call names. Calls with an index out of
     /// range return [`Error::Range`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::Error;
+    /// # let world = trunkline::World::start()?;
+    /// let slots = world.alloc::<u64>(world.size())?;
+    /// world.put(0, slots.at(world.rank()), &[7])?; // this rank's slot in the part of rank 0
+    /// let outside = world.put(0, slots.at(slots.len()), &[7]); // the put checks the index
+    /// assert!(matches!(outside, Err(Error::Range { .. })));
+    /// # Ok::<(), Error>(())
+    /// ```
     #[inline]
     #[must_use]
     pub fn at(&self, index: usize) -> ElementPlace<'_, T> {
@@ -91,6 +113,15 @@ impl<T: Pod> SymmetricSlice<T> {
     ///
     /// # Panics
     /// If the object does not have the elements, as slices do.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let cells = world.alloc::<f64>(100)?;
+    /// let mut edge = [0.0_f64; 10];
+    /// cells.read(90, &mut edge); // the last ten elements of this rank
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[inline]
     pub fn read(&self, index: usize, into: &mut [T]) {
         let offset = self.own_offset(index, into.len());
@@ -102,6 +133,17 @@ impl<T: Pod> SymmetricSlice<T> {
     ///
     /// # Panics
     /// As [`read`](Self::read).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let cells = world.alloc::<f64>(100)?;
+    /// cells.write(0, &[100.0, 50.0]); // the first two elements of this rank
+    /// world.sync()?; // all ranks have written theirs
+    /// let heat: f64 = world.get_one(next, cells.at(1))?;
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[inline]
     pub fn write(&self, index: usize, from: &[T]) {
         let offset = self.own_offset(index, from.len());
@@ -111,6 +153,16 @@ impl<T: Pod> SymmetricSlice<T> {
 
     /// Copies all elements of this rank. Without memory for them the process aborts, as with any `Vec`; see
     /// [`try_to_vec`](Self::try_to_vec).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let slots = world.alloc::<u64>(world.size())?;
+    /// world.put(0, slots.at(world.rank()), &[7])?;
+    /// world.barrier()?;
+    /// let sum: u64 = slots.to_vec().iter().sum(); // 7 per rank on rank 0, else 0
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[must_use]
     pub fn to_vec(&self) -> Vec<T> {
         let mut all = vec![T::zeroed(); self.len];
@@ -122,6 +174,15 @@ impl<T: Pod> SymmetricSlice<T> {
     ///
     /// # Errors
     /// [`Error::Allocate`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let cells = world.alloc::<f64>(4_000_000)?;
+    /// // Where 32 MB are not available, the call returns an error; the process does not abort.
+    /// let copy: Vec<f64> = cells.try_to_vec()?;
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn try_to_vec(&self) -> Result<Vec<T>, Error> {
         let mut all = try_filled(T::zeroed(), self.len).map_err(Error::Allocate)?.into_vec();
         self.read(0, &mut all);
@@ -129,6 +190,17 @@ impl<T: Pod> SymmetricSlice<T> {
     }
 
     /// Sets all elements of this rank to `value`.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let cells = world.alloc::<f64>(100)?;
+    /// cells.fill(-1.0); // marks elements that no rank has written
+    /// world.sync()?; // a put of another rank must not be overwritten by the fill
+    /// world.put(next, cells.at(5), &[20.0])?;
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn fill(&self, value: T) {
         self.set_first(self.len, value);
     }
@@ -152,6 +224,17 @@ impl<T: Word> SymmetricSlice<T> {
     ///
     /// # Panics
     /// As [`read`](Self::read).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let slots = world.alloc::<u64>(4)?;
+    /// world.put(next, slots.at(2), &[7])?;
+    /// world.barrier()?;
+    /// assert_eq!(slots.load(2), 7);
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[inline]
     #[must_use]
     pub fn load(&self, index: usize) -> T {
@@ -163,6 +246,16 @@ impl<T: Word> SymmetricSlice<T> {
     ///
     /// # Panics
     /// As [`read`](Self::read).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let data = world.alloc::<f64>(100)?;
+    /// let states = world.alloc::<u64>(4)?;
+    /// data.write(0, &[1.5; 100]);
+    /// states.store(2, 1); // a rank that reads this 1 from here also reads the data
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[inline]
     pub fn store(&self, index: usize, value: T) {
         let offset = self.own_offset(index, 1);
@@ -223,6 +316,18 @@ impl<T: Pod> Symmetric<T> {
 
 impl<T: Word> Symmetric<T> {
     /// Reads this rank's value, as [`SymmetricSlice::load`] does.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let counter = world.alloc_one::<u64>()?;
+    /// world.inc(0, &counter)?; // each rank counts itself at rank 0
+    /// world.barrier()?;
+    /// if world.rank() == 0 {
+    ///     assert_eq!(counter.load(), world.size() as u64);
+    /// }
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[inline]
     #[must_use]
     pub fn load(&self) -> T {
@@ -230,6 +335,17 @@ impl<T: Word> Symmetric<T> {
     }
 
     /// Writes this rank's value, as [`SymmetricSlice::store`] does.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let tickets = world.alloc_one::<u64>()?;
+    /// tickets.store(1000); // the first ticket of this rank
+    /// world.sync()?; // no rank takes a ticket before all ranks have stored their first ones
+    /// let ticket: u64 = world.fetch_inc(next, &tickets)?;
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[inline]
     pub fn store(&self, value: T) {
         self.0.store(0, value);

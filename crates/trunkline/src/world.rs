@@ -58,6 +58,16 @@ impl std::fmt::Debug for WorldBuilder {
 impl WorldBuilder {
     /// Sets the size of the symmetric heap in bytes; all ranks must use the same one [default:
     /// `TRUNKLINE_HEAP_BYTES`, or 64 MiB].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use trunkline::World;
+    ///
+    /// // All ranks ask for the same size: a symmetric object has the same offset on each of them.
+    /// let world = World::builder().heap(1 << 30).start()?; // 1 GiB
+    /// let grid = world.alloc::<f64>(100_000_000)?; // 800 MB of it
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[must_use]
     pub fn heap(self, bytes: u64) -> Self {
         Self { heap: Some(bytes), ..self }
@@ -68,6 +78,16 @@ impl WorldBuilder {
     ///
     /// # Errors
     /// [`Error::Argument`] if the list is empty, has more than four numbers, or contains a number twice.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use trunkline::World;
+    ///
+    /// // `trunkline info` lists the numbers of the NICs; this rank uses two of them.
+    /// let world = World::builder().nics(&[0, 1])?.start()?;
+    /// println!("{}", world.carrier().nics.join(", "));
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn nics(self, numbers: &[usize]) -> Result<Self, Error> {
         let nics = CommNics::new(numbers).ok_or(Error::Argument("a world has one to four different NICs"))?;
         Ok(Self { nics: Some(nics), ..self })
@@ -78,18 +98,58 @@ impl WorldBuilder {
     ///
     /// Without it, operations of other ranks that need this rank wait until it makes a call that waits, or calls
     /// [`progress`](Context::progress).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn relax_row(_row: usize) {}
+    /// use trunkline::World;
+    ///
+    /// let world = World::builder().passive(false).start()?;
+    /// for row in 0..10_000 {
+    ///     relax_row(row);
+    ///     // No thread serves other ranks, so their operations wait for a call of this rank.
+    ///     world.progress()?;
+    /// }
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[must_use]
     pub fn passive(self, on: bool) -> Self {
         Self { passive: Some(on), ..self }
     }
 
     /// Sets how long the ranks may take to meet [default: two minutes].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use trunkline::World;
+    ///
+    /// // If a rank does not start, the others return an error after 10 s instead of two minutes.
+    /// let world = World::builder().meeting(Duration::from_secs(10)).start()?;
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[must_use]
     pub fn meeting(self, limit: Duration) -> Self {
         Self { meeting: limit, ..self }
     }
 
     /// Sets the receiver of log lines [default: warnings are written to standard error].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+    /// let receiver = Arc::clone(&lines); // the world keeps this one
+    /// let builder = World::builder().log(move |level, line| {
+    ///     if let Ok(mut lines) = receiver.lock() {
+    ///         lines.push(format!("{level:?}: {line}"));
+    ///     }
+    /// });
+    /// let world = builder.start()?;
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[must_use]
     pub fn log(self, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
         Self { log: Box::new(log), ..self }
@@ -107,6 +167,21 @@ impl WorldBuilder {
     /// - [`Error::Start`], [`Error::Thread`]: the engine cannot register memory, or cannot start the thread for
     ///   passive progress.
     /// - [`Error::Engine`]: the NIC has no room for a context.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use trunkline::{Error, World};
+    ///
+    /// let world = match World::builder().start() {
+    ///     Ok(world) => world,
+    ///     Err(Error::Join(reason)) => {
+    ///         eprintln!("cannot join the job: {reason}"); // the reason names the remedy
+    ///         std::process::exit(2);
+    ///     }
+    ///     Err(error) => return Err(error),
+    /// };
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn start(self) -> Result<World, Error> {
         let mut params = trunkline_runtime::params_or(&DEFAULTS)?;
         params.progress_thread = self.passive.unwrap_or(params.progress_thread);
@@ -136,11 +211,33 @@ impl World {
     ///
     /// # Errors
     /// As [`WorldBuilder::start`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use trunkline::World;
+    ///
+    /// let world = World::start()?;
+    /// println!("rank {} of {}", world.rank(), world.size());
+    /// world.finish()?;
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn start() -> Result<Self, Error> {
         Self::builder().start()
     }
 
     /// Returns the default settings of a world, to be changed before [`WorldBuilder::start`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use trunkline::World;
+    ///
+    /// let world = World::builder()
+    ///     .heap(256 << 20) // 256 MiB
+    ///     .meeting(Duration::from_secs(600)) // a queue may start hosts minutes apart
+    ///     .start()?;
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[must_use]
     pub fn builder() -> WorldBuilder {
         let warn = |level, line: &str| {
@@ -160,17 +257,58 @@ impl World {
     ///
     /// # Errors
     /// [`Error::Argument`] if 16 contexts exist, [`Error::Engine`] if the NIC has no room.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::{Error, World};
+    /// # let world = World::start()?;
+    /// # let next = (world.rank() + 1) % world.size();
+    /// let slots = &world.alloc::<u64>(2)?;
+    /// let context = world.context()?; // the world's own context is for this thread
+    /// std::thread::scope(|scope| -> Result<(), Error> {
+    ///     let second = scope.spawn(move || -> Result<(), Error> {
+    ///         context.put(next, slots.at(1), &[8])?;
+    ///         context.quiet() // completes the put of the second thread only
+    ///     });
+    ///     world.put(next, slots.at(0), &[7])?;
+    ///     world.quiet()?;
+    ///     second.join().expect("the second thread does not panic")
+    /// })?;
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn context(&self) -> Result<Context, Error> {
         self.context.shared.acquire_context()
     }
 
     /// Returns the fabric and the NICs that carry the data of this job.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// let carrier = world.carrier();
+    /// println!("{}: {}", carrier.fabric, carrier.nics.join(", "));
+    /// println!("{} Mbit/s", carrier.speed_mbps); // of all these NICs together
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[must_use]
     pub fn carrier(&self) -> &JobCarrier {
         &self.carrier
     }
 
     /// Returns whether a thread serves other ranks while this rank makes no call.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let world = trunkline::World::start()?;
+    /// # fn relax_row(_row: usize) {}
+    /// for row in 0..10_000 {
+    ///     relax_row(row);
+    ///     if !world.is_passive() {
+    ///         world.progress()?; // no thread serves other ranks during this loop
+    ///     }
+    /// }
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     #[must_use]
     pub fn is_passive(&self) -> bool {
         self.helper.is_some()
@@ -185,6 +323,18 @@ impl World {
     ///
     /// # Errors
     /// As [`barrier`](Self::barrier).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn compute(_world: &trunkline::World) -> Result<(), trunkline::Error> { Ok(()) }
+    /// use trunkline::World;
+    ///
+    /// let world = World::start()?;
+    /// // On an error the world is dropped, and the other ranks see this rank as dead.
+    /// compute(&world)?;
+    /// world.finish()?; // waits for the other ranks, so that each can leave
+    /// # Ok::<(), trunkline::Error>(())
+    /// ```
     pub fn finish(self) -> Result<(), Error> {
         self.quiet()?;
         self.synchronize_ranks(CollectiveCall::Finish)?;

@@ -71,6 +71,21 @@ impl Window {
     ///   [`World::devices_for_processes`](crate::World::devices_for_processes).
     /// - [`DeviceError::NoChannel`], [`DeviceError::Lent`]: the channel is out of range, or was lent before.
     /// - [`DeviceError::Process`]: the process does not exist, or cannot be watched.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::process::{Command, Stdio};
+    /// # use trunkline::device::Window;
+    /// # fn example(window: &Window) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut child = Command::new("worker").stdin(Stdio::piped()).spawn()?;
+    /// let card = window.lend(0, child.id())?;
+    /// if let Some(mut stdin) = child.stdin.take() {
+    ///     card.write_to(&mut stdin)?; // the child opens it as a `GuestWindow`
+    /// }
+    /// let status = child.wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn lend(&self, channel: u32, to: u32) -> Result<GuestCard, DeviceError> {
         let lanes = self.channel_lanes(channel)?;
         let lent = self.lent.as_ref().ok_or(DeviceError::NotForProcesses)?;
@@ -112,6 +127,21 @@ impl Window {
 
     /// Returns whether the process that borrowed a channel has ended, and its submitted entries have been executed or
     /// aborted.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::process::Child;
+    /// # use std::time::Duration;
+    /// # use trunkline::device::Window;
+    /// # fn example(window: &Window, child: &mut Child) -> std::io::Result<()> {
+    /// while !window.guest_has_ended(0) {
+    ///     std::thread::sleep(Duration::from_millis(10));
+    /// }
+    /// // No entry of the child is executed any more.
+    /// println!("the child that had channel 0 ended with {}", child.wait()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn guest_has_ended(&self, channel: u32) -> bool {
         let ended = |queue: &DeviceQueue<QueueWords>| {
@@ -124,18 +154,35 @@ impl Window {
 
 impl GuestCard {
     /// Returns the rank whose window it describes.
+    ///
+    /// # Examples
+    /// See [`read_from`](Self::read_from).
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.0.rank as usize
     }
 
     /// Returns the channel.
+    ///
+    /// # Examples
+    /// See [`read_from`](Self::read_from).
     #[must_use]
     pub const fn channel(&self) -> u32 {
         self.0.channel
     }
 
     /// Serializes the card (docs/wire.md, "Guests").
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{DeviceError, GuestCard, Window};
+    /// # fn example(window: &Window, process: u32) -> Result<(), DeviceError> {
+    /// let card = window.lend(0, process)?;
+    /// let bytes = card.to_bytes(); // for a message of the program to that process
+    /// assert_eq!(GuestCard::from_bytes(&bytes)?, card);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         self.0.to_bytes()
@@ -146,6 +193,15 @@ impl GuestCard {
     ///
     /// # Errors
     /// [`DeviceError::Card`]: the bytes are no valid card.
+    ///
+    /// # Examples
+    /// ```
+    /// use trunkline::device::{DeviceError, GuestCard};
+    ///
+    /// // Bytes that are no card are an error, so the sender need not be trusted.
+    /// let refused = GuestCard::from_bytes(b"not a card");
+    /// assert!(matches!(refused, Err(DeviceError::Card(_))));
+    /// ```
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DeviceError> {
         Ok(Self(wire::GuestChannelCard::from_bytes(bytes)?))
     }
@@ -154,6 +210,16 @@ impl GuestCard {
     ///
     /// # Errors
     /// The error of the writer.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::process::ChildStdin;
+    /// # use trunkline::device::GuestCard;
+    /// # fn example(card: &GuestCard, mut stdin: ChildStdin) -> std::io::Result<()> {
+    /// card.write_to(&mut stdin)?; // the pipe to the child to which the channel was lent
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn write_to(&self, to: &mut impl Write) -> io::Result<()> {
         to.write_all(&self.to_bytes())?;
         to.flush()
@@ -163,6 +229,16 @@ impl GuestCard {
     ///
     /// # Errors
     /// The error of the reader; [`io::ErrorKind::InvalidData`] if the bytes are no valid card.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::GuestCard;
+    /// # fn example() -> std::io::Result<()> {
+    /// let card = GuestCard::read_from(&mut std::io::stdin())?; // from the pipe of the parent
+    /// println!("channel {} of rank {}", card.channel(), card.rank());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn read_from(from: &mut impl Read) -> io::Result<Self> {
         let wrong = |error: wire::GuestCardError| io::Error::new(io::ErrorKind::InvalidData, error);
         let mut head = [0; 16];
@@ -185,6 +261,18 @@ impl GuestWindow {
     /// - [`DeviceError::Process`]: the lending process does not exist.
     /// - [`DeviceError::Map`], [`DeviceError::Guest`]: its files cannot be mapped, or have no such queues.
     /// - [`DeviceError::Shape`]: the card has an invalid shape.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{GuestCard, GuestWindow};
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let card = GuestCard::read_from(&mut std::io::stdin())?;
+    /// let window = GuestWindow::open(&card)?;
+    /// let kernel = window.kernel();
+    /// println!("a kernel of rank {} of {}", kernel.rank(), kernel.size());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn open(card: &GuestCard) -> Result<Self, DeviceError> {
         let GuestCard(card) = card;
         // The process is opened before its files, whose numbers then show whether it is still the same process.
@@ -216,12 +304,36 @@ impl GuestWindow {
     /// Returns the access of one thread of this process to the window; only one may use it at a time. It has all
     /// operations of the rank's own kernels. Its waits end with [`WaitError::Aborted`](super::WaitError::Aborted)
     /// within 100 ms after the executing process has ended.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{GuestWindow, KernelError, PutNotification};
+    /// # fn example(window: &GuestWindow) -> Result<(), KernelError> {
+    /// let kernel = window.kernel(); // of the rank that has lent the channel
+    /// let next = (kernel.rank() + 1) % kernel.size();
+    /// kernel.put_bytes(next, 100, 0, b"hello", PutNotification::signal(0))?;
+    /// kernel.barrier(0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn kernel(&self) -> Kernel<'_> {
         Kernel::new(&self.part, self.channel, &self.lanes, Some(&self.guest))
     }
 
     /// Returns whether the executing process has ended, so that all waits end.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{GuestWindow, KernelError};
+    /// # fn example(window: &GuestWindow) -> Result<(), KernelError> {
+    /// match window.kernel().wait_signal(0, 0, 1) {
+    ///     Err(_) if window.host_has_ended() => eprintln!("the lending process has ended"),
+    ///     waited => println!("the value of signal 0 is {}", waited?),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn host_has_ended(&self) -> bool {
         self.guest.check_host()

@@ -35,24 +35,68 @@ impl PutNotification {
     pub const NONE: Self = Self { signal: None, counter: None };
 
     /// Adds 1 to a signal of the target rank.
+    ///
+    /// # Examples
+    /// ```
+    /// use trunkline::device::PutNotification;
+    ///
+    /// let with = PutNotification::signal(3); // signal 3 of the target rank
+    /// assert_eq!(with.signal, Some((3, 1)));
+    /// assert_eq!(with.counter, None);
+    /// ```
     #[must_use]
     pub const fn signal(id: u32) -> Self {
         Self::signal_by(id, 1)
     }
 
     /// Adds `value` to a signal of the target rank, so that a number travels with the bytes.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError, PutNotification};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// # let next = (kernel.rank() + 1) % kernel.size();
+    /// # let previous = (kernel.rank() + kernel.size() - 1) % kernel.size();
+    /// let items = [1_u8, 2, 3];
+    /// let with = PutNotification::signal_by(0, items.len() as u64);
+    /// kernel.put_bytes(next, 64, 0, &items, with)?;
+    /// let count = kernel.take_signal(previous, 0, 1)?; // how many items the previous rank has put
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn signal_by(id: u32, value: u64) -> Self {
         Self { signal: Some((id, value)), counter: None }
     }
 
     /// Adds 1 to a counter of this rank.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError, PutNotification};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// for rank in 0..kernel.size() {
+    ///     kernel.put(rank, 64, 0, 8, PutNotification::counter(0))?;
+    /// }
+    /// kernel.wait_counter(0, kernel.size() as u64)?; // all bytes are placed at their targets
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn counter(id: u32) -> Self {
         Self { signal: None, counter: Some((id, 1)) }
     }
 
     /// Adds 1 to a counter of this rank, too.
+    ///
+    /// # Examples
+    /// ```
+    /// use trunkline::device::PutNotification;
+    ///
+    /// // The target waits for signal 0, and this rank for counter 2.
+    /// let with = PutNotification::signal(0).and_counter(2);
+    /// assert_eq!((with.signal, with.counter), (Some((0, 1)), Some((2, 1))));
+    /// ```
     #[must_use]
     pub const fn and_counter(self, id: u32) -> Self {
         Self { counter: Some((id, 1)), ..self }
@@ -117,6 +161,21 @@ impl<'w> Kernel<'w> {
 
     /// Returns this kernel with a limit for each of its waits. A wait that exceeds it fails with
     /// [`WaitError::Timeout`]; the awaited change may still happen later.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use trunkline::device::{KernelError, WaitError, Window};
+    /// # fn example(window: &Window) -> Result<(), Box<dyn std::error::Error>> {
+    /// let kernel = window.kernel(0)?.limit(Duration::from_secs(1));
+    /// match kernel.wait_signal(1, 0, 1) {
+    ///     // The wait can be repeated: the signal may still arrive.
+    ///     Err(KernelError::Wait(WaitError::Timeout)) => eprintln!("rank 1 is late"),
+    ///     waited => println!("the value of signal 0 is {}", waited?),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn limit(self, limit: Duration) -> Self {
         Self { limit: Some(limit), ..self }
@@ -125,18 +184,44 @@ impl<'w> Kernel<'w> {
     /// Returns this kernel with waits that end the process when they exceed the limit (`SIGABRT`, with a line on
     /// standard error). For kernels that cannot continue without the awaited change. Other ranks see the death of
     /// this rank.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use trunkline::device::Window;
+    /// # fn example(window: &Window) -> Result<(), Box<dyn std::error::Error>> {
+    /// let kernel = window.kernel(0)?.limit(Duration::from_secs(60)).or_die();
+    /// kernel.wait_signal(1, 0, 1)?; // aborts this process if rank 1 is more than a minute late
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn or_die(self) -> Self {
         Self { dies: true, ..self }
     }
 
     /// Returns the number of this rank.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// let next = (kernel.rank() + 1) % kernel.size(); // the ranks form a ring
+    /// let previous = (kernel.rank() + kernel.size() - 1) % kernel.size();
+    /// kernel.signal(next, 0, 1)?;
+    /// kernel.wait_signal(previous, 0, 1)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.part.rank
     }
 
     /// Returns the number of ranks of the window.
+    ///
+    /// # Examples
+    /// See [`rank`](Self::rank).
     #[must_use]
     pub fn size(&self) -> usize {
         self.part.keys.len()
@@ -211,6 +296,22 @@ impl<'w> Kernel<'w> {
     /// - [`KernelError::None`]: the window has no such signal or counter.
     /// - [`KernelError::Post`]: the queue does not accept the entries. Of a put of more than a GiB, the first parts
     ///   may have been posted.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError, PutNotification};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// # let next = (kernel.rank() + 1) % kernel.size();
+    /// # let previous = (kernel.rank() + kernel.size() - 1) % kernel.size();
+    /// kernel.write(0, b"hello")?;
+    /// // From offset 0 of this rank to offset 100 of the next rank; then signal 0 of that rank.
+    /// kernel.put(next, 100, 0, 5, PutNotification::signal(0))?;
+    /// kernel.wait_signal(previous, 0, 1)?;
+    /// let mut text = [0; 5];
+    /// kernel.read(100, &mut text)?; // the bytes of the previous rank
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn put(
         &self,
         rank: usize,
@@ -229,6 +330,19 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// As [`Kernel::put`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::error::Error;
+    /// # use trunkline::device::{Devices, Kernel, PutNotification};
+    /// # fn example(devices: &Devices, kernel: &Kernel<'_>) -> Result<(), Box<dyn Error>> {
+    /// let source = devices.source(1 << 20)?;
+    /// // 4096 bytes from offset 8192 of the source to offset 0 of rank 1.
+    /// kernel.put_source(1, 0, &source, 8192, 4096, PutNotification::signal(0))?;
+    /// kernel.flush()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn put_source(
         &self,
         rank: usize,
@@ -247,6 +361,21 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// As [`Kernel::put`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError, PutNotification};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// # let next = (kernel.rank() + 1) % kernel.size();
+    /// # let previous = (kernel.rank() + kernel.size() - 1) % kernel.size();
+    /// // The bytes are staged at offset 0 of this rank, and put to offset 64 of the next rank.
+    /// kernel.put_bytes(next, 64, 0, b"hello", PutNotification::signal(0))?;
+    /// kernel.wait_signal(previous, 0, 1)?;
+    /// let mut text = [0; 5];
+    /// kernel.read(64, &mut text)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn put_bytes(
         &self,
         rank: usize,
@@ -263,6 +392,18 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// [`KernelError::Range`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError, PutNotification};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// kernel.write(0, &7_u64.to_le_bytes())?;
+    /// let put = kernel.put(1, 0, 0, 8, PutNotification::NONE)?;
+    /// kernel.wait(put)?; // before that, the put may still read the bytes
+    /// kernel.write(0, &8_u64.to_le_bytes())?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), KernelError> {
         self.check_data_range(at, bytes.len() as u64)?;
         self.part.memory.write(at, bytes).map_err(|_| KernelError::Range { at, len: bytes.len() as u64 })
@@ -273,6 +414,18 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// [`KernelError::Range`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// kernel.wait_signal(1, 0, 1)?; // before that, the bytes of rank 1 may be incomplete
+    /// let mut word = [0; 8];
+    /// kernel.read(0, &mut word)?;
+    /// println!("rank 1 has sent {}", u64::from_le_bytes(word));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), KernelError> {
         let len = into.len() as u64;
         self.check_data_range(at, len)?;
@@ -323,6 +476,18 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// As [`Kernel::put`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// let get = kernel.get(1, 0, 64, 8)?; // from offset 0 of rank 1 to offset 64 of this rank
+    /// kernel.wait(get)?;
+    /// let mut word = [0; 8];
+    /// kernel.read(64, &mut word)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn get(&self, rank: usize, from: u64, into: u64, len: u64) -> Result<PostedTransfer, KernelError> {
         self.check_data_range(from, len)?;
         self.check_data_range(into, len)?;
@@ -349,6 +514,22 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// As [`Kernel::put`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError, PutNotification};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// # let next = (kernel.rank() + 1) % kernel.size();
+    /// # let previous = (kernel.rank() + kernel.size() - 1) % kernel.size();
+    /// for row in 0..8 {
+    ///     kernel.put(next, 4096 + 512 * row, 512 * row, 512, PutNotification::NONE)?;
+    /// }
+    /// kernel.flush()?; // the rows may be on other lanes than the signal
+    /// kernel.signal(next, 0, 1)?;
+    /// kernel.wait_signal(previous, 0, 1)?; // all rows of the previous rank have arrived
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn signal(&self, rank: usize, id: u32, value: u64) -> Result<PostedTransfer, KernelError> {
         Ok(PostedTransfer { lane: 0, bytes: self.post_entries(0, &[self.signal_entry(rank, id, value)?])? })
     }
@@ -358,6 +539,18 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// [`KernelError::Wait`]: the operation failed, or exceeded the limit.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError, PutNotification};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// let put = kernel.put(1, 0, 0, 8, PutNotification::NONE)?;
+    /// // The kernel can compute here while the bytes are in flight.
+    /// kernel.wait(put)?;
+    /// kernel.write(0, &[0; 8])?; // the source may be changed
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wait(&self, posted: PostedTransfer) -> Result<(), KernelError> {
         let queue = self.lanes.get(posted.lane).ok_or(WaitError::Stale)?;
         Ok(queue.wait(posted.bytes, &mut self.wait_budget())?)
@@ -367,6 +560,19 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// [`KernelError::Wait`] of the first lane with a failure.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError, PutNotification};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// for rank in 0..kernel.size() {
+    ///     kernel.put(rank, 64, 0, 8, PutNotification::NONE)?;
+    /// }
+    /// kernel.flush()?; // waits for all puts, where `wait` waits for one
+    /// kernel.write(0, &[0; 8])?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn flush(&self) -> Result<(), KernelError> {
         for (queue, last) in self.lanes.iter().zip(&self.last) {
             if let Some(ticket) = last.get() {
@@ -406,6 +612,23 @@ impl<'w> Kernel<'w> {
     /// # Errors
     /// [`KernelError::Wait`]: a put or the rank has failed, or the limit is exceeded. [`KernelError::None`]: the
     /// window has no such signal.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError, PutNotification};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// # let next = (kernel.rank() + 1) % kernel.size();
+    /// # let previous = (kernel.rank() + kernel.size() - 1) % kernel.size();
+    /// for round in 1..=10_u64 {
+    ///     kernel.put_bytes(next, 64, 0, &round.to_le_bytes(), PutNotification::signal(0))?;
+    ///     kernel.wait_signal(previous, 0, round)?; // each round adds one signal
+    ///     let mut word = [0; 8];
+    ///     kernel.read(64, &mut word)?;
+    ///     kernel.barrier(0)?; // the next round may overwrite the bytes
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wait_signal(&self, by: usize, id: u32, value: u64) -> Result<u64, KernelError> {
         self.wait_slot(self.signal_slot(by, id)?, value)
     }
@@ -415,6 +638,22 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// As [`wait_signal`](Self::wait_signal); the signal then keeps its value.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// # let next = (kernel.rank() + 1) % kernel.size();
+    /// # let previous = (kernel.rank() + kernel.size() - 1) % kernel.size();
+    /// for round in 0..10 {
+    ///     kernel.signal(next, 0, 100 + round)?; // a number that differs from round to round
+    ///     let number = kernel.take_signal(previous, 0, 1)?; // and resets the signal
+    ///     println!("round {round}: {number}");
+    ///     kernel.barrier(0)?; // without it, the numbers of two rounds could add up
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn take_signal(&self, by: usize, id: u32, value: u64) -> Result<u64, KernelError> {
         self.wait_signal(by, id, value)?;
         self.reset_signal(by, id)
@@ -424,6 +663,19 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// As [`wait_signal`](Self::wait_signal).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError, PutNotification};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// for rank in 0..kernel.size() {
+    ///     kernel.put(rank, 64, 0, 8, PutNotification::signal(0))?;
+    /// }
+    /// // Each rank raises the signal once, in any order.
+    /// kernel.wait_signals(0, kernel.size() as u64)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wait_signals(&self, id: u32, value: u64) -> Result<u64, KernelError> {
         self.signal_slot(0, id)?;
         let slots = (0..self.size()).filter_map(|by| self.signal_slot(by, id).ok());
@@ -446,6 +698,17 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// [`KernelError::None`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// let value = kernel.read_signal(1, 0)?; // earlier kernels may have raised it
+    /// kernel.signal(1, 1, 1)?; // asks rank 1 for one more signal
+    /// kernel.wait_signal(1, 0, value + 1)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn read_signal(&self, by: usize, id: u32) -> Result<u64, KernelError> {
         Ok(self.signal_slot(by, id)?.read_value(&self.part.words))
     }
@@ -455,6 +718,18 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// [`KernelError::None`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// let rounds = kernel.reset_signal(1, 0)?;
+    /// println!("rank 1 has raised the signal to {rounds}");
+    /// kernel.signal(1, 1, 1)?; // rank 1 may begin the next phase
+    /// kernel.wait_signal(1, 0, 1)?; // counts from 0 again
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn reset_signal(&self, by: usize, id: u32) -> Result<u64, KernelError> {
         let reset = self.signal_slot(by, id)?.reset_base(&self.part.words);
         Ok(reset.unwrap_or(0))
@@ -464,6 +739,18 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// [`KernelError::Wait`], [`KernelError::None`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError, PutNotification};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// for row in 0..8 {
+    ///     kernel.put(1, 4096 + 512 * row, 512 * row, 512, PutNotification::counter(0))?;
+    /// }
+    /// kernel.wait_counter(0, 8)?; // all rows are placed at rank 1
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wait_counter(&self, id: u32, value: u64) -> Result<u64, KernelError> {
         self.wait_slot(self.counter_slot(id)?, value)
     }
@@ -474,6 +761,21 @@ impl<'w> Kernel<'w> {
     ///
     /// # Errors
     /// [`KernelError::Wait`], [`KernelError::Post`], [`KernelError::None`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError, PutNotification};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// let at = 8 * (1 + kernel.rank() as u64); // each rank writes into its own place
+    /// for rank in 0..kernel.size() {
+    ///     kernel.put(rank, at, 0, 8, PutNotification::NONE)?;
+    /// }
+    /// kernel.barrier(0)?;
+    /// let mut words = vec![0; 8 * kernel.size()];
+    /// kernel.read(8, &mut words)?; // the words of all ranks
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn barrier(&self, id: u32) -> Result<(), KernelError> {
         use std::sync::atomic::Ordering::AcqRel;
 
@@ -498,6 +800,19 @@ impl<'w> Kernel<'w> {
 
     /// Aborts the channel of this kernel: all its waits, for posted operations, signals and counters, end with
     /// [`WaitError::Aborted`], and no further entry is executed.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError, WaitError};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// kernel.abort(7); // a number that the program defines
+    /// match kernel.wait_signal(1, 0, 1) {
+    ///     Err(KernelError::Wait(WaitError::Aborted(why))) => eprintln!("reason {}", why.reason),
+    ///     waited => println!("the signal was raised before: {}", waited?),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn abort(&self, reason: u32) {
         for queue in self.lanes {
             queue.abort(AbortWord { status: EntryStatus::Aborted, reason });

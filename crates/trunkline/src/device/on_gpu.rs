@@ -232,6 +232,19 @@ pub struct GpuView {
 
 impl GpuView {
     /// Returns the numbers as words: the first words of a kernel's argument.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{DeviceError, Window};
+    /// use trunkline::device::gpu::KernelArg;
+    ///
+    /// # fn example(window: &Window) -> Result<(), DeviceError> {
+    /// let mut words = window.gpu_view()?.to_words();
+    /// words.push(1000); // the argument is a structure of a `Window` and a length
+    /// let arg = KernelArg::Words(words);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn to_words(&self) -> Vec<u64> {
         self.view.to_words().to_vec()
@@ -239,6 +252,20 @@ impl GpuView {
 
     /// Returns arguments that keep the memory of the view alive. Pass them after the arguments that the kernel reads;
     /// no kernel reads them.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::error::Error;
+    /// # use trunkline::device::Window;
+    /// # use trunkline::device::gpu::{KernelArg, KernelModule};
+    /// # fn example(window: &Window, module: &KernelModule) -> Result<(), Box<dyn Error>> {
+    /// let view = window.gpu_view()?;
+    /// let mut args = vec![KernelArg::Words(view.to_words())];
+    /// args.extend(view.held_args()); // the memory stays allocated until the kernel has ended
+    /// let running = module.launch_kernel("ring_sum", 1, 32, args)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn held_args(&self) -> Vec<KernelArg> {
         self.held.clone()
@@ -250,6 +277,24 @@ impl Window {
     ///
     /// # Errors
     /// [`DeviceError::OnHost`] if kernels of this window run on the host.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::error::Error;
+    /// # use std::time::Duration;
+    /// # use trunkline::device::Window;
+    /// # use trunkline::device::gpu::{KernelArg, KernelModule};
+    /// # fn example(window: &Window, module: &KernelModule) -> Result<(), Box<dyn Error>> {
+    /// let view = window.gpu_view()?;
+    /// let mut args = vec![KernelArg::Words(view.to_words())]; // `Window` in C++, by value
+    /// args.extend(view.held_args());
+    /// let running = module.launch_kernel("ring_sum", 1, 32, args)?; // one block of 32 threads
+    /// if !running.wait(Duration::from_secs(10))? {
+    ///     eprintln!("the kernel has not ended after 10 seconds");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn gpu_view(&self) -> Result<GpuView, DeviceError> {
         let on_gpu = self.on_gpu.as_ref().ok_or(DeviceError::OnHost)?;
         let held =

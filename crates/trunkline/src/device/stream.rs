@@ -45,6 +45,21 @@ impl Kernel<'_> {
     /// # Errors
     /// [`KernelError::NoRank`]; [`KernelError::None`] if the window has no streams; [`KernelError::Post`],
     /// [`KernelError::Wait`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// let mut text = [0; 5];
+    /// match kernel.rank() {
+    ///     0 => kernel.send(1, b"hello")?,
+    ///     1 => kernel.recv(0, &mut text)?,
+    ///     _ => {}
+    /// }
+    /// kernel.flush()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn send(&self, to: usize, bytes: &[u8]) -> Result<(), KernelError> {
         let stream = self.peer_stream(to)?;
         for chunk in bytes.chunks(self.chunk_len()) {
@@ -61,6 +76,20 @@ impl Kernel<'_> {
     ///
     /// # Errors
     /// As [`send`](Self::send).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError};
+    /// # fn example(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// # let next = (kernel.rank() + 1) % kernel.size();
+    /// # let previous = (kernel.rank() + kernel.size() - 1) % kernel.size();
+    /// let mut halo = [0; 8];
+    /// kernel.send(next, &7_u64.to_le_bytes())?; // fits in a chunk, so all ranks can send first
+    /// kernel.recv(previous, &mut halo)?;
+    /// println!("the number of rank {previous} is {}", u64::from_le_bytes(halo));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn recv(&self, from: usize, into: &mut [u8]) -> Result<(), KernelError> {
         let stream = self.peer_stream(from)?;
         for chunk in into.chunks_mut(self.chunk_len()) {
@@ -76,6 +105,22 @@ impl Kernel<'_> {
     ///
     /// # Errors
     /// As [`send`](Self::send).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError};
+    /// # fn example(kernel: &Kernel<'_>, bytes: &mut [u8]) -> Result<(), KernelError> {
+    /// // Rank 0 has the bytes. Each rank sends a chunk on while the next one arrives.
+    /// let (rank, last) = (kernel.rank(), kernel.size() - 1);
+    /// match rank {
+    ///     0 => kernel.send(1, bytes)?,
+    ///     _ if rank < last => kernel.forward(rank - 1, rank + 1, bytes)?,
+    ///     _ => kernel.recv(rank - 1, bytes)?,
+    /// }
+    /// # kernel.flush()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn forward(&self, from: usize, to: usize, into: &mut [u8]) -> Result<(), KernelError> {
         let up = self.peer_stream(from)?;
         let down = self.peer_stream(to)?;
@@ -92,6 +137,32 @@ impl Kernel<'_> {
     ///
     /// # Errors
     /// As [`send`](Self::send); [`KernelError::Memory`] if there is no memory for a chunk.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError};
+    /// # fn add(sum: &mut [u8], received: &[u8]) {
+    /// #     for (sum, number) in sum.iter_mut().zip(received) {
+    /// #         *sum = sum.wrapping_add(*number);
+    /// #     }
+    /// # }
+    /// # fn example(kernel: &Kernel<'_>, bytes: &mut [u8]) -> Result<(), KernelError> {
+    /// # let (rank, last) = (kernel.rank(), kernel.size() - 1);
+    /// # let (previous, next) = ((rank + last) % kernel.size(), (rank + 1) % kernel.size());
+    /// match rank {
+    ///     0 => kernel.send(next, bytes)?,
+    ///     _ if rank < last => kernel.reduce_forward(previous, next, bytes, add)?,
+    ///     _ => kernel.reduce(previous, bytes, add)?, // the last rank has the sums of all ranks
+    /// }
+    /// match rank {
+    ///     _ if rank == last => kernel.send(next, bytes)?, // rank 0 is next in the ring
+    ///     _ if rank + 1 == last => kernel.recv(previous, bytes)?,
+    ///     _ => kernel.forward(previous, next, bytes)?,
+    /// }
+    /// # kernel.flush()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn reduce_forward(
         &self,
         from: usize,
@@ -111,6 +182,25 @@ impl Kernel<'_> {
     ///
     /// # Errors
     /// As [`reduce_forward`](Self::reduce_forward).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError};
+    /// # fn example(kernel: &Kernel<'_>, numbers: &mut [u8]) -> Result<(), KernelError> {
+    /// // Adds the numbers of rank 0 to those of rank 1.
+    /// match kernel.rank() {
+    ///     0 => kernel.send(1, numbers)?,
+    ///     1 => kernel.reduce(0, numbers, |chunk, received| {
+    ///         for (sum, number) in chunk.iter_mut().zip(received) {
+    ///             *sum = sum.wrapping_add(*number);
+    ///         }
+    ///     })?,
+    ///     _ => {}
+    /// }
+    /// # kernel.flush()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn reduce(
         &self,
         from: usize,

@@ -159,6 +159,18 @@ impl DeviceView {
     }
 
     /// Returns the words of the view in memory order.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{DeviceError, Window};
+    /// # fn example(window: &Window) -> Result<(), DeviceError> {
+    /// let tables = window.device_view()?;
+    /// let words: [u64; 20] = tables.view.to_words();
+    /// // The bytes of `Window` in C++, for a launch that passes it by value.
+    /// let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn to_words(&self) -> [u64; 20] {
         const fn join_halves(low: u32, high: u32) -> u64 {
@@ -191,6 +203,15 @@ impl DeviceView {
 
 impl DeviceTables {
     /// Returns the number of words that kernels of one channel share.
+    ///
+    /// # Examples
+    /// ```
+    /// use trunkline::device::DeviceTables;
+    ///
+    /// // The zeroed words of four channels with two lanes each.
+    /// let words = vec![0_u64; 4 * DeviceTables::words_of_channel(2)];
+    /// assert_eq!(words.len(), 128);
+    /// ```
     #[must_use]
     pub const fn words_of_channel(lanes: u32) -> usize {
         (GROUP_WORDS + 2 * lanes as usize + 1).next_multiple_of(16)

@@ -171,6 +171,20 @@ impl World {
     /// # Errors
     /// [`DeviceError::Engine`]: the NIC has no room. [`DeviceError::Queues`]: the queues or the thread cannot be
     /// created.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use trunkline::World;
+    /// use trunkline::device::{ExecutorMode, WindowConfig};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let world = World::start()?;
+    /// let devices = world.devices(ExecutorMode::Thread)?; // a thread executes what kernels post
+    /// let config = WindowConfig { bytes: 4096, ..WindowConfig::default() };
+    /// let window = devices.window(&world, config)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn devices(&self, mode: ExecutorMode) -> Result<Devices, DeviceError> {
         let network = window_network(self.shared_world().network.device_queue_context()?)?;
         let queues = DeviceQueues::start(network, QUEUES, mode)?;
@@ -203,6 +217,21 @@ impl World {
     ///
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::process::Command;
+    /// # use trunkline::World;
+    /// # use trunkline::device::WindowConfig;
+    /// # fn example(world: &World) -> Result<(), Box<dyn std::error::Error>> {
+    /// let devices = world.devices_for_processes(8, 64)?; // 8 queues of at most 64 entries
+    /// let config = WindowConfig { bytes: 4096, depth: 64, ..WindowConfig::default() };
+    /// let window = devices.window(world, config)?;
+    /// let child = Command::new("worker").spawn()?;
+    /// let card = window.lend(0, child.id())?; // the kernel of channel 0 is in the child
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn devices_for_processes(&self, queues: u32, deepest: u32) -> Result<Devices, DeviceError> {
         let network = window_network(self.shared_world().network.device_queue_context()?)?;
         let queues = DeviceQueues::for_processes(network, queues, deepest)?;
@@ -214,6 +243,21 @@ impl World {
     ///
     /// # Errors
     /// [`DeviceError::Engine`], [`DeviceError::Queues`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// use trunkline::device::gpu::{GpuVendor, VendorDriver};
+    /// use trunkline::device::{GpuPlacement, Residence};
+    ///
+    /// # fn example(world: &World) -> Result<(), Box<dyn std::error::Error>> {
+    /// let driver = VendorDriver::open(GpuVendor::Nvidia)?;
+    /// let device = driver.open_device(0)?;
+    /// let gpu = GpuPlacement { device, residence: Residence::Device };
+    /// let devices = world.devices_of_gpu(gpu)?; // windows are in the memory of the GPU
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn devices_of_gpu(&self, gpu: GpuPlacement) -> Result<Devices, DeviceError> {
         let network = window_network(self.shared_world().network.device_queue_context()?)?;
         let queues = DeviceQueues::for_device(network, QUEUES, gpu.device.clone())?;
@@ -223,6 +267,18 @@ impl World {
 
 impl Devices {
     /// Returns the number of queues of its windows, including companions; at most 1,024.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::device::{DeviceError, Devices, WindowConfig};
+    /// # fn example(world: &World, devices: &Devices) -> Result<(), DeviceError> {
+    /// let config = WindowConfig { channels: 4, lanes: 2, ..WindowConfig::default() };
+    /// let window = devices.window(world, config)?; // uses eight queues
+    /// println!("{} of 1024 queues are in use", devices.queue_count());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn queue_count(&self) -> usize {
         self.inner.queues.with_executor(|executor| executor.queue_count())
@@ -232,6 +288,22 @@ impl Devices {
     ///
     /// # Errors
     /// [`DeviceError::Engine`] if the engine cannot register it; [`DeviceError::Regions`] if all regions are in use.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::error::Error;
+    /// # use trunkline::device::{Devices, Kernel, PutNotification};
+    /// use trunkline_mem::MemoryRange;
+    ///
+    /// # fn example(devices: &Devices, kernel: &Kernel<'_>) -> Result<(), Box<dyn Error>> {
+    /// let memory = MemoryRange::try_heap(4096)?;
+    /// let source = devices.register(&memory)?;
+    /// memory.write(0, b"hello")?;
+    /// kernel.put_source(1, 100, &source, 0, 5, PutNotification::signal(0))?;
+    /// kernel.flush()?; // the memory must not change before the put is complete
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn register(&self, memory: &MemoryRange) -> Result<SourceMemory, DeviceError> {
         let heap = self.inner.shared.network.add_heap(memory.clone())?;
         let region = EntryRegion {
@@ -252,6 +324,21 @@ impl Devices {
     ///
     /// # Errors
     /// As [`Devices::register`]; [`DeviceError::Allocate`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::error::Error;
+    /// # use trunkline::device::{Devices, Kernel, PutNotification};
+    /// # fn example(devices: &Devices, kernel: &Kernel<'_>) -> Result<(), Box<dyn Error>> {
+    /// let zeros = devices.source(4096)?;
+    /// // Clears the first 4096 bytes of each rank.
+    /// for rank in 0..kernel.size() {
+    ///     kernel.put_source(rank, 0, &zeros, 0, 4096, PutNotification::NONE)?;
+    /// }
+    /// kernel.barrier(0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn source(&self, bytes: usize) -> Result<SourceMemory, DeviceError> {
         self.register(&MemoryRange::try_heap(bytes)?)
     }
@@ -260,6 +347,19 @@ impl Devices {
     ///
     /// # Errors
     /// [`DeviceError::Engine`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::error::Error;
+    /// # use trunkline::device::{Devices, Kernel, PutNotification};
+    /// # fn example(devices: &Devices, kernel: &Kernel<'_>) -> Result<(), Box<dyn Error>> {
+    /// let source = devices.source(4096)?;
+    /// kernel.put_source(1, 0, &source, 0, 4096, PutNotification::NONE)?;
+    /// kernel.flush()?; // no operation may use the memory any more
+    /// devices.unregister(source)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn unregister(&self, source: SourceMemory) -> Result<(), DeviceError> {
         if let Some(region) = self.inner.queues.remove_region(source.key) {
             self.inner.shared.network.remove_heap(region.heap)?;
@@ -276,6 +376,25 @@ impl Window {
     /// - [`DeviceError::NoChannel`], [`DeviceError::Lent`]: the channel is out of range, or lent to another process.
     /// - [`DeviceError::Earlier`]: an operation of the previous kernel failed.
     /// - [`DeviceError::OnGpu`]: kernels of this window run on a GPU.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{Kernel, KernelError, Window};
+    /// # fn exchange(kernel: &Kernel<'_>) -> Result<(), KernelError> {
+    /// #     kernel.flush()
+    /// # }
+    /// # fn example(window: &Window) -> Result<(), Box<dyn std::error::Error>> {
+    /// let kernels = [window.kernel(0)?, window.kernel(1)?]; // a channel per thread
+    /// let results = std::thread::scope(|scope| {
+    ///     let threads = kernels.map(|kernel| scope.spawn(move || exchange(&kernel)));
+    ///     threads.map(|thread| thread.join())
+    /// });
+    /// for result in results {
+    ///     result.map_err(|_| "a kernel has panicked")??;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn kernel(&self, channel: u32) -> Result<Kernel<'_>, DeviceError> {
         if self.on_gpu.is_some() {
             return Err(DeviceError::OnGpu);
@@ -303,6 +422,16 @@ impl Window {
     }
 
     /// Returns the shape of the window.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{DeviceError, Window};
+    /// # fn example(window: &Window) -> Result<(), DeviceError> {
+    /// let mut data = vec![0; window.config().bytes as usize];
+    /// window.read(0, &mut data)?; // all data of this rank
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn config(&self) -> &WindowConfig {
         &self.config
@@ -312,6 +441,17 @@ impl Window {
     ///
     /// # Errors
     /// [`DeviceError::Range`]; [`DeviceError::Memory`] if the GPU's memory cannot be written.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::device::{DeviceError, Window};
+    /// # fn example(world: &World, window: &Window) -> Result<(), DeviceError> {
+    /// window.write(0, b"initial value")?;
+    /// world.barrier()?; // afterwards, kernels of all ranks can get the bytes
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         self.check_range(at, bytes.len() as u64)?;
         if let Some(on_gpu) = &self.on_gpu {
@@ -326,6 +466,17 @@ impl Window {
     ///
     /// # Errors
     /// [`DeviceError::Range`]; [`DeviceError::Memory`] if the GPU's memory cannot be read.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{DeviceError, Window};
+    /// # fn example(window: &Window) -> Result<(), DeviceError> {
+    /// let mut word = [0; 8];
+    /// window.read(64, &mut word)?;
+    /// println!("the kernels have computed {}", u64::from_le_bytes(word));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         self.check_range(at, into.len() as u64)?;
         if let Some(on_gpu) = &self.on_gpu {
@@ -346,6 +497,20 @@ impl Window {
     ///
     /// # Errors
     /// [`DeviceError::Allocate`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{DeviceError, DeviceView, Window};
+    /// # fn example(
+    /// #     window: &Window,
+    /// #     ring_sum: extern "C" fn(*const DeviceView) -> u32,
+    /// # ) -> Result<(), DeviceError> {
+    /// let tables = window.device_view()?; // must outlive the kernels
+    /// // In C++: extern "C" u32 ring_sum(const Window *window)
+    /// let failed = window.attend(|| ring_sum(&tables.view));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn device_view(&self) -> Result<DeviceTables, DeviceError> {
         Ok(DeviceTables::from_window(self)?)
     }
@@ -355,6 +520,21 @@ impl Window {
     ///
     /// # Panics
     /// If `launch` panics.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::device::{DeviceError, DeviceView, Window};
+    /// # fn example(
+    /// #     window: &Window,
+    /// #     ring_sum: extern "C" fn(*const DeviceView) -> u32,
+    /// # ) -> Result<(), DeviceError> {
+    /// let tables = window.device_view()?;
+    /// // This thread drives the executor while another one runs the kernel in C++.
+    /// let failed = window.attend(|| ring_sum(&tables.view));
+    /// println!("the kernel returned {failed}");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn attend<T: Send>(&self, launch: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let launched = scope.spawn(launch);
@@ -371,6 +551,29 @@ impl Window {
     ///
     /// # Errors
     /// [`DeviceError::NoChannel`], [`DeviceError::Earlier`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::error::Error;
+    /// # use trunkline::device::{Kernel, PutNotification, Window};
+    /// # use trunkline_device::HostDeadline;
+    /// # use trunkline_proto::wire::device_queue::{AtomicChange, EntryWork};
+    /// # use trunkline_proto::wire::device_queue::{PeerAddress, QueueEntry};
+    /// # fn example(window: &Window, kernel: &Kernel<'_>) -> Result<(), Box<dyn Error>> {
+    /// # let tables = window.device_view()?;
+    /// # let peer = tables.peers[kernel.rank()];
+    /// # let at = PeerAddress { peer: peer.rank, addr: tables.view.counters_at, key: peer.key };
+    /// # let queue = tables.views[0].number;
+    /// let companion = window.companion(0, 0)?;
+    /// kernel.put(1, 0, 0, 8, PutNotification::NONE)?; // entry 0 of the lane's queue
+    /// // The companion waits for that entry, and then adds 1 to counter 0.
+    /// let wait = QueueEntry::new(EntryWork::Wait { queue, index: 0 });
+    /// let add = EntryWork::Atomic { at, change: AtomicChange::Add(1), poisoned: true };
+    /// companion.post(&[wait, QueueEntry::new(add)], &mut HostDeadline::without_deadline())?;
+    /// kernel.wait_counter(0, 1)?; // the put is complete
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn companion(&self, channel: u32, lane: usize) -> Result<DeviceQueue<QueueWords>, DeviceError> {
         let missing = DeviceError::NoChannel { channel, channels: self.queues.len() as u32 };
         let queue = self.channel_lanes(channel)?.get(lane).ok_or(missing)?;
@@ -393,6 +596,20 @@ impl Window {
     /// [`DeviceError::Unsettled`] if operations were still in flight at any rank after that time. The memory then
     /// stays registered at all ranks until the world ends, because a network may still access it.
     /// [`DeviceError::World`] as [`World::barrier`]; [`DeviceError::Engine`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::device::{DeviceError, Window};
+    /// # fn example(world: &World, window: Window) -> Result<(), DeviceError> {
+    /// match window.free(world) {
+    ///     // The program can continue: only the memory of this window stays registered.
+    ///     Err(DeviceError::Unsettled { rank }) => eprintln!("rank {rank} is not finished"),
+    ///     freed => freed?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn free(self, world: &World) -> Result<(), DeviceError> {
         let queues = &self.inner.queues;
         let record = &self.record;

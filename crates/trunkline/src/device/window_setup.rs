@@ -174,6 +174,23 @@ impl Devices {
     /// - [`DeviceError::Elsewhere`]: another rank failed; contains its reason.
     /// - [`DeviceError::Told`], [`DeviceError::Report`]: a rank published an invalid description or report.
     /// - [`DeviceError::World`]: a collective call failed.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::device::{DeviceError, Devices, WindowConfig};
+    /// # fn example(world: &World, devices: &Devices) -> Result<(), DeviceError> {
+    /// let config = WindowConfig {
+    ///     bytes: 1 << 20,
+    ///     lanes: 2,
+    ///     chunks: 8, // per stream; 0 would mean no streams
+    ///     chunk: 16 << 10,
+    ///     ..WindowConfig::default()
+    /// };
+    /// let window = devices.window(world, config)?; // all ranks make this call
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn window(&self, world: &World, config: WindowConfig) -> Result<Window, DeviceError> {
         let mut making = PartialWindow { devices: self, record: WindowRecord::NONE, is_kept: false };
         let prepared = making.prepare_part(world, &config);

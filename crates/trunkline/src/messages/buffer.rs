@@ -23,6 +23,17 @@ impl Buffer {
     ///
     /// # Errors
     /// [`MessageError::Buffer`] when the system has no memory for them.
+    ///
+    /// # Examples
+    /// ```
+    /// use trunkline::messages::Buffer;
+    ///
+    /// let buffer = Buffer::private(4096)?;
+    /// let mut first = [1; 4];
+    /// buffer.read(0, &mut first)?;
+    /// assert_eq!(first, [0; 4]);
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn private(len: usize) -> Result<Self, MessageError> {
         Ok(Self(MemoryRange::try_heap(len)?.into()))
     }
@@ -33,6 +44,18 @@ impl Buffer {
     ///
     /// If that kind is all private memory, no address can be checked. Such a buffer is rejected with
     /// [`MessageError::Outside`]: use [`Buffer::private`], or [`Buffer::from`] for a [`MemoryRange`] of the program.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let address = messages.memory().alloc(1 << 20)?;
+    /// let buffer = Buffer::from_address(address, 1 << 20);
+    /// let second_half = Buffer::from_address(address + (1 << 19), 1 << 19);
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub const fn from_address(addr: usize, len: usize) -> Self {
         Self(Inner::from_own(addr, len as u64))
@@ -42,6 +65,19 @@ impl Buffer {
     ///
     /// # Errors
     /// [`MessageError::Range`] if the bytes are not inside this buffer, or it is in rows.
+    ///
+    /// # Examples
+    /// ```
+    /// use trunkline::messages::Buffer;
+    ///
+    /// let buffer = Buffer::private(4096)?;
+    /// let header = buffer.part(0, 64)?;
+    /// header.write(0, b"v1")?;
+    /// let mut version = [0; 2];
+    /// buffer.read(0, &mut version)?; // Both have the same bytes.
+    /// assert_eq!(&version, b"v1");
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn part(&self, from: usize, len: usize) -> Result<Self, MessageError> {
         let part = self.0.sub_buffer(from as u64, len as u64).map(Self);
         part.ok_or(MessageError::Range { from, len, all: self.len() })
@@ -53,24 +89,63 @@ impl Buffer {
     ///
     /// # Errors
     /// [`MessageError::Rows`] if rows are empty or overlap, or the buffer is in rows already.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// // A matrix of 100 rows of 100 elements, each of 8 bytes.
+    /// let matrix = Buffer::private(8 * 100 * 100)?;
+    /// let from = 8 * 5; // Column 5 begins at element 5 of the first row.
+    /// let column = matrix.part(from, matrix.len() - from)?.in_rows(8, 8 * 100)?;
+    /// assert_eq!(column.len(), 8 * 100);
+    /// let sending = messages.isend(1, 7, &column)?;
+    /// messages.wait(sending)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn in_rows(&self, block: usize, stride: usize) -> Result<Self, MessageError> {
         let rows = StridedRows::new(block as u64, stride as u64).filter(|_| self.0.rows().is_whole());
         rows.map(|rows| Self(self.0.in_rows(rows))).ok_or(MessageError::Rows { block, stride })
     }
 
     /// Returns the address of the first byte, if the buffer is of the kind of memory of its messages.
+    ///
+    /// # Examples
+    /// ```
+    /// use trunkline::messages::Buffer;
+    ///
+    /// let shared = Buffer::from_address(0x7000, 64);
+    /// assert_eq!(shared.address(), Some(0x7000));
+    /// assert_eq!(Buffer::private(64)?.address(), None);
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub fn address(&self) -> Option<usize> {
         self.0.own_address()
     }
 
     /// Returns the number of bytes.
+    ///
+    /// # Examples
+    /// ```
+    /// use trunkline::messages::Buffer;
+    ///
+    /// let buffer = Buffer::private(100)?;
+    /// assert_eq!(buffer.len(), 100);
+    /// assert_eq!(buffer.in_rows(8, 16)?.len(), 6 * 8); // The gaps do not count.
+    /// assert!(buffer.part(100, 0)?.is_empty());
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len() as usize
     }
 
     /// Returns whether the buffer has no bytes.
+    ///
+    /// See [`Buffer::len`] for an example.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -81,6 +156,16 @@ impl Buffer {
     ///
     /// # Errors
     /// [`MessageError::Range`]; [`MessageError::Kind`] if the buffer is not private.
+    ///
+    /// # Examples
+    /// ```
+    /// use trunkline::messages::Buffer;
+    ///
+    /// let buffer = Buffer::private(16)?;
+    /// buffer.write(4, b"text")?;
+    /// assert!(buffer.write(14, b"text").is_err()); // Nothing is written.
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), MessageError> {
         let (memory, at) = self.private_memory(at, bytes.len())?;
         // The check above excludes an error.
@@ -93,6 +178,18 @@ impl Buffer {
     ///
     /// # Errors
     /// As [`Buffer::write`].
+    ///
+    /// # Examples
+    /// ```
+    /// use trunkline::messages::Buffer;
+    ///
+    /// let buffer = Buffer::private(16)?;
+    /// buffer.write(4, b"text")?;
+    /// let mut bytes = [0; 4];
+    /// buffer.read(4, &mut bytes)?;
+    /// assert_eq!(&bytes, b"text");
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn read(&self, at: usize, into: &mut [u8]) -> Result<(), MessageError> {
         let (memory, at) = self.private_memory(at, into.len())?;
         let _ = memory.read(at, into);

@@ -39,6 +39,20 @@ impl<M: IpcMemory> Messages<M> {
     /// # Errors
     /// The first error of this rank's messages, whose requests have all ended then. [`MessageError::Differ`] if a
     /// buffer has another length.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let table = Buffer::private(1 << 20)?; // The same length at each rank.
+    /// if messages.rank() == 0 {
+    ///     table.write(0, b"parameters")?;
+    /// }
+    /// messages.broadcast(0, &table)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn broadcast(&mut self, root: usize, buffer: &Buffer) -> Result<(), MessageError> {
         let tag = self.next_call();
         if root != self.rank {
@@ -62,6 +76,23 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// As [`Messages::broadcast`]; [`MessageError::Parts`] if the buffers have no equal part for each rank.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// // Each rank has one row of a matrix, and receives one column: the transpose.
+    /// let (rank, size) = (messages.rank(), messages.size());
+    /// let [row, column] = [Buffer::private(8 * size)?, Buffer::private(8 * size)?];
+    /// for at in 0..size {
+    ///     let element = (rank * size + at) as u64;
+    ///     row.write(8 * at, &element.to_le_bytes())?;
+    /// }
+    /// messages.all_to_all(&row, &column)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn all_to_all(&mut self, from: &Buffer, into: &Buffer) -> Result<(), MessageError> {
         let size = self.size();
         let len = from.len();

@@ -78,6 +78,20 @@ pub struct ImportedMemory {
 
 impl<M: IpcMemory> Messages<M> {
     /// Returns the current exports, their budget, and counts of messages that shared memory or could not. A snapshot.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let report = messages.sharing_report();
+    /// let (live, budget) = (report.usage.live, report.budget);
+    /// println!("{} of {} exports, {} bytes", live.entries, budget.entries, live.bytes);
+    /// println!("retired, but still held: {} bytes", report.usage.zombies.bytes);
+    /// println!("messages without sharing: {}", report.counts.all_fallbacks());
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub fn sharing_report(&self) -> SharingReport {
         let exporter = self.endpoint.node().exporter();
@@ -94,6 +108,21 @@ impl<M: IpcMemory> Messages<M> {
     }
 
     /// Returns every export of this rank with its state and its holders, in no particular order.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let messages = Messages::start(&world, HostMemory::new()?)?;
+    /// for export in messages.list_exports() {
+    ///     println!("{:#x}: {} bytes, {:?}", export.addr, export.len, export.state);
+    ///     for holder in &export.held_by {
+    ///         println!("  rank {}, {} pending messages", holder.rank, holder.pins);
+    ///     }
+    /// }
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub fn list_exports(&self) -> Vec<ExportedAllocation> {
         let now = self.current_time();
@@ -113,6 +142,20 @@ impl<M: IpcMemory> Messages<M> {
     /// Returns the ranks that hold the allocation around an address, each with its number of pending messages. The
     /// list includes ranks that still hold a freed allocation which had that address before. It is empty if no rank
     /// holds one.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let messages = Messages::start(&world, HostMemory::new()?)?;
+    /// # let address = messages.memory().alloc(1 << 20)?;
+    /// // After a free that returned no memory to the device:
+    /// for holder in messages.who_holds(address) {
+    ///     println!("rank {} still holds {address:#x}", holder.rank);
+    /// }
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub fn who_holds(&self, addr: usize) -> Vec<ExportHolder> {
         let around = |listing: &ExportListing| {
@@ -140,6 +183,18 @@ impl<M: IpcMemory> Messages<M> {
     }
 
     /// Returns the mappings of this rank, per near rank.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let messages = Messages::start(&world, HostMemory::new()?)?;
+    /// for import in messages.imports() {
+    ///     println!("rank {}: {} bytes are mapped here", import.rank, import.bytes);
+    /// }
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub fn imports(&self) -> Vec<ImportedMemory> {
         let near = self.peers.iter().enumerate().filter_map(|(rank, peer)| Some((rank, (*peer)?)));
@@ -155,6 +210,18 @@ impl<M: IpcMemory> Messages<M> {
 
     /// Raises the budget of exports to at least `allocations` and `bytes`. This is the only call that allocates
     /// memory for the tables of exports, once.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// // The tables grow now, so that no later message has to allocate memory for them.
+    /// messages.grow(1024, 1 << 40);
+    /// assert_eq!(messages.sharing_report().budget.entries, 1024);
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn grow(&mut self, allocations: usize, bytes: u64) {
         self.endpoint.node_mut().grow_budget(ExportAmount { entries: allocations, bytes });
     }
@@ -162,12 +229,37 @@ impl<M: IpcMemory> Messages<M> {
     /// Lowers the budget of exports to at most `allocations` and `bytes`; with 0 of either, messages export nothing.
     /// Exports beyond it are retired, the least recently used first. Exports that messages use are retired when those
     /// messages have ended.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// messages.shrink(16, 256 << 20); // For a phase that needs most of the memory.
+    /// // ...
+    /// messages.grow(256, 1 << 40);
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn shrink(&mut self, allocations: usize, bytes: u64) {
         self.endpoint.node_mut().shrink_budget(ExportAmount { entries: allocations, bytes });
     }
 
     /// Sets the time for which an unused export is kept, 30 s at first; `None`: without limit. The next call of this
     /// type retires older exports.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// use std::time::Duration;
+    ///
+    /// // Memory that no message has used for two seconds is unmapped by the other ranks.
+    /// messages.idle_limit(Some(Duration::from_secs(2)));
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn idle_limit(&mut self, limit: Option<Duration>) {
         let limit = limit.map(|limit| Nanoseconds(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)));
         self.endpoint.node_mut().set_idle_limit(limit);
@@ -178,6 +270,20 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// [`MessageError::NoRank`], [`MessageError::Far`], [`MessageError::Own`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// # let address = messages.memory().alloc(1 << 20)?;
+    /// messages.drain(1)?; // Rank 1 is short of memory.
+    /// while messages.who_holds(address).iter().any(|holder| holder.rank == 1) {
+    ///     messages.progress();
+    /// }
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn drain(&mut self, rank: usize) -> Result<(), MessageError> {
         let peer = self.peer_id(rank)?;
         let neighbour = self.endpoint.neighbour_of(peer);
@@ -192,6 +298,19 @@ impl<M: IpcMemory> Messages<M> {
     /// A program that preloads `libtrunkline_freehook.so` needs no flag for memory of GPUs. Without either, freed
     /// memory is released when its address is used again, after the idle limit, or when its export is retired on
     /// demand.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let hook = messages.free_hook();
+    /// // The allocator of the program calls this after each free, in any thread.
+    /// let after_free = move || hook.report_free();
+    /// after_free();
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub fn free_hook(&self) -> FreeHook {
         self.endpoint.free_hook()

@@ -168,41 +168,114 @@ impl<M: IpcMemory> Messages<M> {
     /// - [`MessageError::Gone`]: a rank of this host has ended.
     /// - [`MessageError::Stream`], [`MessageError::Endpoint`], [`MessageError::Buffer`]: this host has no socket or
     ///   no memory left.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use trunkline::World;
+    /// use trunkline::messages::{HostMemory, Messages};
+    ///
+    /// let world = World::start()?;
+    /// let messages = Messages::start(&world, HostMemory::new()?)?;
+    /// println!("rank {} of {}", messages.rank(), messages.size());
+    /// messages.finish()?; // Before the world, since its ranks may still exchange messages.
+    /// world.finish()?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn start(world: &World, memory: M) -> Result<Self, MessageError> {
         start::start_messages(world, memory)
     }
 
     /// Returns the number of this rank.
+    ///
+    /// See [`Messages::is_near`] for an example.
     #[must_use]
     pub const fn rank(&self) -> usize {
         self.rank
     }
 
     /// Returns the number of ranks of the world.
+    ///
+    /// See [`Messages::is_near`] for an example.
     #[must_use]
     pub const fn size(&self) -> usize {
         self.peers.len()
     }
 
     /// Returns whether messages can be sent to a rank: it shares this host, and is not this rank.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let text = format!("rank {} is ready", messages.rank());
+    /// for rank in 0..messages.size() {
+    ///     // A send to a rank of another host, or to this rank, is an error.
+    ///     if messages.is_near(rank) {
+    ///         messages.send(rank, 7, text.as_bytes())?;
+    ///     }
+    /// }
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub fn is_near(&self, rank: usize) -> bool {
         self.peers.get(rank).is_some_and(Option::is_some)
     }
 
     /// Returns the kind of memory of these messages, which allocates and frees buffers.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let address = messages.memory().alloc(1 << 20)?;
+    /// let buffer = Buffer::from_address(address, 1 << 20);
+    /// messages.write(&buffer, 0, b"first bytes")?;
+    /// messages.memory().free(address)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub const fn memory(&self) -> &M {
         self.endpoint.node().memory()
     }
 
     /// Returns counts of the messages so far, and of their methods.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let counts = messages.counts();
+    /// println!("{} eager, {} mapped, {} staged", counts.eager, counts.mapped, counts.staged);
+    /// if counts.fallbacks > 0 {
+    ///     println!("{} messages could not share memory", counts.fallbacks);
+    /// }
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub const fn counts(&self) -> TaggedCounts {
         self.endpoint.counts()
     }
 
     /// Returns counts of the collective calls so far.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let buffer = Buffer::from_address(messages.memory().alloc(1 << 20)?, 1 << 20);
+    /// messages.broadcast(0, &buffer)?;
+    /// let counts = messages.collective_counts();
+    /// println!("{} calls by reading, {} by separate messages", counts.read, counts.apart);
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub const fn collective_counts(&self) -> CollectiveCounts {
         self.together
@@ -210,12 +283,42 @@ impl<M: IpcMemory> Messages<M> {
 
     /// Sets the copy method of long messages that this rank sends from now on, for memory that the other rank can
     /// access. The initial method is that of `TRUNKLINE_NODE_COPY`, or learned.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Messages, PrivateMemory};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, PrivateMemory::new()?)?;
+    /// use trunkline::messages::{CopyMethod, MethodChoice};
+    ///
+    /// // Measures the stage alone. A learned choice would try the other methods, too.
+    /// messages.choose_method(MethodChoice::Fixed(CopyMethod::Stage));
+    /// // ...
+    /// messages.choose_method(MethodChoice::Learned);
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub const fn choose_method(&mut self, choice: MethodChoice) {
         self.endpoint.set_copy_choice(choice);
     }
 
     /// Sets the budget of exports: at most `allocations` of them, and `bytes` in total. Exports beyond it are retired
     /// as soon as no message uses them. With 0 of either, messages export nothing.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// use trunkline::messages::ExportAmount;
+    ///
+    /// // Other ranks keep at most 1 GiB of this rank's memory mapped.
+    /// messages.set_export_budget(64, 1 << 30);
+    /// let budget = messages.sharing_report().budget;
+    /// assert_eq!(budget, ExportAmount { entries: 64, bytes: 1 << 30 });
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn set_export_budget(&mut self, allocations: usize, bytes: u64) {
         let budget = ExportAmount { entries: allocations, bytes };
         let node = self.endpoint.node_mut();
@@ -224,17 +327,62 @@ impl<M: IpcMemory> Messages<M> {
     }
 
     /// Retires exports until at most `bytes` are kept. For programs that are short of memory.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// messages.trim_exports(64 << 20);
+    /// // Zombies are retired exports that other ranks still have mapped.
+    /// while messages.sharing_report().usage.zombies.entries > 0 {
+    ///     messages.progress();
+    /// }
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn trim_exports(&mut self, bytes: u64) {
         self.endpoint.node_mut().trim_exports(bytes);
     }
 
     /// Retires the export of the allocation around `addr`, and returns whether there was one. No rank has it mapped
     /// any more once [`Messages::is_exported`] returns false.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// # let address = messages.memory().alloc(1 << 20)?;
+    /// messages.release_export(address);
+    /// while messages.is_exported(address, 1 << 20) {
+    ///     messages.progress(); // The other ranks unmap the allocation in their calls.
+    /// }
+    /// messages.memory().free(address)?; // The memory is available again at once.
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn release_export(&mut self, addr: usize) -> bool {
         self.endpoint.node_mut().release_export(addr)
     }
 
     /// Returns whether any of the bytes is exported, or still mapped by another rank.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// # let address = messages.memory().alloc(1 << 20)?;
+    /// if messages.is_exported(address, 1 << 20) {
+    ///     // Another rank may have it mapped: free it later.
+    ///     messages.release_export(address);
+    /// } else {
+    ///     messages.memory().free(address)?;
+    /// }
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub fn is_exported(&self, addr: usize, len: usize) -> bool {
         self.endpoint.node().is_exported(addr, len)
@@ -244,6 +392,18 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// [`MessageError::Range`]; [`MessageError::Failed`] if the memory cannot be written.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let buffer = Buffer::from_address(messages.memory().alloc(4096)?, 4096);
+    /// messages.write(&buffer, 0, &[7; 4096])?;
+    /// messages.write(&buffer, 8, b"header")?; // Bytes 8 to 13.
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn write(&self, into: &Buffer, at: usize, bytes: &[u8]) -> Result<(), MessageError> {
         into.check_range(at, bytes.len())?;
         Ok(into.ipc_buffer().write_bytes(self.memory(), at as u64, bytes).map_err(TaggedFailure::from)?)
@@ -253,6 +413,20 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// As [`Messages::write`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let buffer = Buffer::from_address(messages.memory().alloc(4096)?, 4096);
+    /// messages.write(&buffer, 0, &[7; 4096])?;
+    /// let mut last = [0; 2];
+    /// messages.read(&buffer, 4094, &mut last)?;
+    /// assert_eq!(last, [7, 7]);
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn read(&self, from: &Buffer, at: usize, into: &mut [u8]) -> Result<(), MessageError> {
         from.check_range(at, into.len())?;
         Ok(from.ipc_buffer().read_bytes(self.memory(), at as u64, into).map_err(TaggedFailure::from)?)
@@ -262,6 +436,20 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// As [`Messages::write`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let source = Buffer::private(4096)?;
+    /// source.write(0, &[7; 4096])?;
+    /// // Other ranks can map the target, but not the private source.
+    /// let target = Buffer::from_address(messages.memory().alloc(4096)?, 4096);
+    /// messages.copy(&source, &target)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn copy(&self, from: &Buffer, into: &Buffer) -> Result<(), MessageError> {
         into.check_range(0, from.len())?;
         Ok(from.ipc_buffer().copy_into(self.memory(), into.ipc_buffer()).map_err(TaggedFailure::from)?)
@@ -291,6 +479,18 @@ impl<M: IpcMemory> Messages<M> {
     ///   one, or is on another host.
     /// - [`MessageError::Gone`]: the rank has ended.
     /// - [`MessageError::Buffer`]: no memory for the copy.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// if messages.rank() == 0 {
+    ///     messages.send(1, 7, b"the table is complete")?; // Tag 7.
+    /// }
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn send(&mut self, to: usize, tag: u64, bytes: &[u8]) -> Result<(), MessageError> {
         self.send_tagged(to, Self::user_tag(tag)?, bytes)
     }
@@ -320,6 +520,21 @@ impl<M: IpcMemory> Messages<M> {
     /// - [`MessageError::Gone`]: the rank has ended.
     /// - [`MessageError::TooMany`]: too many receives are pending.
     /// - Otherwise as [`send`](Self::send).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// use trunkline::messages::Any;
+    ///
+    /// let mut bytes = [0; 256];
+    /// let message = messages.recv(Any, 7, &mut bytes)?;
+    /// let text = String::from_utf8_lossy(&bytes[..message.len as usize]);
+    /// println!("rank {}: {text}", message.rank);
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn recv(
         &mut self,
         from: impl Into<SourceSelector>,
@@ -382,6 +597,22 @@ impl<M: IpcMemory> Messages<M> {
     /// # Errors
     /// As [`send`](Self::send); [`MessageError::Outside`] if the buffer is not inside one allocation of
     /// [`memory`](Self::memory).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let other = 1 - messages.rank(); // Of two ranks.
+    /// let [from, into] = [Buffer::private(1 << 20)?, Buffer::private(1 << 20)?];
+    /// let receiving = messages.irecv(other, 7, &into)?;
+    /// let sending = messages.isend(other, 7, &from)?;
+    /// // Both directions are transferred at the same time.
+    /// messages.wait(receiving)?;
+    /// messages.wait(sending)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[inline]
     pub fn isend(&mut self, to: usize, tag: u64, buffer: &Buffer) -> Result<Request, MessageError> {
         self.isend_tagged(to, Self::user_tag(tag)?, buffer)
@@ -425,6 +656,22 @@ impl<M: IpcMemory> Messages<M> {
     /// # Errors
     /// [`MessageError::TooMany`], [`MessageError::Outside`], [`MessageError::Tag`], and those of the rank as in
     /// [`send`](Self::send).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn compute_interior() {}
+    /// # fn compute_border(_: &Buffer) {}
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let halo = Buffer::private(1 << 16)?;
+    /// let receiving = messages.irecv(0, 7, &halo)?;
+    /// compute_interior(); // It does not use `halo`, which the message may be changing.
+    /// messages.wait(receiving)?;
+    /// compute_border(&halo);
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[inline]
     pub fn irecv(
         &mut self,
@@ -463,6 +710,21 @@ impl<M: IpcMemory> Messages<M> {
     /// # Errors
     /// [`MessageError::Truncated`] of a receive; [`MessageError::Gone`] if the rank has ended;
     /// [`MessageError::Failed`] if memory could not be copied.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let [left, right] = [Buffer::private(4096)?, Buffer::private(4096)?];
+    /// let requests = [messages.irecv(1, 7, &left)?, messages.irecv(2, 7, &right)?];
+    /// for request in requests {
+    ///     let message = messages.wait(request)?; // The other receive advances, too.
+    ///     println!("{} bytes of rank {}", message.len, message.rank);
+    /// }
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[inline]
     pub fn wait(&mut self, request: Request) -> Result<Message, MessageError> {
         loop {
@@ -478,6 +740,24 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn compute_next_block() {}
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let into = Buffer::private(1 << 20)?;
+    /// let request = messages.irecv(0, 7, &into)?;
+    /// let message = loop {
+    ///     match messages.test(request)? {
+    ///         Some(message) => break message,
+    ///         None => compute_next_block(),
+    ///     }
+    /// };
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn test(&mut self, request: Request) -> Result<Option<Message>, MessageError> {
         self.progress();
         self.poll_request(request)
@@ -493,6 +773,23 @@ impl<M: IpcMemory> Messages<M> {
     }
 
     /// Cancels a receive, and returns whether it was cancelled: a receive that has matched a message is not.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// use trunkline::messages::Any;
+    ///
+    /// let into = Buffer::private(4096)?;
+    /// let request = messages.irecv(Any, 7, &into)?;
+    /// // ... until no further message is expected.
+    /// if !messages.cancel(request) {
+    ///     messages.wait(request)?; // A message had matched it before.
+    /// }
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn cancel(&mut self, request: Request) -> bool {
         let Some(request) = request.0 else { return false };
         // The request has ended as cancelled; testing it frees its slot.
@@ -503,6 +800,22 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// [`MessageError::NoRank`], [`MessageError::Own`], [`MessageError::Far`], [`MessageError::Tag`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// use trunkline::messages::Any;
+    ///
+    /// if let Some(message) = messages.probe(Any, 7)? {
+    ///     let mut bytes = vec![0; message.len as usize];
+    ///     // Of that rank: the next message of another rank may be longer.
+    ///     messages.recv(message.rank, message.tag, &mut bytes)?;
+    /// }
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn probe(
         &mut self,
         from: impl Into<SourceSelector>,

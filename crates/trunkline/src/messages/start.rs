@@ -184,6 +184,18 @@ fn accept_stream(listener: &mut UnixListener) -> Result<Option<UnixStream>, OobE
 /// # Errors
 /// [`MessageError::Memory`], [`MessageError::System`], [`MessageError::World`]; [`MessageError::Device`] if the
 /// memory file of rank 0 cannot be opened.
+///
+/// # Examples
+/// ```no_run
+/// use trunkline::World;
+/// use trunkline::messages::{Buffer, Messages, shared_device};
+///
+/// let world = World::start()?;
+/// let device = shared_device(&world, 64 << 20)?; // In place of a GPU of 64 MiB.
+/// let messages = Messages::start(&world, device)?;
+/// let buffer = Buffer::from_address(messages.memory().alloc(1 << 20)?, 1 << 20);
+/// # Ok::<(), trunkline::messages::MessageError>(())
+/// ```
 pub fn shared_device(world: &World, capacity: u64) -> Result<MemfdDevice, MessageError> {
     let made = if world.rank() == 0 { Some(MemfdDevice::create(0, capacity)?) } else { None };
     let file = made.as_ref().map(MemfdDevice::descriptor).transpose()?;
@@ -278,6 +290,19 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// [`MessageError::Gone`]: a near rank has ended.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let address = messages.memory().alloc(1 << 20)?;
+    /// messages.broadcast(0, &Buffer::from_address(address, 1 << 20))?;
+    /// messages.barrier()?; // All ranks have received the bytes.
+    /// messages.memory().free(address)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn barrier(&mut self) -> Result<(), MessageError> {
         let tag = super::OWN_TAGS | self.meetings;
         self.meetings += 1;
@@ -291,6 +316,17 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// As [`Messages::barrier`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// messages.finish()?; // The ranks of this host have unmapped the memory of each other.
+    /// world.finish()?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn finish(mut self) -> Result<(), MessageError> {
         self.barrier()?;
         let now = self.current_time();

@@ -29,6 +29,21 @@ impl WaitRounds {
 impl<M: IpcMemory> Messages<M> {
     /// Advances pending messages and requested accesses by a bounded amount. Returns whether anything moved. Programs
     /// call it between other work, so that messages of other ranks advance.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn compute_block(_: usize) {}
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// for block in 0..1000 {
+    ///     compute_block(block);
+    ///     // Pending messages and requests of other ranks do not wait for all blocks.
+    ///     messages.progress();
+    /// }
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[inline]
     pub fn progress(&mut self) -> bool {
         self.rounds.calls = self.rounds.calls.wrapping_add(1);

@@ -130,6 +130,24 @@ struct PendingAccess {
 
 impl HostWindow {
     /// Returns the length of a rank's part in bytes; `None` if the rank is on another host or out of range.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// # let part = Buffer::private(4096)?;
+    /// # let window = messages.window(&part)?;
+    /// for rank in 0..messages.size() {
+    ///     if let Some(len) = window.len(rank) {
+    ///         let way = if window.is_mapped(rank) { "mapped" } else { "by messages" };
+    ///         println!("part of rank {rank}: {len} bytes, {way}");
+    ///     }
+    /// }
+    /// # messages.free(window)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub fn len(&self, rank: usize) -> Option<usize> {
         let part = self.parts.get(rank).filter(|part| !matches!(part.reach, PartReach::Far))?;
@@ -138,6 +156,8 @@ impl HostWindow {
 
     /// Returns whether a rank's part is accessed through a mapping, not by messages. All ranks return the same,
     /// except the owner of the part, which returns true.
+    ///
+    /// See [`HostWindow::len`] for an example.
     #[must_use]
     pub fn is_mapped(&self, rank: usize) -> bool {
         self.parts.get(rank).is_some_and(|part| matches!(part.reach, PartReach::Mapped(_) | PartReach::Own))
@@ -152,6 +172,23 @@ impl HostWindow {
 
 impl WindowPlace {
     /// Returns the place that begins at byte `at` of the part of `rank`.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages, WindowPlace};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// # let next = (messages.rank() + 1) % messages.size();
+    /// # let part = Buffer::private(4096)?;
+    /// # let window = messages.window(&part)?;
+    /// // Each rank has 64 bytes in the part of the next one.
+    /// let block = Buffer::private(64)?;
+    /// let place = WindowPlace::new(next, 64 * messages.rank());
+    /// messages.put(&window, place, &block)?;
+    /// # messages.free(window)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub const fn new(rank: usize, at: usize) -> Self {
         Self { rank, spot: LoanRange { at: at as u64, rows: StridedRows::WHOLE } }
@@ -161,6 +198,23 @@ impl WindowPlace {
     ///
     /// # Errors
     /// [`MessageError::Rows`] if rows are empty or overlap, or the place is in rows already.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages, WindowPlace};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// # let next = (messages.rank() + 1) % messages.size();
+    /// # let part = Buffer::private(8 * 100 * 100)?;
+    /// # let window = messages.window(&part)?;
+    /// // The part is a matrix of 100 rows of 100 elements, each of 8 bytes.
+    /// let column = WindowPlace::new(next, 8 * 5).in_rows(8, 8 * 100)?;
+    /// let elements = Buffer::private(8 * 100)?;
+    /// messages.put(&window, column, &elements)?; // Into column 5.
+    /// # messages.free(window)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn in_rows(self, block: usize, stride: usize) -> Result<Self, MessageError> {
         let rows = StridedRows::new(block as u64, stride as u64).filter(|_| self.spot.rows.is_whole());
         let rows = rows.ok_or(MessageError::Rows { block, stride })?;
@@ -188,6 +242,23 @@ impl<M: IpcMemory> Messages<M> {
     ///   [`WINDOWS_MAX`] windows, or has no memory for its tables. In the last case that rank itself returns
     ///   [`MessageError::Buffer`].
     /// - [`MessageError::Gone`]: a rank has ended.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages, WindowPlace};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// # let next = (messages.rank() + 1) % messages.size();
+    /// let [part, source] = [Buffer::private(4096)?, Buffer::private(8)?];
+    /// let window = messages.window(&part)?;
+    /// messages.put(&window, WindowPlace::new(next, 0), &source)?;
+    /// messages.fence(&window)?; // The puts of all ranks have arrived.
+    /// let mut bytes = [0; 8];
+    /// messages.read(&part, 0, &mut bytes)?;
+    /// messages.free(window)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn window(&mut self, buffer: &Buffer) -> Result<HostWindow, MessageError> {
         let call = self.next_call();
         let making = WindowSetup::new(self.size());
@@ -217,6 +288,23 @@ impl<M: IpcMemory> Messages<M> {
     ///   another host, or has ended.
     /// - [`MessageError::Outside`], [`MessageError::Failed`]: the memory is not in one allocation, or cannot be
     ///   copied.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages, WindowPlace};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// # let next = (messages.rank() + 1) % messages.size();
+    /// # let part = Buffer::private(4096)?;
+    /// # let window = messages.window(&part)?;
+    /// let source = Buffer::private(8)?;
+    /// source.write(0, &7_u64.to_le_bytes())?;
+    /// messages.put(&window, WindowPlace::new(next, 64), &source)?;
+    /// messages.flush(&window, next)?; // The bytes have arrived, and `source` may change.
+    /// # messages.free(window)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn put(&mut self, window: &HostWindow, to: WindowPlace, from: &Buffer) -> Result<(), MessageError> {
         self.access_part(AccessKind::Put, window, to, from)
     }
@@ -226,6 +314,25 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// As [`Messages::put`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages, WindowPlace};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// # let next = (messages.rank() + 1) % messages.size();
+    /// # let part = Buffer::private(4096)?;
+    /// # let window = messages.window(&part)?;
+    /// let into = Buffer::private(8)?;
+    /// messages.get(&window, WindowPlace::new(next, 64), &into)?;
+    /// messages.flush(&window, next)?; // The part may not be mapped.
+    /// let mut bytes = [0; 8];
+    /// into.read(0, &mut bytes)?;
+    /// println!("{}", u64::from_le_bytes(bytes));
+    /// # messages.free(window)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn get(&mut self, window: &HostWindow, from: WindowPlace, into: &Buffer) -> Result<(), MessageError> {
         self.access_part(AccessKind::Get, window, from, into)
     }
@@ -299,6 +406,24 @@ impl<M: IpcMemory> Messages<M> {
     /// # Errors
     /// The first error of these operations; [`MessageError::Denied`] if the owner rejected one. All of them have
     /// ended when the call returns.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages, WindowPlace};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// # let next = (messages.rank() + 1) % messages.size();
+    /// # let part = Buffer::private(4096)?;
+    /// # let window = messages.window(&part)?;
+    /// let half = Buffer::private(2048)?;
+    /// for at in [0, 2048] {
+    ///     messages.put(&window, WindowPlace::new(next, at), &half)?;
+    /// }
+    /// messages.flush(&window, next)?; // One wait for both puts.
+    /// # messages.free(window)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn flush(&mut self, window: &HostWindow, rank: usize) -> Result<(), MessageError> {
         self.flush_those(window.call, |other| other == rank)
     }
@@ -307,6 +432,24 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// As [`Messages::flush`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages, WindowPlace};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// # let part = Buffer::private(4096)?;
+    /// # let window = messages.window(&part)?;
+    /// // The first 8 bytes of each part, of ranks that share one host.
+    /// let all = Buffer::private(8 * messages.size())?;
+    /// for rank in 0..messages.size() {
+    ///     messages.get(&window, WindowPlace::new(rank, 0), &all.part(8 * rank, 8)?)?;
+    /// }
+    /// messages.flush_all(&window)?;
+    /// # messages.free(window)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn flush_all(&mut self, window: &HostWindow) -> Result<(), MessageError> {
         self.flush_those(window.call, |_| true)
     }
@@ -346,6 +489,25 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// As [`Messages::flush`] and [`Messages::barrier`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages, WindowPlace};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// # let next = (messages.rank() + 1) % messages.size();
+    /// # let part = Buffer::private(4096)?;
+    /// # let window = messages.window(&part)?;
+    /// # let source = Buffer::private(8)?;
+    /// messages.put(&window, WindowPlace::new(next, 0), &source)?;
+    /// messages.fence(&window)?; // Each rank can read the bytes that were put to its part.
+    /// let mut bytes = [0; 8];
+    /// messages.read(&part, 0, &mut bytes)?;
+    /// messages.fence(&window)?; // All ranks have read them: the next put may replace them.
+    /// # messages.free(window)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn fence(&mut self, window: &HostWindow) -> Result<(), MessageError> {
         let flushed = self.flush_all(window);
         self.barrier()?;
@@ -357,6 +519,20 @@ impl<M: IpcMemory> Messages<M> {
     ///
     /// # Errors
     /// As [`Messages::fence`]. The window has ended in any case.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{Buffer, HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let mut messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let address = messages.memory().alloc(4096)?;
+    /// let window = messages.window(&Buffer::from_address(address, 4096))?;
+    /// // ...
+    /// messages.free(window)?; // No rank has the part mapped any more.
+    /// messages.memory().free(address)?;
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     pub fn free(&mut self, window: HostWindow) -> Result<(), MessageError> {
         let call = window.call;
         let flushed = self.flush_all(&window);
@@ -386,6 +562,18 @@ impl<M: IpcMemory> Messages<M> {
     }
 
     /// Returns counts of windows and of their accesses.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use trunkline::World;
+    /// # use trunkline::messages::{HostMemory, Messages};
+    /// # let world = World::start()?;
+    /// # let messages = Messages::start(&world, HostMemory::new()?)?;
+    /// let counts = messages.window_counts();
+    /// println!("{} parts mapped, {} not", counts.mapped, counts.asked);
+    /// println!("{} accesses by copies, {} by messages", counts.copies, counts.messages);
+    /// # Ok::<(), trunkline::messages::MessageError>(())
+    /// ```
     #[must_use]
     pub const fn window_counts(&self) -> WindowCounts {
         self.windows.counts
