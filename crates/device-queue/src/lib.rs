@@ -70,7 +70,6 @@
 //! - `adversary`: an executor that splits, delays, reorders and fails, with every invariant checked after every step.
 //! - `protocol`: step by step; `threads`: threads of this machine.
 //! - `header`, `header_threads` and `header_mlx5`: the header.
-//! - Planted bugs: `devq-...` and `header-...`.
 #![no_std]
 #![deny(unsafe_code)]
 

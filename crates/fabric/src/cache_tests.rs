@@ -173,6 +173,21 @@ fn forgotten_memory_serves_no_more_and_closes_with_its_last_user() {
     assert_eq!((nic.open.load(SeqCst), cache.registration_count()), (0, 0));
 }
 
+/// Registers 100 bytes. Sends to `inside` from within the registration, which ends when `may_go` receives.
+fn acquire_slowly(
+    cache: &RegistrationCache<Mr>,
+    nic: &Arc<Nic>,
+    scope: RegistrationScope,
+    inside: &mpsc::Sender<()>,
+    may_go: &mpsc::Receiver<()>,
+) -> Result<RegistrationGrant, AcquireError<mpsc::RecvTimeoutError>> {
+    let make = || {
+        inside.send(()).unwrap();
+        may_go.recv_timeout(BOUND).map(|()| nic.make(scope, span(0, 100), Vec::new()))
+    };
+    cache.acquire(&key(scope, RegistrationRights::WRITE), span(0, 100), BOUND, make, |_| ()).map(|one| one.0)
+}
+
 #[test]
 fn forget_memory_wakes_threads_that_wait_for_it() {
     let (cache, scope, nic) = world();
@@ -180,14 +195,7 @@ fn forget_memory_wakes_threads_that_wait_for_it() {
     let (go, may_go) = mpsc::channel();
     std::thread::scope(|threads| {
         let (cache, nic, may_go) = (&cache, &nic, may_go);
-        let slow = threads.spawn(move || {
-            let make = || {
-                inside.send(()).unwrap();
-                may_go.recv_timeout(BOUND).map(|()| nic.make(scope, span(0, 100), Vec::new()))
-            };
-            let key = key(scope, RegistrationRights::WRITE);
-            cache.acquire(&key, span(0, 100), BOUND, make, |_| ()).map(|one| one.0)
-        });
+        let slow = threads.spawn(move || acquire_slowly(cache, nic, scope, &inside, &may_go));
         is_inside.recv().unwrap();
         let begun = Instant::now();
         let waits = threads.spawn(|| ask(cache, nic, scope, span(0, 10)).0);
@@ -249,15 +257,7 @@ fn nobody_waits_for_other_memory_and_for_the_same_not_for_ever() {
     let (go, may_go) = mpsc::channel();
     std::thread::scope(|threads| {
         let (cache, nic, may_go) = (&cache, &nic, may_go);
-        let slow = threads.spawn(move || {
-            let make = || {
-                inside.send(()).unwrap();
-                may_go.recv_timeout(BOUND).map(|()| nic.make(scope, span(0, 100), Vec::new()))
-            };
-            cache
-                .acquire(&key(scope, RegistrationRights::WRITE), span(0, 100), BOUND, make, |_| ())
-                .map(|one| one.0)
-        });
+        let slow = threads.spawn(move || acquire_slowly(cache, nic, scope, &inside, &may_go));
         is_inside.recv().unwrap();
         // Other memory meanwhile, and what it takes to close it.
         cache.release(ask(cache, nic, scope, span(200, 100)).0);

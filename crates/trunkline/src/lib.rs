@@ -75,8 +75,7 @@
 //! - *Windows of device queues* (`device/`). Their layout is in `proto` (`wire/device_queue/window.rs`), so that other languages can use it. A stream has a
 //!   flag for each lane, since a sum of two lanes would not show which bytes have arrived. In C++ the same is `window.h` and `stream.h` of the header. There
 //!   every thread of a group makes each call, the leader acts, and a failure persists, as nothing like `?` ends a kernel. The kernel's data of a window is in
-//!   `view.rs`. Words that the kernel changes by atomics are passed by address, so that a device can keep them in its own memory. Planted bugs are `dev-...`
-//!   and `header-window-...`.
+//!   `view.rs`. Words that the kernel changes by atomics are passed by address, so that a device can keep them in its own memory.
 #![forbid(unsafe_code)]
 
 mod atomics;

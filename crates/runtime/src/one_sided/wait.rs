@@ -10,7 +10,7 @@ use super::context::{ContextCalls, FetchSink};
 /// The time between two checks that the expected change can still happen.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// Fruitless polls between two readings of the clock: with more threads than processors, a poll may take as long as a slice of another thread.
-const LOOKS_PER_CLOCK: u32 = 64;
+const POLLS_PER_CLOCK: u32 = 64;
 
 /// The time of the next check that an expected change can still happen.
 #[derive(Debug, Default)]
@@ -107,7 +107,7 @@ pub fn watch_memory<T, E: From<RmaError>, S: FetchSink>(
         let step = waiting.backoff.next_step();
         let rests = matches!(step, BackoffStep::Rest { .. });
         vain = vain.wrapping_add(1);
-        if (rests || vain.is_multiple_of(LOOKS_PER_CLOCK))
+        if (rests || vain.is_multiple_of(POLLS_PER_CLOCK))
             && timer.take_due(Instant::now())
             && let Err(gone) = check_peers()
         {

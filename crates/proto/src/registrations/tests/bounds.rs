@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_full_map_waits_for_what_is_being_closed() {
+fn a_full_map_waits_for_a_close() {
     let mut map = Map::new(2);
     let key = host(map.open_scope().unwrap());
     let first = get(&mut map, &key, span(0, 10));

@@ -105,7 +105,7 @@ fn late_and_misplaced_events_change_nothing() {
 }
 
 #[test]
-fn end_of_a_scope_hides_what_is_in_use_and_being_made() {
+fn end_of_a_scope_hides_open_and_pending_registrations() {
     let (mut map, ends) = map_and_scope();
     let stays = map.open_scope().unwrap();
     let used = get(&mut map, &host(ends), span(100, 100));
