@@ -26,6 +26,7 @@ mod cmd;
 pub mod fuzzing;
 mod job;
 mod locate;
+mod own_settings;
 mod run;
 mod selftest;
 mod sweep;

@@ -3,9 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+use trunkline_runtime::ChooseError;
+use trunkline_settings::rows::command;
+
+use crate::own_settings::read_setting;
 
 /// Environment variable that names the plugin.
-pub(crate) const VARIABLE: &str = "TRUNKLINE_PLUGIN";
+pub(crate) const VARIABLE: &str = command::PLUGIN.name;
 /// Paths of the plugin after a build and after an installation, relative to this program's directory.
 const PLACES: [&str; 3] =
     ["libtrunkline_nccl.so", "deps/libtrunkline_nccl.so", "../lib/libnccl-net-trunkline.so"];
@@ -22,6 +26,9 @@ pub(crate) enum LocateError {
         /// The option or variable that named it.
         origin: &'static str,
     },
+    /// The setting or the configuration file is invalid.
+    #[error(transparent)]
+    Setting(#[from] ChooseError),
     /// None of the usual files exists.
     #[error("no plugin found; looked for {}; name one with --plugin or {VARIABLE}", list(.tried))]
     Nowhere {
@@ -40,7 +47,7 @@ pub(crate) fn find_plugin(asked: Option<&Path>) -> Result<PathBuf, LocateError> 
     if let Some(path) = asked {
         return existing_path(path, "--plugin");
     }
-    if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
+    if let Some(path) = read_setting(&command::PLUGIN)? {
         return existing_path(Path::new(&path), VARIABLE);
     }
     let program = std::env::current_exe().unwrap_or_default();

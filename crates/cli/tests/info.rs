@@ -178,15 +178,18 @@ fn every_setting_has_a_value_and_an_origin() {
     assert_eq!((&depth["value"], &depth["from"]), (&"64".into(), &"environment".into()));
     assert_eq!((&depth["default"], &depth["type"]), (&"512".into(), &"number".into()));
     for param in settings["params"].as_array().expect("a list") {
-        for key in ["name", "type", "value", "from", "default", "range", "doc"] {
+        for key in ["name", "group", "type", "value", "from", "default", "range", "doc"] {
             assert!(param[key].as_str().is_some_and(|text| !text.is_empty()), "{param}: {key}");
         }
         assert!(param["name"] == "TRUNKLINE_DEPTH" || param["from"] == "default", "{param}");
     }
     let text = stdout(&trunkline("info --params", &[]));
-    for name in ["TRUNKLINE_FABRIC", "TRUNKLINE_PEER_TIME_MS", "TRUNKLINE_SOFT_MAX_MR"] {
-        assert!(text.lines().any(|line| line.starts_with(name)), "{text}");
+    for name in
+        ["TRUNKLINE_FABRIC", "TRUNKLINE_PEER_TIME_MS", "TRUNKLINE_SOFT_MAX_MR", "SHMEM_SYMMETRIC_SIZE"]
+    {
+        assert!(text.lines().any(|line| line.starts_with(&format!("{name} = "))), "{text}");
     }
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
 }
 
 #[test]
@@ -204,24 +207,77 @@ fn an_alias_shows_where_a_value_comes_from() {
     assert_eq!(shown("TRUNKLINE_QP_DEPTH_MULTIPLIER"), ["3", "environment", multiplier]);
     assert_eq!(shown("TRUNKLINE_QP_BUDGET"), ["0", "default", ""]);
     let text = stdout(&trunkline("info --params", &[]));
-    let line = text.lines().find(|line| line.starts_with("TRUNKLINE_QP_GROUPS")).expect("the row");
-    assert!(line.ends_with("RCCL_ANP_COMM_NGROUPS RCCL_IB_COMM_NGROUPS"), "{line}");
+    let lines = text.lines().skip_while(|line| !line.starts_with("TRUNKLINE_QP_GROUPS"));
+    assert_eq!(lines.skip(3).next(), Some("    also: RCCL_ANP_COMM_NGROUPS, RCCL_IB_COMM_NGROUPS"), "{text}");
     let bad = trunkline("info", &[("RCCL_IB_COMM_NGROUPS", "9")]);
-    let wanted = "trunkline: RCCL_IB_COMM_NGROUPS=9: expected number, 0 to 8";
+    let wanted = "trunkline: RCCL_IB_COMM_NGROUPS=9: expected a number from 0 to 8";
     assert!(bad.status.code() == Some(2) && stderr(&bad).starts_with(wanted), "{}", stderr(&bad));
 }
 
 #[test]
 fn a_bad_value_is_an_error_that_names_the_variable() {
     for args in ["info", "info --json", "info --params"] {
-        for (name, value) in [("TRUNKLINE_DEPTH", "3"), ("TRUNKLINE_FABRIC", "carrier-pigeon")] {
+        for (name, value) in [("TRUNKLINE_DEPTH", "3"), ("NCCL_SOCKET_FAMILY", "4")] {
             let output = trunkline(args, &[(name, value)]);
             assert_eq!(output.status.code(), Some(2));
-            assert!(output.stdout.is_empty());
             let wanted = format!("trunkline: {name}={value}: expected ");
             assert!(stderr(&output).starts_with(&wanted), "{}", stderr(&output));
+            // The list of settings shows the invalid one beside the others.
+            let shown = format!("{name} = invalid  (environment; default ");
+            assert_eq!(stdout(&output).contains(&shown), args == "info --params", "{}", stdout(&output));
+            assert!(args == "info --params" || output.stdout.is_empty());
         }
     }
+    let output = trunkline("info", &[("TRUNKLINE_FABRIC", "carrier-pigeon")]);
+    let wanted = "trunkline: TRUNKLINE_FABRIC=carrier-pigeon: expected auto, soft, soft:shm, ";
+    assert!(output.status.code() == Some(2) && stderr(&output).starts_with(wanted), "{}", stderr(&output));
+}
+
+#[test]
+fn settings_are_searched_by_a_term() {
+    let names = |args: &str| -> Vec<String> {
+        let text = stdout(&trunkline(args, &[]));
+        text.lines().filter_map(|line| line.split_once(" = ")).map(|(name, _)| name.to_owned()).collect()
+    };
+    assert_eq!(names("info --params eager"), ["TRUNKLINE_EAGER_MAX", "TRUNKLINE_EAGER_CREDITS"]);
+    assert_eq!(names("info --params NCCL_IB_QPS"), ["TRUNKLINE_LINKS_PER_RAIL"]);
+    assert!(!names("info --params").contains(&"SLURM_PROCID".to_owned()));
+    assert!(names("info --params --all").contains(&"SLURM_PROCID".to_owned()));
+    let missing = trunkline("info --params TRUNKLINE_DEPHT", &[]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(stderr(&missing).contains("did you mean TRUNKLINE_DEPTH?"), "{}", stderr(&missing));
+    let text = stdout(&trunkline("info --params ATOMICS --front-end nvshmem", &[]));
+    assert!(text.contains("TRUNKLINE_ATOMICS = owner  (front end; default owner)"), "{text}");
+}
+
+#[test]
+fn a_configuration_file_sets_what_the_environment_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.conf");
+    std::fs::write(&path, "# ours\nTRUNKLINE_DEPTH = 64\nTRUNKLINE_EAGER_MAX=1K\nTRUNKLINE_NEER=1\n")
+        .unwrap();
+    let path = path.to_str().unwrap();
+    let set = [("TRUNKLINE_CONF", path), ("TRUNKLINE_EAGER_MAX", "2K")];
+    let settings = json("info --params --json", &set);
+    let shown = |name| {
+        let row = row(&settings["params"], name);
+        (row["value"].as_str().unwrap().to_owned(), row["from"].clone(), row["line"].clone())
+    };
+    assert_eq!(shown("TRUNKLINE_DEPTH"), ("64".to_owned(), "file".into(), 2.into()));
+    assert_eq!(shown("TRUNKLINE_EAGER_MAX"), ("2K".to_owned(), "environment".into(), Value::Null));
+    assert_eq!(settings["file"], path);
+    let warning = format!("{path}:4: TRUNKLINE_NEER is not a setting; did you mean TRUNKLINE_NEAR?");
+    assert_eq!(settings["warnings"], Value::Array(vec![warning.into()]));
+    std::fs::write(path, "TRUNKLINE_DEPTH=3").unwrap();
+    let output = trunkline("info", &set);
+    let wanted = format!("trunkline: TRUNKLINE_DEPTH=3: expected a number from 32 to 32768 ({path}:1)");
+    assert!(output.status.code() == Some(2) && stderr(&output).starts_with(&wanted), "{}", stderr(&output));
+    let output = trunkline("info", &[("TRUNKLINE_CONF", "/nowhere/t.conf")]);
+    assert!(
+        stderr(&output).contains("cannot read the configuration file /nowhere/t.conf"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]

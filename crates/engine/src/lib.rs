@@ -197,8 +197,7 @@ pub use helper::{HelperRound, HelperThread};
 pub use id::{CommId, ListenId, MrId, RequestId};
 pub use nics::CommNics;
 pub use params::{
-    EngineParams, ExecuteBy, FabricName, MatchBy, OfiParams, ParamAlias, ParamRow, ParamSetting, ParamsError,
-    SharedHeap, SharingParams, SoftCopy, SoftParams, TABLE,
+    EngineParams, ExecuteBy, FabricName, MatchBy, OfiParams, SharedHeap, SharingParams, SoftCopy, SoftParams,
 };
 pub use pool::groups::SharingUsage;
 pub use status::{StatusPageError, read_head, read_status};

@@ -1,7 +1,4 @@
-//! Every parameter: name, type, default, range, meaning. Read once, passed as values; `trunkline info --params` prints
-//! the table.
-
-mod table;
+//! The engine's parameters. Front ends read them once, from the settings of `crates/settings`, and pass them as values.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,10 +6,10 @@ use std::path::PathBuf;
 use crate::host::LocalUsers;
 use trunkline_proto::limits::EAGER_CREDITS_MAX;
 use trunkline_proto::pool::config::{PoolConfig, PoolConfigError, SharingMode};
-use trunkline_proto::tagged::MethodChoice;
+use trunkline_proto::tagged::{CopyMethod, MethodChoice};
 use trunkline_proto::time::Duration;
-
-pub use table::TABLE;
+use trunkline_settings::rows::{connections, diagnosis, network, one_sided, soft};
+use trunkline_settings::{FrontEndKind, SectionReader, SettingErrors, SettingValues};
 
 /// The component that pairs sends with receives.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -261,106 +258,190 @@ impl Default for EngineParams {
     }
 }
 
-/// One row of the table of parameters.
-#[derive(Clone, Copy, Debug)]
-pub struct ParamRow {
-    /// The environment variable.
-    pub name: &'static str,
-    /// Other names for it. The variable itself has priority, then these in their order.
-    pub aliases: &'static [ParamAlias],
-    /// The type of its value.
-    pub kind: &'static str,
-    /// The value when it is not set.
-    pub default: &'static str,
-    /// Allowed values.
-    pub range: &'static str,
-    /// Its effect.
-    pub doc: &'static str,
-    set: fn(&mut EngineParams, &str) -> Result<(), ()>,
-}
-
-/// A name of a parameter in other libraries.
-#[derive(Clone, Copy, Debug)]
-pub struct ParamAlias {
-    /// The environment variable.
-    pub name: &'static str,
-    /// The type of its value, which may differ from its row's.
-    pub kind: &'static str,
-    /// Allowed values.
-    pub range: &'static str,
-    /// Translates a value to the one of the row's own variable.
-    means: fn(&str) -> Result<&str, ()>,
-}
-
-/// The setting of a row.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ParamSetting {
-    /// The variable that was set: the row's own, or one of its aliases.
-    pub name: &'static str,
-    /// The value, in the format of the row's own variable.
-    pub value: String,
-}
-
-/// The value of a variable is not allowed by its row.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("{name}={value}: expected {kind}, {range}")]
-pub struct ParamsError {
-    name: &'static str,
-    value: String,
-    kind: &'static str,
-    range: &'static str,
-}
-
-impl ParamRow {
-    /// Returns the setting of the first of the row's names for which `lookup` has a value; `None`: the default applies. A value
-    /// of the row's own name is not checked yet.
+impl EngineParams {
+    /// Reads the parameters from the settings of a process.
     ///
     /// # Errors
-    /// [`ParamsError`] names the variable, if its value is not UTF-8 or is invalid for this alias.
-    pub fn find_setting(
-        &self,
-        lookup: impl Fn(&str) -> Option<OsString>,
-    ) -> Result<Option<ParamSetting>, ParamsError> {
-        let own =
-            ParamAlias { name: self.name, kind: self.kind, range: self.range, means: |value| Ok(value) };
-        for ParamAlias { name, kind, range, means } in std::iter::once(&own).chain(self.aliases).copied() {
-            let Some(set) = lookup(name) else { continue };
-            let meant = set.to_str().ok_or(()).and_then(means).map(str::to_owned);
-            let error = |()| ParamsError { name, value: set.to_string_lossy().into_owned(), kind, range };
-            return meant.map(|value| Some(ParamSetting { name, value })).map_err(error);
-        }
-        Ok(None)
+    /// [`SettingErrors`]: all settings with invalid values.
+    pub fn from_settings(values: &SettingValues) -> Result<Self, SettingErrors> {
+        let mut reader = values.reader();
+        let usual = Self::default();
+        let (fabric, device, provider) = read_fabric(&mut reader);
+        let params = Self {
+            match_by: reader.choose(
+                &connections::MATCH,
+                usual.match_by,
+                &[("nic", MatchBy::Nic), ("mailbox", MatchBy::Mailbox), ("auto", MatchBy::Mailbox)],
+            ),
+            eager_max: reader.number(&connections::EAGER_MAX) as u32,
+            eager_credits: reader.number(&connections::EAGER_CREDITS) as u32,
+            peer_time: Duration::from_millis(reader.number(&connections::PEER_TIME)),
+            rail_time: Duration::from_millis(reader.number(&connections::RAIL_TIME)),
+            connect_time: Duration::from_millis(reader.number(&connections::CONNECT_TIME)),
+            depth: reader.number(&connections::DEPTH) as u32,
+            links_per_rail: reader.number(&connections::LINKS_PER_RAIL) as u32,
+            p2p_links_per_rail: reader.number(&connections::P2P_LINKS_PER_RAIL) as u32,
+            split: reader.choose(&connections::SPLIT, usual.split, &[("on", true), ("off", false)]),
+            stripe_min: reader.number(&connections::STRIPE_MIN) as u32,
+            comms_max: reader.number(&connections::COMMS_MAX) as u32,
+            regions_max: reader.number(&connections::REGIONS_MAX) as u32,
+            idle_polls: usual.idle_polls,
+            execute_by: reader.choose(
+                &one_sided::ATOMICS,
+                usual.execute_by,
+                &[("auto", ExecuteBy::Auto), ("nic", ExecuteBy::Nic), ("owner", ExecuteBy::Owner)],
+            ),
+            shared_heap: read_shared_heap(&mut reader),
+            shared_statics: reader.switch(&one_sided::SHARED_STATICS),
+            progress_batch: reader.number(&one_sided::PROGRESS_BATCH) as u32,
+            heap_bytes: reader.number(&one_sided::HEAP_BYTES),
+            fabric,
+            device,
+            require_nic: reader.switch(&network::REQUIRE_NIC),
+            counts_software_rdma: reader.switch(&network::AUTO_SOFTWARE_RDMA),
+            host_root: reader.text(&network::HOST_ROOT).map_or(usual.host_root, PathBuf::from),
+            node_copy: reader.choose(
+                &connections::NODE_COPY,
+                usual.node_copy,
+                &[
+                    ("auto", MethodChoice::Learned),
+                    ("pull", MethodChoice::Fixed(CopyMethod::Pull)),
+                    ("turns", MethodChoice::Fixed(CopyMethod::Turns)),
+                    ("stage", MethodChoice::Fixed(CopyMethod::Stage)),
+                ],
+            ),
+            local_users: reader.choose(
+                &network::LOCAL_USERS,
+                usual.local_users,
+                &[("same", LocalUsers::Same), ("any", LocalUsers::Any)],
+            ),
+            near: reader.switch(&network::NEAR),
+            fuses_all: reader.choose(&network::FUSE, usual.fuses_all, &[("placed", false), ("all", true)]),
+            progress_thread: reader.switch(&connections::PROGRESS_THREAD),
+            status: reader.switch(&diagnosis::STATUS),
+            trace: reader.text(&diagnosis::TRACE).filter(|path| path != "off").map(PathBuf::from),
+            trace_events: reader.number(&diagnosis::TRACE_EVENTS) as u32,
+            sharing: SharingParams::read(&mut reader),
+            soft: SoftParams::read(&mut reader),
+            ofi: OfiParams::read(&mut reader, provider),
+        };
+        reader.finish(params)
+    }
+
+    /// Reads the parameters from variables alone, without a configuration file: for tests, and for tools that describe one
+    /// variable.
+    ///
+    /// # Errors
+    /// As [`EngineParams::from_settings`].
+    pub fn from_lookup(look_up: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingErrors> {
+        Self::from_settings(&SettingValues::from_lookup(FrontEndKind::Command, look_up))
     }
 }
 
-impl EngineParams {
-    /// Returns the defaults, changed by the values of `lookup` for each name of the [`TABLE`] and its aliases.
-    ///
-    /// # Errors
-    /// [`ParamsError`] names the first variable with an invalid value; one that is not UTF-8 is invalid too.
-    pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ParamsError> {
-        let mut params = Self::default();
-        for row in TABLE {
-            let Some(ParamSetting { name, value }) = row.find_setting(&lookup)? else { continue };
-            let ParamRow { kind, range, .. } = *row;
-            (row.set)(&mut params, &value).map_err(|()| ParamsError { name, value, kind, range })?;
+/// Reads the fabric, with the RDMA device and libfabric's provider that may follow its name.
+fn read_fabric(reader: &mut SectionReader<'_>) -> (FabricName, Option<String>, Option<String>) {
+    let text = reader.text(&network::FABRIC).unwrap_or_default();
+    let (name, detail) = match text.split_once(':') {
+        Some((name @ ("verbs" | "ofi"), detail)) if !detail.is_empty() => (name, Some(detail.to_owned())),
+        _ => (text.as_str(), None),
+    };
+    let fabric = match name {
+        "auto" => FabricName::Auto,
+        "soft" => FabricName::Soft,
+        "soft:shm" => FabricName::SoftShm,
+        "soft:tcp" => FabricName::SoftTcp,
+        "verbs" => return (FabricName::Verbs, detail, None),
+        "ofi" => return (FabricName::Ofi, None, detail),
+        _ => {
+            reader.reject(&network::FABRIC, network::FABRIC.kind.to_string());
+            FabricName::Auto
         }
-        Ok(params)
+    };
+    (fabric, None, None)
+}
+
+fn read_shared_heap(reader: &mut SectionReader<'_>) -> SharedHeap {
+    let text = reader.text(&one_sided::SHARED_HEAP);
+    match text.as_deref() {
+        Some("off") => SharedHeap::Nobody,
+        Some("on") | None => SharedHeap::Host,
+        Some(_) => SharedHeap::Of(reader.number(&one_sided::SHARED_HEAP) as u32),
+    }
+}
+
+impl SharingParams {
+    fn read(reader: &mut SectionReader<'_>) -> Self {
+        let words = [("off", SharingMode::Off), ("on", SharingMode::On), ("auto", SharingMode::Auto)];
+        Self {
+            sharing: reader.choose(&connections::QP_SHARING, SharingMode::Off, &words),
+            groups: reader.number(&connections::QP_GROUPS) as u8,
+            depth_multiplier: reader.number(&connections::QP_DEPTH_MULTIPLIER) as u8,
+            budget: reader.number(&connections::QP_BUDGET) as u32,
+        }
+    }
+}
+
+impl SoftParams {
+    fn read(reader: &mut SectionReader<'_>) -> Self {
+        let words = [
+            ("auto", SoftCopy::Auto),
+            ("staging", SoftCopy::Staging),
+            ("pull", SoftCopy::Pull),
+            ("share", SoftCopy::Share),
+        ];
+        Self {
+            nics: reader.number(&soft::NICS) as u32,
+            copy: reader.choose(&soft::COPY, SoftCopy::Auto, &words),
+            delayed: reader.switch(&soft::DELAYED),
+            takes_dmabufs: reader.switch(&soft::DMABUF),
+            max_qp: reader.number(&soft::MAX_QP) as u32,
+            pipelines: reader.number(&soft::PIPELINES) as u32,
+            max_mr: reader.number(&soft::MAX_MR) as u32,
+        }
+    }
+}
+
+impl OfiParams {
+    fn read(reader: &mut SectionReader<'_>, provider: Option<String>) -> Self {
+        let library = reader.text(&network::OFI_LIBRARY);
+        Self {
+            provider,
+            library: library.filter(|name| name != network::OFI_LIBRARY.default).map(PathBuf::from),
+            domain: reader.text(&network::OFI_DOMAIN).filter(|name| name != "any"),
+            nics: reader.number(&network::OFI_NICS) as u32,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use trunkline_proto::tagged::CopyMethod;
-
     use super::*;
 
     #[test]
-    fn defaults_in_the_table_are_the_defaults() {
-        let params = EngineParams::from_lookup(|name| {
-            TABLE.iter().find(|row| row.name == name).map(|row| row.default.into())
-        });
-        assert_eq!(params, Ok(EngineParams::default()));
+    fn defaults_of_the_rows_are_the_defaults_of_the_engine() {
+        assert_eq!(EngineParams::from_lookup(|_| None), Ok(EngineParams::default()));
+        let set = |name: &str| trunkline_settings::rows::find_row(name).map(|row| row.default.into());
+        assert_eq!(EngineParams::from_lookup(set), Ok(EngineParams::default()));
+        assert_eq!(connections::EAGER_CREDITS.default, EAGER_CREDITS_MAX.to_string());
+    }
+
+    #[test]
+    fn a_front_end_with_passive_ranks_has_a_progress_thread() {
+        let of = |front_end, set: &[(&str, &str)]| {
+            let value = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).into());
+            EngineParams::from_settings(&SettingValues::from_lookup(front_end, value)).unwrap()
+        };
+        assert!(
+            of(FrontEndKind::OpenShmem, &[]).progress_thread && of(FrontEndKind::Rust, &[]).progress_thread
+        );
+        assert!(
+            !of(FrontEndKind::Nccl, &[]).progress_thread && !of(FrontEndKind::Nvshmem, &[]).progress_thread
+        );
+        assert!(!of(FrontEndKind::Rust, &[("TRUNKLINE_PROGRESS_THREAD", "0")]).progress_thread);
+        assert_eq!(of(FrontEndKind::Nvshmem, &[]).execute_by, ExecuteBy::Owner);
+        let batch = [("NVSHMEM_LIBFABRIC_PROXY_REQUEST_BATCH_MAX", "7")];
+        assert_eq!(of(FrontEndKind::Nvshmem, &batch).progress_batch, 7);
+        assert_eq!(of(FrontEndKind::Nccl, &batch).progress_batch, 32);
     }
 
     #[test]
@@ -390,7 +471,6 @@ mod tests {
             ("RCCL_IB_COMM_NGROUPS", "-1"),
             ("TRUNKLINE_QP_DEPTH_MULTIPLIER", "0"),
             ("RCCL_ANP_QP_DEPTH_MULTIPLIER", "256"),
-            ("RCCL_IB_QP_DEPTH_MULTIPLIER", ""),
             ("TRUNKLINE_QP_BUDGET", "1048577"),
             ("TRUNKLINE_FABRIC", "ofi:"),
             ("TRUNKLINE_FABRIC", "verbs:"),
@@ -398,7 +478,8 @@ mod tests {
             ("TRUNKLINE_OFI_NICS", "0"),
             ("TRUNKLINE_OFI_NICS", "9"),
             ("TRUNKLINE_NODE_COPY", "push"),
-            ("TRUNKLINE_NODE_COPY", ""),
+            ("TRUNKLINE_SHARED_HEAP", "65537"),
+            ("TRUNKLINE_FABRIC", "soft:"),
         ] {
             let error = EngineParams::from_lookup(|n| (n == name).then(|| value.into())).unwrap_err();
             assert!(error.to_string().starts_with(&format!("{name}={value}: expected ")), "{error}");
@@ -524,15 +605,6 @@ mod tests {
     }
 
     #[test]
-    fn names_are_given_once() {
-        let names: Vec<&str> = TABLE.iter().map(|row| row.name).collect();
-        for row in TABLE {
-            assert_eq!(names.iter().filter(|name| **name == row.name).count(), 1, "{}", row.name);
-            assert!(row.aliases.iter().all(|alias| !alias.name.starts_with("TRUNKLINE_")), "{}", row.name);
-        }
-    }
-
-    #[test]
     fn a_trace_goes_to_a_directory_or_nowhere() {
         let trace = |value: &str| {
             EngineParams::from_lookup(|n| (n == "TRUNKLINE_TRACE").then(|| value.into())).unwrap().trace
@@ -543,26 +615,6 @@ mod tests {
             assert!(
                 EngineParams::from_lookup(|n| (n == "TRUNKLINE_TRACE_EVENTS").then(|| value.into())).is_err()
             );
-        }
-    }
-
-    #[test]
-    fn a_value_that_is_no_text_is_a_bad_value() {
-        use std::os::unix::ffi::OsStringExt as _;
-        for row in TABLE {
-            // The default, with a byte that UTF-8 never contains.
-            let value = [row.default.as_bytes(), b"\xff"].concat();
-            let read =
-                EngineParams::from_lookup(|n| (n == row.name).then(|| OsString::from_vec(value.clone())));
-            let text = read.unwrap_err().to_string();
-            assert!(text.starts_with(&format!("{}={}\u{fffd}: expected ", row.name, row.default)), "{text}");
-            for alias in row.aliases {
-                let read = EngineParams::from_lookup(|n| {
-                    (n == alias.name).then(|| OsString::from_vec(b"1\xff".to_vec()))
-                });
-                let text = read.unwrap_err().to_string();
-                assert!(text.starts_with(&format!("{}=1\u{fffd}: expected ", alias.name)), "{text}");
-            }
         }
     }
 }

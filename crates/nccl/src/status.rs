@@ -65,9 +65,9 @@ impl NetCallError {
             Self::Unsupported(_) | Self::Members { .. } | Self::Virtual(_) => ResultCode::INVALID_USAGE,
             Self::Look(_) | Self::Export(_) | Self::Gpu { .. } => ResultCode::SYSTEM_ERROR,
             Self::Choose(
-                ChooseError::Params(_)
+                ChooseError::Settings(_)
                 | ChooseError::Choice(_)
-                | ChooseError::Verbs(_)
+                | ChooseError::File(_)
                 | ChooseError::NearTcp,
             ) => ResultCode::INVALID_USAGE,
             // No interface, no device, or no library was found.

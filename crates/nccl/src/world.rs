@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::{Engine, EngineParams, HelperThread};
+use trunkline_engine::{Engine, HelperThread};
 use trunkline_fabric::trace::TracedFabric;
 use trunkline_fabric::{LogLevel, SplitFabric};
 use trunkline_mem::gpu::VendorDrivers;
-use trunkline_runtime::{ChooseError, FrontEnd, HardwareFabric, ProcessBanner, soft_config};
+use trunkline_runtime::{
+    ChooseError, FrontEnd, FrontEndKind, HardwareFabric, ProcessBanner, ProcessSettings, soft_config,
+};
+use trunkline_settings::rows::unused;
 use trunkline_softnic::SoftFabric;
 
 use crate::abi::log::NcclLog;
@@ -84,27 +87,27 @@ pub(crate) fn world_cell() -> &'static UnloadCell<PluginWorld> {
 }
 
 fn make_world(log: &Arc<NcclLog>) -> Result<PluginWorld, NetCallError> {
-    let params = trunkline_runtime::read_params()?;
+    let settings = ProcessSettings::read(FrontEndKind::Nccl)?;
     let told = |level, line: &str| {
         log.log_line(level, &format!("trunkline: {line}"));
         if level == LogLevel::Warn {
             log.show_hidden(line);
         }
     };
-    let hardware = HardwareFabric::open(&params, told)?;
+    let hardware = HardwareFabric::open(&settings, told)?;
     // Drivers are opened only for NICs that can access their memory; the NIC for processes of the same host cannot.
-    let gpus = if hardware.reaches_devices() && !params.near {
+    let gpus = if hardware.reaches_devices() && !settings.params.near {
         VendorDrivers::open_all()
     } else {
         VendorDrivers::default()
     };
-    make_of(log, params, hardware, gpus)
+    make_of(log, settings, hardware, gpus)
 }
 
 /// Makes the state over an opened fabric.
 fn make_of(
     log: &Arc<NcclLog>,
-    mut params: EngineParams,
+    settings: ProcessSettings,
     hardware: HardwareFabric,
     gpus: VendorDrivers,
 ) -> Result<PluginWorld, NetCallError> {
@@ -112,7 +115,9 @@ fn make_of(
     // returns 0. The second way logs no error. The engine is made in any case, so that each call finds one; then it
     // does not listen.
     let offers = !matches!(hardware, HardwareFabric::PassedOver);
-    let addresses = if offers { trunkline_runtime::host_addresses(&params)? } else { Vec::new() };
+    let addresses = if offers { trunkline_runtime::host_addresses(&settings)? } else { Vec::new() };
+    let ignored = settings.values().describe_ignored(unused::nccl::ROWS);
+    let mut params = settings.params;
     params.status &= offers;
     let reach = trunkline_runtime::control_reach(&params, &addresses);
     let trace = ProcessTrace::begin_recording(&params).unwrap_or_else(|error| {
@@ -133,8 +138,7 @@ fn make_of(
     let mut fabric_name = None;
     let engine = match hardware {
         HardwareFabric::Verbs(fabric) => {
-            let told = trunkline_verbs::ignored_variables(|name| std::env::var(name).ok());
-            told.iter().for_each(|line| log.log_line(LogLevel::Warn, line));
+            ignored.iter().for_each(|line| log.log_line(LogLevel::Warn, line));
             let (fabric, notes) = trunkline_runtime::meet_verbs(fabric, &gpus);
             front_end.gpu_notes = notes;
             FabricEngine::Verbs(Engine::new(

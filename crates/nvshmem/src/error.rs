@@ -7,6 +7,7 @@ use trunkline_proto::wire::dial::DialError;
 use trunkline_proto::wire::memory_handle::MemoryHandleError;
 use trunkline_proto::wire::rma::word::WordError;
 use trunkline_runtime::{ChooseError, MembershipError};
+use trunkline_settings::SettingErrors;
 
 /// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -22,16 +23,9 @@ pub(crate) enum CallError {
         "NVSHMEM asks for version {0} of its transport interface, and this library knows 4.0.0 (NVSHMEM 3.5) and 6.0.0 (3.7)"
     )]
     Version(i32),
-    /// A variable of the environment has an invalid value.
-    #[error("{name}={value}: expected {expected}")]
-    Variable {
-        /// The name of the variable.
-        name: &'static str,
-        /// The value of the variable.
-        value: String,
-        /// The values that it accepts.
-        expected: &'static str,
-    },
+    /// Settings have invalid values.
+    #[error(transparent)]
+    Settings(#[from] SettingErrors),
     /// A call was made before the endpoints were connected.
     #[error("connect_endpoints was not called, or failed")]
     NotConnected,

@@ -5,14 +5,16 @@ use std::io::Write as _;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use trunkline_engine::CommNics;
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::RmaError;
-use trunkline_engine::{CommNics, EngineParams};
 use trunkline_fabric::{LogLevel, NicPort};
 use trunkline_mem::gpu::VendorDrivers;
 use trunkline_proto::limits::RAILS_MAX;
 use trunkline_proto::wire::dial::CARD_BYTES;
-use trunkline_runtime::{FrontEnd, HardwareFabric, OneSided, control_reach, host_addresses, params_or};
+use trunkline_runtime::{
+    FrontEnd, FrontEndKind, HardwareFabric, OneSided, ProcessSettings, control_reach, host_addresses,
+};
 
 use crate::error::{CallError, Result};
 use crate::memory::GpuReach;
@@ -55,7 +57,7 @@ pub(crate) trait BootstrapOps {
 /// The transport of this process.
 pub(crate) struct TransportPlugin {
     settings: TransportSettings,
-    params: EngineParams,
+    process: ProcessSettings,
     pub(crate) log: StderrLog,
     /// The NICs, by NVSHMEM's number of the device.
     pub(crate) nics: Vec<NicPort>,
@@ -73,20 +75,18 @@ impl TransportPlugin {
     /// # Errors
     /// A variable is invalid, or the network that it names is not available.
     pub(crate) fn new() -> Result<Self> {
-        let settings = TransportSettings::from_variables(|name| std::env::var(name).ok())?;
+        let process = ProcessSettings::read(FrontEndKind::Nvshmem)?;
+        let settings = TransportSettings::from_values(process.values())?;
         let log = StderrLog { debug: settings.debug };
         settings.refused.iter().for_each(|line| log.log_line(LogLevel::Warn, line));
-        let defaults: Vec<_> =
-            settings.defaults.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let params = params_or(&defaults)?;
         let told = log.clone();
-        let hardware = HardwareFabric::open(&params, move |level, line| told.log_line(level, line))?;
+        let hardware = HardwareFabric::open(&process, move |level, line| told.log_line(level, line))?;
         let gpus = VendorDrivers::open_all();
         let (hardware, gpu_notes) = hardware.with_gpus(&gpus);
-        let nics = hardware.list_nics(&params)?;
+        let nics = hardware.list_nics(&process)?;
         Ok(Self {
             settings,
-            params,
+            process,
             log,
             nics,
             front_end: FrontEnd { name: "NVSHMEM transport", gpu_notes },
@@ -139,13 +139,14 @@ impl TransportPlugin {
         let reaches = nics.numbers().iter().all(|&nic| self.nics[nic].caps.devices.reaches_any());
         let dmabufs = nics.numbers().iter().any(|&nic| self.nics[nic].caps.devices.dmabuf);
         let (me, size) = boot.rank_and_size();
-        let addresses = host_addresses(&self.params)?;
+        let addresses = host_addresses(&self.process)?;
         let log = self.log.clone();
-        let host = UnixHost::with_reach(control_reach(&self.params, &addresses), move |level, line| {
-            log.log_line(level, line)
-        });
+        let host =
+            UnixHost::with_reach(control_reach(&self.process.params, &addresses), move |level, line| {
+                log.log_line(level, line)
+            });
         let (network, carrier) =
-            OneSided::new(self.params.clone(), hardware, nics, host, addresses, &self.front_end)?;
+            OneSided::new(self.process.params.clone(), hardware, nics, host, addresses, &self.front_end)?;
         if me == 0 {
             let fabric = carrier.fabric;
             let names = carrier.nics.join("+");

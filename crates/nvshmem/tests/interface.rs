@@ -360,7 +360,10 @@ fn variables_are_honoured_or_refused() {
         "moves",
         &[(&[("TRUNKLINE_FABRIC", "soft"), ("NVSHMEM_HCA_LIST", "mlx5_0:1"), ("NVSHMEM_DEBUG", "INFO")], 2)],
     );
-    assert!(said.contains("NVSHMEM_HCA_LIST does nothing here: name the NICs by NCCL_IB_HCA"), "{said}");
+    assert!(
+        said.contains("NVSHMEM_HCA_LIST=mlx5_0:1 has no effect: name the NICs by TRUNKLINE_IB_HCA"),
+        "{said}"
+    );
     assert!(said.contains("2 PEs over soft"), "{said}");
     let output = run(4, 2, "moves", &[("NVSHMEM_LIBFABRIC_PROVIDER", "tcp")]);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -388,11 +391,11 @@ fn variables_are_honoured_or_refused() {
     ];
     let said = passes(4, "moves", &[(more, 2)]);
     assert!(
-        said.contains("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE=6: a PE has up to 4 NICs together here"),
+        said.contains("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE=6: at most 4 NICs per PE are used together"),
         "{said}"
     );
     assert!(said.contains("over soft, soft5+soft4+soft3+soft2, "), "{said}");
-    assert!(said.contains("NVSHMEM_DISABLE_LIBFABRIC_EFA_DIRECT does nothing here: "), "{said}");
+    assert!(said.contains("NVSHMEM_DISABLE_LIBFABRIC_EFA_DIRECT=1 has no effect: "), "{said}");
 }
 
 /// A host with a NIC that is not used: a folder in place of `/` shows it.

@@ -15,8 +15,8 @@ use trunkline_proto::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
 use trunkline_proto::wire::rma::signal::{SignalUpdate, UpdateOp};
 use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 use trunkline_runtime::{
-    CopyFrom, CopyInto, FrontEnd, HardwareFabric, NicChoice, OneSided, StageLayout, control_reach,
-    read_params,
+    CopyFrom, CopyInto, FrontEnd, FrontEndKind, HardwareFabric, NicChoice, OneSided, ProcessSettings,
+    StageLayout, control_reach,
 };
 
 /// Bytes of the heap: the last of them are the word that signals and atomics change.
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
 }
 
 fn repeat_call(call: &str, bytes: usize, times: u64) -> Result<(), Box<dyn std::error::Error>> {
-    let params = read_params()?;
+    let params = ProcessSettings::read(FrontEndKind::Rust)?.params;
     let host = UnixHost::with_reach(control_reach(&params, &[]), |_, _| {});
     let front_end = FrontEnd { name: "one-sided calls", gpu_notes: Vec::new() };
     let nics = NicChoice::Named(CommNics::from(0));

@@ -5,20 +5,26 @@ use std::net::IpAddr;
 
 use trunkline_engine::{EngineParams, FabricName, SoftCopy};
 use trunkline_ofi::OfiConfig;
+use trunkline_settings::SettingErrors;
+use trunkline_settings::rows::{network, rdma};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
-use trunkline_verbs::{HcaFilter, VerbsConfig, VerbsConfigError};
+use trunkline_verbs::{HcaFilter, VerbsConfig};
 
-use crate::ChooseError;
+use crate::{ChooseError, ProcessSettings};
 
-/// Returns the choice of RDMA devices, from the variables that users of NCCL know, or the device that a parameter
-/// names.
+/// Returns the choice of RDMA devices, from the settings that users of NCCL know, or the device that `TRUNKLINE_FABRIC` names.
 ///
 /// # Errors
-/// [`VerbsConfigError`] names the variable.
-pub fn verbs_config(params: &EngineParams) -> Result<VerbsConfig, VerbsConfigError> {
-    let mut config = VerbsConfig::read(|name| std::env::var(name).ok())?;
+/// [`SettingErrors`]: all settings with invalid values.
+pub fn verbs_config(settings: &ProcessSettings) -> Result<VerbsConfig, SettingErrors> {
+    let params = &settings.params;
+    let mut config = VerbsConfig::from_settings(settings.values())?;
     if let Some(device) = &params.device {
-        config.hca = HcaFilter::parse(&format!("={device}"))?;
+        config.hca = HcaFilter::parse(&format!("={device}")).or_else(|error| {
+            let mut reader = settings.values().reader();
+            reader.reject(&network::FABRIC, format!("verbs:DEVICE or verbs:DEVICE:PORT; {error}"));
+            reader.finish(HcaFilter::default())
+        })?;
     }
     // The depth covers the queues of shared connections. A device with a smaller limit is found here as well.
     let wanted = params.depth.saturating_mul(params.sharing.depth_multiplier.into());
@@ -29,18 +35,19 @@ pub fn verbs_config(params: &EngineParams) -> Result<VerbsConfig, VerbsConfigErr
 /// Returns the configuration of libfabric.
 ///
 /// # Errors
-/// [`VerbsConfigError`] names the variable.
-pub fn ofi_config(params: &EngineParams) -> Result<OfiConfig, VerbsConfigError> {
-    let ofi = &params.ofi;
-    // Of NCCL's InfiniBand variables only this one applies to every fabric.
-    let flush = |name: &str| std::env::var(name).ok().filter(|_| name.ends_with("_GDR_FLUSH_DISABLE"));
-    Ok(OfiConfig {
-        skips_flushes: !VerbsConfig::read(flush)?.device_flush,
+/// [`SettingErrors`]: all settings with invalid values.
+pub fn ofi_config(settings: &ProcessSettings) -> Result<OfiConfig, SettingErrors> {
+    let ofi = &settings.params.ofi;
+    let mut reader = settings.values().reader();
+    let config = OfiConfig {
+        // Of NCCL's InfiniBand variables only this one applies to every fabric.
+        skips_flushes: reader.switch(&rdma::GDR_FLUSH_DISABLE),
         provider: ofi.provider.clone(),
         library: ofi.library.clone().map(Into::into),
         copies: ofi.nics,
         domain: ofi.domain.clone(),
-    })
+    };
+    reader.finish(config)
 }
 
 /// Returns the software NIC's configuration: one NIC per address, unless a number was requested.
@@ -108,7 +115,7 @@ mod tests {
     /// The loopback interface has no speed: its driver does not report one.
     #[test]
     fn soft_nics_divide_the_speed_of_their_interface() {
-        let params = crate::params_or(&[]).unwrap();
+        let params = EngineParams::default();
         let reported = |nics: u32, addresses: Vec<IpAddr>| {
             let mut params = params.clone();
             params.soft.nics = nics;

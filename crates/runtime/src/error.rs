@@ -3,21 +3,26 @@
 use std::io;
 
 use trunkline_bootstrap::{EnvironmentError, ExchangeError, JoinError};
-use trunkline_engine::ParamsError;
 use trunkline_engine::rma::RmaError;
 use trunkline_fabric::RailOpenError;
 use trunkline_ofi::NoNic;
+use trunkline_settings::SettingErrors;
 use trunkline_topo::ChoiceError;
-use trunkline_verbs::{VerbsConfigError, VerbsUnavailable};
+use trunkline_verbs::VerbsUnavailable;
+
+use crate::SettingsFileError;
 
 /// The reason why a front end cannot run over the fabric that the environment names.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChooseError {
-    /// A parameter has an invalid value.
+    /// Settings have invalid values.
     #[error(transparent)]
-    Params(#[from] ParamsError),
-    /// The choice of network interfaces has an invalid value, or matches none.
+    Settings(#[from] SettingErrors),
+    /// The configuration file cannot be used.
+    #[error(transparent)]
+    File(#[from] SettingsFileError),
+    /// The choice of network interfaces matches none.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
     /// The network interfaces cannot be listed.
@@ -26,9 +31,6 @@ pub enum ChooseError {
     /// The software NIC could not be started.
     #[error("cannot start the fabric: {0}")]
     Soft(#[from] RailOpenError),
-    /// The choice of RDMA devices has an invalid value.
-    #[error(transparent)]
-    Verbs(#[from] VerbsConfigError),
     /// No RDMA device can be used.
     #[error("cannot use RDMA devices: {0}")]
     NoDevice(#[from] VerbsUnavailable),

@@ -55,8 +55,10 @@ mod gpudirect;
 mod inventory;
 mod member;
 mod one_sided;
+mod process_settings;
 mod queues;
 mod rank_nics;
+mod settings_file;
 mod unused;
 
 pub use banner::{COMMIT, FrontEnd, ProcessBanner, VERSION};
@@ -69,8 +71,11 @@ pub use one_sided::{
     CheckTimer, ContextCalls, CopyFrom, CopyInto, FetchSink, OneSided, OneSidedContext, StageLayout,
     watch_memory,
 };
+pub use process_settings::{ProcessSettings, read_values};
 pub use queues::DeviceQueueContext;
 pub use rank_nics::{NicChoice, RankNics};
+pub use settings_file::SettingsFileError;
+pub use trunkline_settings::FrontEndKind;
 pub use unused::{UnusedDevice, UnusedDevices, UsedFabric};
 
 use std::net::IpAddr;
@@ -108,19 +113,20 @@ impl HardwareFabric {
     /// # Errors
     /// [`ChooseError::Verbs`], [`ChooseError::NoDevice`], [`ChooseError::NoOfi`]: the named fabric or device does not exist. [`ChooseError::NoNic`]: a NIC is
     /// required, and none is used.
-    pub fn open(params: &EngineParams, log: impl Fn(LogLevel, &str)) -> Result<Self, ChooseError> {
+    pub fn open(settings: &ProcessSettings, log: impl Fn(LogLevel, &str)) -> Result<Self, ChooseError> {
+        let params = &settings.params;
         match params.fabric {
             FabricName::Verbs => {
-                let fabric = VerbsFabric::new(verbs_config(params)?)?;
+                let fabric = VerbsFabric::new(verbs_config(settings)?)?;
                 fabric.grant_notes().iter().for_each(|line| log(LogLevel::Info, line));
                 let nics: Vec<String> = fabric.nics().iter().map(|nic| nic.name.clone()).collect();
                 let used = UsedFabric { name: "verbs", nics: &nics };
-                UnusedDevices::find_unused(params, Some(used), None, trunkline_verbs::device_names)?
+                UnusedDevices::find_unused(settings, Some(used), None, trunkline_verbs::device_names)?
                     .log_unused(&WARNED, log);
                 Ok(Self::Verbs(fabric))
             }
-            FabricName::Ofi => Ok(Self::Ofi(OfiFabric::new(&ofi_config(params)?)?)),
-            FabricName::Auto => Self::open_best(params, log),
+            FabricName::Ofi => Ok(Self::Ofi(OfiFabric::new(&ofi_config(settings)?)?)),
+            FabricName::Auto => Self::open_best(settings, log),
             FabricName::Soft | FabricName::SoftShm | FabricName::SoftTcp if params.require_nic => {
                 Err(ChooseError::NoNic("TRUNKLINE_FABRIC names the software NIC".to_owned()))
             }
@@ -129,9 +135,10 @@ impl HardwareFabric {
     }
 
     /// Opens EFA or Slingshot, if this host has it, and reports all devices that are not used.
-    fn open_best(params: &EngineParams, log: impl Fn(LogLevel, &str)) -> Result<Self, ChooseError> {
+    fn open_best(settings: &ProcessSettings, log: impl Fn(LogLevel, &str)) -> Result<Self, ChooseError> {
+        let params = &settings.params;
         let AutoSelection { fabric, line, failure } =
-            AutoSelection::detect_devices(&params.host_root, &ofi_config(params)?, OfiFabric::new);
+            AutoSelection::detect_devices(&params.host_root, &ofi_config(settings)?, OfiFabric::new);
         if let (Some(line), Some(_)) = (line, &fabric) {
             log(LogLevel::Info, &line);
         }
@@ -139,7 +146,8 @@ impl HardwareFabric {
         let provider = fabric.as_ref().map(|fabric| format!("ofi:{}", fabric.provider_name()));
         let nics: Vec<String> = fabric.iter().flat_map(OfiFabric::nics).map(|nic| nic.name.clone()).collect();
         let used = provider.as_deref().map(|name| UsedFabric { name, nics: &nics });
-        let unused = UnusedDevices::find_unused(params, used, why.as_deref(), trunkline_verbs::device_names)?;
+        let unused =
+            UnusedDevices::find_unused(settings, used, why.as_deref(), trunkline_verbs::device_names)?;
         if fabric.is_none() && params.require_nic {
             return Err(ChooseError::NoNic(unused.as_reason()));
         }
@@ -171,10 +179,10 @@ impl HardwareFabric {
     ///
     /// # Errors
     /// [`ChooseError`]: the software NIC cannot be made.
-    pub fn list_nics(&self, params: &EngineParams) -> Result<Vec<NicPort>, ChooseError> {
+    pub fn list_nics(&self, settings: &ProcessSettings) -> Result<Vec<NicPort>, ChooseError> {
         Ok(match self {
             Self::None | Self::PassedOver => {
-                SoftFabric::new(soft_config(params, host_addresses(params)?))?.nics().to_vec()
+                SoftFabric::new(soft_config(&settings.params, host_addresses(settings)?))?.nics().to_vec()
             }
             Self::Verbs(fabric) => fabric.nics().to_vec(),
             Self::Ofi(fabric) => fabric.nics().to_vec(),
@@ -192,32 +200,15 @@ impl HardwareFabric {
     }
 }
 
-/// The parameters that the environment sets.
-///
-/// # Errors
-/// [`ChooseError::Params`] names the variable.
-pub fn read_params() -> Result<EngineParams, ChooseError> {
-    params_or(&[])
-}
-
-/// The same, for a front end with defaults of its own: pairs of a parameter and its value.
-///
-/// # Errors
-/// As [`read_params`].
-pub fn params_or(defaults: &[(&str, &str)]) -> Result<EngineParams, ChooseError> {
-    let default = |name: &str| defaults.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).into());
-    Ok(EngineParams::from_lookup(|name| std::env::var_os(name).or_else(|| default(name)))?)
-}
-
 /// The addresses by which other hosts reach this one, if they are to.
 ///
 /// # Errors
-/// [`ChooseError::Choice`], [`ChooseError::Interfaces`].
-pub fn host_addresses(params: &EngineParams) -> Result<Vec<IpAddr>, ChooseError> {
-    if params.fabric == FabricName::SoftShm {
+/// [`ChooseError::Settings`], [`ChooseError::Choice`], [`ChooseError::Interfaces`].
+pub fn host_addresses(settings: &ProcessSettings) -> Result<Vec<IpAddr>, ChooseError> {
+    if settings.params.fabric == FabricName::SoftShm {
         return Ok(Vec::new());
     }
-    let choice = InterfaceChoice::from_environment(|name| std::env::var_os(name))?;
+    let choice = InterfaceChoice::from_settings(settings.values())?;
     let all = trunkline_topo::list_interfaces().map_err(ChooseError::Interfaces)?;
     let chosen = choice.select_interfaces(&all)?;
     Ok(chosen.into_iter().map(|(_, address)| address).collect())

@@ -5,14 +5,15 @@
 use std::time::Duration;
 
 use trunkline_bootstrap::{ExchangeError, JobBootstrap, JobEnvironment};
+use trunkline_engine::CommNics;
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::{CommNics, EngineParams};
 use trunkline_fabric::LogLevel;
 use trunkline_proto::reserve::{try_collect, try_vec};
 use trunkline_proto::wire::dial::CARD_BYTES;
 
 use crate::{
-    FrontEnd, HardwareFabric, JobCarrier, MembershipError, NicChoice, OneSided, control_reach, host_addresses,
+    FrontEnd, HardwareFabric, JobCarrier, MembershipError, NicChoice, OneSided, ProcessSettings,
+    control_reach, host_addresses,
 };
 
 /// A member that knows the addresses of all others.
@@ -38,15 +39,16 @@ impl JobMember {
     /// # Errors
     /// [`MembershipError`].
     pub fn join(
-        params: EngineParams,
+        settings: ProcessSettings,
         nics: Option<CommNics>,
         limit: Duration,
         front_end: &'static str,
         log: impl Fn(LogLevel, &str) + Send + Sync + 'static,
     ) -> Result<(OneSided, Self), MembershipError> {
         let front_end = FrontEnd { name: front_end, gpu_notes: Vec::new() };
-        let hardware = HardwareFabric::open(&params, &log)?;
-        let addresses = host_addresses(&params)?;
+        let hardware = HardwareFabric::open(&settings, &log)?;
+        let addresses = host_addresses(&settings)?;
+        let params = settings.params;
         let host = UnixHost::with_reach(control_reach(&params, &addresses), log);
         let environment = JobEnvironment::read()?;
         let choice = nics

@@ -10,7 +10,7 @@ use trunkline_verbs::VerbsUnavailable;
 
 use crate::cause::{HostCircumstances, diagnose_device};
 use crate::inventory::{DeviceKind, HostDevice, read_devices, read_limits};
-use crate::{ChooseError, verbs_config};
+use crate::{ChooseError, ProcessSettings, verbs_config};
 
 /// A device that is not used.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -46,20 +46,21 @@ impl UnusedDevices {
     /// opened.
     ///
     /// # Errors
-    /// [`ChooseError::Verbs`]: the host has a device, and a variable that chooses devices is invalid.
+    /// [`ChooseError::Settings`]: the host has a device, and a setting that chooses devices is invalid.
     pub fn find_unused(
-        params: &EngineParams,
+        settings: &ProcessSettings,
         used: Option<UsedFabric<'_>>,
         libfabric: Option<&str>,
         listed: impl FnOnce() -> Result<Vec<String>, VerbsUnavailable>,
     ) -> Result<Self, ChooseError> {
+        let params = &settings.params;
         let mut devices = read_devices(&params.host_root);
         devices
             .retain(|device| is_counted(device, params) && !used.is_some_and(|used| is_used(device, used)));
         if devices.is_empty() {
             return Ok(Self::default());
         }
-        let config = verbs_config(params)?;
+        let config = verbs_config(settings)?;
         let asked = params.fabric == FabricName::Verbs;
         // The library is opened only if an unused device should be used.
         let of_verbs =

@@ -1,6 +1,8 @@
 use std::sync::Mutex;
 
 use super::*;
+use trunkline_settings::FrontEndKind;
+
 use crate::cause::tests::FakeHost;
 
 fn listed(names: &[&str]) -> Result<Vec<String>, VerbsUnavailable> {
@@ -9,6 +11,13 @@ fn listed(names: &[&str]) -> Result<Vec<String>, VerbsUnavailable> {
 
 fn params(host: &FakeHost) -> EngineParams {
     EngineParams { host_root: host.root().to_owned(), ..EngineParams::default() }
+}
+
+/// The settings of a process without variables, with these parameters.
+fn settings(params: EngineParams) -> ProcessSettings {
+    let mut settings = ProcessSettings::from_lookup(FrontEndKind::Nccl, |_| None).unwrap();
+    settings.params = params;
+    settings
 }
 
 /// Returns the log lines about the devices, with their levels, of two calls.
@@ -29,7 +38,7 @@ fn one_warning_names_each_device_cause_and_remedy() {
     }
     host.write("sys/class/infiniband/mlx5_3/ports/1/state", "1: DOWN\n");
     let names: Vec<String> = (0..8).map(|at| format!("mlx5_{at}")).collect();
-    let unused = UnusedDevices::find_unused(&params(&host), None, None, || Ok(names)).unwrap();
+    let unused = UnusedDevices::find_unused(&settings(params(&host)), None, None, || Ok(names)).unwrap();
     assert!(unused.is_missed() && unused.as_slice().len() == 8);
     let [first, second] = told_twice(&unused);
     assert!(second.is_empty(), "{second:?}");
@@ -50,11 +59,13 @@ fn software_devices_count_only_if_asked_for() {
     let host = FakeHost::new();
     host.write("sys/class/infiniband/mlx5_0/node_desc", "rxe\n");
     let usual = params(&host);
-    let unused =
-        UnusedDevices::find_unused(&usual, None, None, || panic!("nobody asks the library")).unwrap();
+    let unused = UnusedDevices::find_unused(&settings(usual.clone()), None, None, || {
+        panic!("nobody asks the library")
+    })
+    .unwrap();
     assert!(unused.as_slice().is_empty());
     let counts = EngineParams { counts_software_rdma: true, ..usual };
-    let unused = UnusedDevices::find_unused(&counts, None, None, || listed(&["mlx5_0"])).unwrap();
+    let unused = UnusedDevices::find_unused(&settings(counts), None, None, || listed(&["mlx5_0"])).unwrap();
     assert!(unused.is_missed());
 }
 
@@ -65,8 +76,9 @@ fn devices_beside_used_ones_are_told_at_info() {
     host.add_device("rdmap0s60", "efa", "uverbs2");
     let nics = ["rdmap0s6-rdm".to_owned()];
     let used = UsedFabric { name: "ofi:efa", nics: &nics };
-    let unused =
-        UnusedDevices::find_unused(&params(&host), Some(used), None, || panic!("nobody asks the library"));
+    let unused = UnusedDevices::find_unused(&settings(params(&host)), Some(used), None, || {
+        panic!("nobody asks the library")
+    });
     let unused = unused.unwrap();
     let names: Vec<_> = unused.as_slice().iter().map(|device| device.name.as_str()).collect();
     assert_eq!(names, ["mlx5_0", "rdmap0s60"]);
@@ -85,7 +97,8 @@ fn devices_beside_named_ones_tell_their_fault() {
     let nics = ["mlx5_0".to_owned()];
     let used = UsedFabric { name: "verbs", nics: &nics };
     let unused =
-        UnusedDevices::find_unused(&named, Some(used), None, || listed(&["mlx5_0", "mlx5_1"])).unwrap();
+        UnusedDevices::find_unused(&settings(named), Some(used), None, || listed(&["mlx5_0", "mlx5_1"]))
+            .unwrap();
     assert!(!unused.is_missed() && unused.as_slice().len() == 1);
     let [first, _] = told_twice(&unused);
     assert!(
@@ -100,7 +113,8 @@ fn a_device_that_libfabric_does_not_open_is_missed() {
     host.add_device("rdmap0s6", "efa", "uverbs0");
     let why = Some("libfabric.so.1 cannot be opened");
     let unused =
-        UnusedDevices::find_unused(&params(&host), None, why, || panic!("it is none of verbs")).unwrap();
+        UnusedDevices::find_unused(&settings(params(&host)), None, why, || panic!("it is none of verbs"))
+            .unwrap();
     assert!(unused.is_missed());
     let [first, _] = told_twice(&unused);
     assert!(
@@ -113,7 +127,7 @@ fn a_device_that_libfabric_does_not_open_is_missed() {
 fn a_required_nic_that_is_not_there_is_an_error() {
     let host = FakeHost::new();
     let open = |params: &EngineParams| {
-        crate::HardwareFabric::open(params, |_, _| {}).err().map(|error| error.to_string())
+        crate::HardwareFabric::open(&settings(params.clone()), |_, _| {}).err().map(|error| error.to_string())
     };
     let required = EngineParams { require_nic: true, ..params(&host) };
     let error = open(&required).unwrap();

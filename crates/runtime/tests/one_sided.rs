@@ -11,15 +11,16 @@ use std::time::{Duration, Instant};
 use trunkline_engine::WaitPolicy;
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{FetchHandle, HeapAddress, HeapRange, RmaError};
-use trunkline_engine::{CommNics, EngineParams, HelperThread};
+use trunkline_engine::{CommNics, HelperThread};
 use trunkline_mem::MemoryRange;
 use trunkline_proto::limits::RMA_CALLS_MAX;
 use trunkline_proto::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
 use trunkline_proto::wire::rma::signal::{SignalUpdate, UpdateOp};
 use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
 use trunkline_runtime::{
-    CheckTimer, ContextCalls, CopyFrom, CopyInto, FetchSink, FrontEnd, HardwareFabric, NicChoice, OneSided,
-    OneSidedContext, StageLayout, control_reach, host_addresses, watch_memory,
+    CheckTimer, ContextCalls, CopyFrom, CopyInto, FetchSink, FrontEnd, FrontEndKind, HardwareFabric,
+    NicChoice, OneSided, OneSidedContext, ProcessSettings, StageLayout, control_reach, host_addresses,
+    watch_memory,
 };
 
 /// The heap for data, and that of the stages.
@@ -51,10 +52,11 @@ impl Member {
 /// Two members that know each other, over a kind of the software NIC. Both are served by a thread.
 fn make_job(fabric: &str) -> [Member; 2] {
     let lookup = |name: &str| (name == "TRUNKLINE_FABRIC").then(|| fabric.into());
-    let params = EngineParams::from_lookup(lookup).unwrap();
+    let settings = ProcessSettings::from_lookup(FrontEndKind::Rust, lookup).unwrap();
+    let params = &settings.params;
     let open = || {
-        let addresses = host_addresses(&params).unwrap();
-        let host = UnixHost::with_reach(control_reach(&params, &addresses), |_, _| {});
+        let addresses = host_addresses(&settings).unwrap();
+        let host = UnixHost::with_reach(control_reach(params, &addresses), |_, _| {});
         let nics = NicChoice::Named(CommNics::from(0));
         let front_end = FrontEnd { name: "a test", gpu_notes: Vec::new() };
         let (network, _carrier) =

@@ -5,6 +5,7 @@ use trunkline_mem::OutOfMemory;
 use trunkline_mem::ipc::{CallFailure, CopyError};
 use trunkline_proto::wire::pe::PeError;
 use trunkline_runtime::MembershipError;
+use trunkline_settings::SettingErrors;
 
 /// The reason why a call failed. Most texts name the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -13,16 +14,9 @@ pub(crate) enum ShmemError {
     /// This process cannot join the job.
     #[error(transparent)]
     Join(#[from] MembershipError),
-    /// An environment variable has an invalid value.
-    #[error("{name}={value}: {expected} is expected")]
-    Variable {
-        /// The name of the variable.
-        name: &'static str,
-        /// The value of the variable.
-        value: String,
-        /// The values that it accepts.
-        expected: &'static str,
-    },
+    /// Settings have invalid values.
+    #[error(transparent)]
+    Settings(#[from] SettingErrors),
     /// The memory file of a segment cannot be created.
     #[error("no memory for the symmetric heap: {0}; SHMEM_SYMMETRIC_SIZE says how large it is to be")]
     Memory(#[from] CallFailure),

@@ -11,7 +11,8 @@ use trunkline_mem::ipc::PrivateMemory;
 use trunkline_mem::{MemoryRange, SharedMemory, StaticVariables};
 use trunkline_proto::reserve::{try_collect, try_vec};
 use trunkline_proto::wire::pe::{PeRecord as Told, SEGMENTS, SymmetricSegment as ToldSegment};
-use trunkline_runtime::{JobMember, OneSided};
+use trunkline_runtime::{FrontEndKind, JobMember, MembershipError, OneSided, ProcessSettings};
+use trunkline_settings::SettingValues;
 
 use crate::alloc::SymmetricHeap;
 use crate::collective::TeamMember;
@@ -28,8 +29,6 @@ use crate::settings::ShmemSettings;
 use crate::symmetric_segments::{HEAP, INNER, STATICS, SymmetricSegments};
 use crate::team::{PES_MAX, SHARED, Team, TeamTable, WORLD};
 
-/// Programs with one-sided communication expect passive progress, so it is on unless the environment turns it off.
-const DEFAULTS: [(&str, &str); 1] = [("TRUNKLINE_PROGRESS_THREAD", "1")];
 /// The limit of each step in which PEs meet.
 const MEETING: Duration = Duration::from_secs(120);
 
@@ -75,8 +74,10 @@ impl Pe {
     /// # Errors
     /// The environment is invalid, memory cannot be allocated, or other PEs do not join in time.
     pub(crate) fn start() -> Result<Self> {
-        let settings = ShmemSettings::from_variables(|name| std::env::var(name).ok())?;
-        let mut params = trunkline_runtime::params_or(&DEFAULTS)?;
+        let mut process = ProcessSettings::read(FrontEndKind::OpenShmem).map_err(MembershipError::from)?;
+        let values = process.values().clone();
+        let settings = ShmemSettings::from_values(&values)?;
+        let params = &mut process.params;
         // PEs of this host execute atomics by themselves, on memory that they have mapped.
         params.execute_by = ExecuteBy::Owner;
         let passive = params.progress_thread;
@@ -85,11 +86,11 @@ impl Pe {
         // The heap has the same alignment in each PE, so that aligned offsets are aligned addresses everywhere.
         let heap =
             SharedMemory::new_aligned("trunkline.heap", bytes, bytes.next_power_of_two().min(ALIGN_MAX))?;
-        let statics = share_statics(&params, &log_to_stderr(settings.debug))?;
+        let statics = share_statics(params, &log_to_stderr(settings.debug))?;
         // Allocated before the PEs meet: a PE that finds no memory then keeps no other waiting.
         let ctxs = ContextTable::new()?;
         let (job, mut member) =
-            JobMember::join(params, None, MEETING, "OpenSHMEM library", log_to_stderr(settings.debug))?;
+            JobMember::join(process, None, MEETING, "OpenSHMEM library", log_to_stderr(settings.debug))?;
         let me = member.rank;
         let size = member.size;
         if size > PES_MAX {
@@ -98,7 +99,7 @@ impl Pe {
         let layout = InnerLayout::new(size);
         let inner = SharedMemory::new("trunkline.inner", layout.len() as usize)?;
         if me == 0 {
-            print_banner(&settings, size);
+            print_banner(&settings, &values, size);
         }
         let memory = [heap.memory().clone(), statics.1, inner.memory().clone()];
         let shared = [Some(heap), statics.0, Some(inner)];
@@ -116,9 +117,8 @@ impl Pe {
         };
         member.barrier()?;
         log_reach(&log_to_stderr(settings.debug), me, size, &near, &segments);
-        if me == 0 && !settings.ignored.is_empty() {
-            let line = format!("{} of other libraries do nothing here", settings.ignored.join(", "));
-            log_to_stderr(settings.debug)(LogLevel::Info, &line);
+        if me == 0 {
+            settings.ignored.iter().for_each(|line| log_to_stderr(settings.debug)(LogLevel::Info, line));
         }
         let heap_bytes = segments.0[HEAP].len() as u64;
         let reached = SymmetricMemory::new(me, segments, near, far, WaitPolicy::CHANGE.for_threads(count));
@@ -254,12 +254,12 @@ fn share_statics(
 }
 
 /// Prints the version and the variables, where the environment requests them.
-fn print_banner(settings: &ShmemSettings, size: usize) {
+fn print_banner(settings: &ShmemSettings, values: &SettingValues, size: usize) {
     if settings.version {
         println!("Trunkline {}, OpenSHMEM 1.5, {size} PEs", env!("CARGO_PKG_VERSION"));
     }
     if settings.info {
-        println!("{}", settings.help_text());
+        println!("{}", ShmemSettings::help_text(values));
     }
 }
 

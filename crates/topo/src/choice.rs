@@ -1,38 +1,15 @@
 //! Selects network interfaces by NCCL's variables `NCCL_SOCKET_IFNAME` and `NCCL_SOCKET_FAMILY`. Pure: the interfaces
 //! are an argument.
 
-use std::ffi::OsString;
 use std::net::IpAddr;
+
+use trunkline_settings::rows::network;
+use trunkline_settings::{SettingErrors, SettingValues};
 
 use crate::NetworkInterface;
 
 /// Interfaces that are used at once, at most.
 const INTERFACES_MAX: usize = 16;
-
-/// An environment variable that this module reads.
-#[derive(Clone, Copy, Debug)]
-pub struct InterfaceVariable {
-    /// Its name.
-    pub name: &'static str,
-    /// Its valid values.
-    pub range: &'static str,
-    /// Its meaning.
-    pub doc: &'static str,
-}
-
-/// The variables of [`InterfaceChoice::from_environment`].
-pub const VARIABLES: &[InterfaceVariable] = &[
-    InterfaceVariable {
-        name: "NCCL_SOCKET_IFNAME",
-        range: "prefixes, separated by commas; ^ before the list: all but these; = before it: whole names",
-        doc: "network interfaces to reach other hosts by; unset: those whose names begin with ib, else all but lo, docker and virbr, else these",
-    },
-    InterfaceVariable {
-        name: "NCCL_SOCKET_FAMILY",
-        range: "AF_INET or AF_INET6",
-        doc: "use only addresses of IPv4, or of IPv6; unset: the first address of each interface",
-    },
-];
 
 /// Restricts addresses to one family.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -59,56 +36,35 @@ struct InterfaceNames {
     names: Vec<String>,
 }
 
-/// A variable has an invalid value, or matches no interface.
+/// No interface matches the filter.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ChoiceError {
-    /// The value is invalid.
-    #[error("{name}={value}: expected {range}")]
-    Value {
-        /// The variable.
-        name: &'static str,
-        /// Its value.
-        value: String,
-        /// The valid values.
-        range: &'static str,
-    },
-    /// No interface matches.
-    #[error("no network interface fits {0}; this host has: {1}")]
-    Nothing(String, String),
+#[error("no network interface fits {filter}; this host has: {interfaces}")]
+pub struct ChoiceError {
+    /// The settings.
+    filter: String,
+    /// The interfaces.
+    interfaces: String,
 }
 
 impl InterfaceChoice {
-    /// Reads the [`VARIABLES`] with `lookup`.
+    /// Reads the filter from the settings of a process.
     ///
     /// # Errors
-    /// [`ChoiceError::Value`] names the variable.
-    pub fn from_environment(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ChoiceError> {
-        let [names, family] = [0, 1].map(|index| {
-            let InterfaceVariable { name, range, .. } = VARIABLES[index];
-            let value = lookup(name).filter(|value| !value.is_empty());
-            let bad = |value: OsString| ChoiceError::Value {
-                name,
-                value: value.to_string_lossy().into_owned(),
-                range,
-            };
-            value.map(|value| value.into_string().map_err(bad)).transpose()
-        });
-        let names = names?.map(|text| InterfaceNames::parse(&text));
-        let family = family?;
-        let family = family.map(|value| match value.as_str() {
-            "AF_INET" => Ok(AddressFamily::V4),
-            "AF_INET6" => Ok(AddressFamily::V6),
-            _ => Err(ChoiceError::Value { name: VARIABLES[1].name, value, range: VARIABLES[1].range }),
-        });
-        Ok(Self { names, family: family.transpose()? })
+    /// [`SettingErrors`]: all settings with invalid values.
+    pub fn from_settings(values: &SettingValues) -> Result<Self, SettingErrors> {
+        let mut reader = values.reader();
+        let names = reader.text(&network::SOCKET_IFNAME).map(|text| InterfaceNames::parse(&text));
+        let families =
+            [("", None), ("AF_INET", Some(AddressFamily::V4)), ("AF_INET6", Some(AddressFamily::V6))];
+        let family = reader.choose(&network::SOCKET_FAMILY, None, &families);
+        reader.finish(Self { names, family })
     }
 
     /// Returns the selected interfaces, each with one address; at most 16. Without any filter, interfaces that reach
     /// other hosts are preferred over those that do not.
     ///
     /// # Errors
-    /// [`ChoiceError::Nothing`] if there is a filter and nothing matches it. Without one, an empty list is not an
+    /// [`ChoiceError`] if there is a filter and nothing matches it. Without one, an empty list is not an
     /// error.
     pub fn select_interfaces<'a>(
         &self,
@@ -127,7 +83,7 @@ impl InterfaceChoice {
         };
         if found.is_empty() && *self != Self::default() {
             let have: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
-            return Err(ChoiceError::Nothing(self.describe_filter(), have.join(", ")));
+            return Err(ChoiceError { filter: self.describe_filter(), interfaces: have.join(", ") });
         }
         Ok(found.into_iter().take(INTERFACES_MAX).collect())
     }
@@ -148,10 +104,10 @@ impl InterfaceChoice {
     }
 
     fn describe_filter(&self) -> String {
-        let names = self.names.as_ref().map(|names| format!("{}={names}", VARIABLES[0].name));
+        let names = self.names.as_ref().map(|names| format!("{}={names}", network::SOCKET_IFNAME.name));
         let family = self.family.map(|family| {
             let value = if family == AddressFamily::V4 { "AF_INET" } else { "AF_INET6" };
-            format!("{}={value}", VARIABLES[1].name)
+            format!("{}={value}", network::SOCKET_FAMILY.name)
         });
         names.into_iter().chain(family).collect::<Vec<_>>().join(" and ")
     }
@@ -194,7 +150,10 @@ impl std::fmt::Display for InterfaceNames {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use proptest::prelude::*;
+    use trunkline_settings::FrontEndKind;
 
     use super::*;
 
@@ -218,9 +177,14 @@ mod tests {
         names: Option<&str>,
         family: Option<&str>,
         all: &[NetworkInterface],
-    ) -> Result<Vec<String>, ChoiceError> {
-        let lookup = |name: &str| if name.ends_with("IFNAME") { names } else { family }.map(OsString::from);
-        let chosen = InterfaceChoice::from_environment(lookup)?.select_interfaces(all)?;
+    ) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+        let lookup = |name: &str| match name {
+            "NCCL_SOCKET_IFNAME" => names.map(OsString::from),
+            "NCCL_SOCKET_FAMILY" => family.map(OsString::from),
+            _ => None,
+        };
+        let values = SettingValues::from_lookup(FrontEndKind::Nccl, lookup);
+        let chosen = InterfaceChoice::from_settings(&values)?.select_interfaces(all)?;
         Ok(chosen.into_iter().map(|(one, address)| format!("{} {address}", one.name)).collect())
     }
 

@@ -22,7 +22,7 @@ mod sysfs;
 mod topology;
 
 pub use assign::{AssignedNic, NicAssignment, PER_GPU_MAX, assign_nics};
-pub use choice::{AddressFamily, ChoiceError, InterfaceChoice, InterfaceVariable, VARIABLES};
+pub use choice::{AddressFamily, ChoiceError, InterfaceChoice};
 pub use distance::{DeviceLocation, Distance, DistanceClass, NumaNode};
 pub use interface::{NetworkInterface, list_interfaces};
 pub use pci::{AddressError, PciAddress, PciPath};

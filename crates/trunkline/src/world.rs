@@ -10,16 +10,12 @@ use trunkline_engine::{CommNics, HelperThread};
 use trunkline_fabric::LogLevel;
 use trunkline_mem::MemoryRange;
 use trunkline_proto::ranges::HeapRanges;
-use trunkline_runtime::{JobCarrier, JobMember};
+use trunkline_runtime::{FrontEndKind, JobCarrier, JobMember, ProcessSettings};
 
 use crate::collective::CollectiveCall;
 use crate::context::Context;
 use crate::error::Error;
 use crate::shared_world::{INNER_BYTES, SharedWorld};
-
-/// Programs with one-sided communication expect passive progress, so it is on unless the environment or the builder
-/// turns it off.
-const DEFAULTS: [(&str, &str); 1] = [("TRUNKLINE_PROGRESS_THREAD", "1")];
 
 type LogHandler = Box<dyn Fn(LogLevel, &str) + Send + Sync>;
 
@@ -183,14 +179,15 @@ impl WorldBuilder {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn start(self) -> Result<World, Error> {
-        let mut params = trunkline_runtime::params_or(&DEFAULTS)?;
+        let mut settings = ProcessSettings::read(FrontEndKind::Rust)?;
+        let params = &mut settings.params;
         params.progress_thread = self.passive.unwrap_or(params.progress_thread);
         params.heap_bytes = self.heap.unwrap_or(params.heap_bytes);
         let passive = params.progress_thread;
         let heap_bytes = params.heap_bytes;
         let heap_bytes = usize::try_from(heap_bytes).map_err(|_| Error::Argument("no heap is that large"))?;
         let (network, mut member) =
-            JobMember::join(params, self.nics, self.meeting, "Rust program", self.log)?;
+            JobMember::join(settings, self.nics, self.meeting, "Rust program", self.log)?;
         let heap = MemoryRange::try_heap(heap_bytes)?;
         let inner = MemoryRange::try_heap(INNER_BYTES as usize)?;
         for memory in [&heap, &inner] {

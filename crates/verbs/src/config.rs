@@ -1,26 +1,21 @@
-//! The user's configuration, by variables that are known from NCCL. Pure: text in, values out; the front end reads the environment.
+//! The user's configuration, from settings that are known from NCCL. Pure: the front end reads the environment.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use trunkline_settings::rows::rdma;
+use trunkline_settings::{SectionReader, SettingErrors, SettingValues};
+
 use crate::HcaFilter;
 
-/// A variable has an invalid value.
+/// A text is no list of ports, or no range of addresses.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("{name}{}\"{value}\" {why}", if .name.is_empty() { "" } else { " = " })]
-pub struct VerbsConfigError {
-    /// The variable.
-    pub name: String,
-    /// Its value, or the invalid part of it.
-    pub value: String,
+#[error("{text:?} {fault}")]
+pub struct ConfigTextError {
+    /// The text, or the part of it that is invalid.
+    pub text: String,
     /// Why it is invalid.
-    pub why: String,
-}
-
-impl VerbsConfigError {
-    pub(crate) fn bad_value(value: &str, why: impl Into<String>) -> Self {
-        Self { name: String::new(), value: value.to_owned(), why: why.into() }
-    }
+    pub fault: &'static str,
 }
 
 /// A family of addresses.
@@ -43,9 +38,9 @@ impl GidRange {
     /// Parses `address/bits`.
     ///
     /// # Errors
-    /// [`VerbsConfigError`], without the variable's name.
-    pub fn parse(text: &str) -> Result<Self, VerbsConfigError> {
-        let bad = || VerbsConfigError::bad_value(text, "is no address range like 10.1.0.0/16");
+    /// [`ConfigTextError`].
+    pub fn parse(text: &str) -> Result<Self, ConfigTextError> {
+        let bad = || ConfigTextError { text: text.to_owned(), fault: "is no address range like 10.1.0.0/16" };
         let (base, bits) = text.split_once('/').ok_or_else(bad)?;
         let base: IpAddr = base.parse().map_err(|_| bad())?;
         let bits: u8 = bits.parse().map_err(|_| bad())?;
@@ -180,132 +175,90 @@ impl Default for VerbsConfig {
     }
 }
 
-/// Sets one value from a variable's text.
-type VariableSetter = fn(&mut VerbsConfig, &str) -> Result<(), VerbsConfigError>;
-
-/// The variables, without `NCCL_` and `TRUNKLINE_`, and the value that each sets.
-const VARIABLES: &[(&str, VariableSetter)] = &[
-    ("IB_DISABLE", |config, text| parse_flag(text).map(|on| config.disabled = on)),
-    ("IB_HCA", |config, text| HcaFilter::parse(text).map(|list| config.hca = list)),
-    ("IB_GID_INDEX", |config, text| parse_optional(text, 255).map(|found| config.gid_index = found)),
-    ("IB_ROUTABLE_FLID_GID_INDEX", |config, text| {
-        parse_number(text, 0, 255).map(|found| config.routable_gid_index = found)
-    }),
-    ("IB_ADDR_FAMILY", |config, text| parse_family(text).map(|found| config.family = found)),
-    ("IB_ADDR_RANGE", |config, text| GidRange::parse(text).map(|found| config.range = Some(found))),
-    ("IB_ROCE_VERSION_NUM", |config, text| {
-        parse_number(text, 1, 2).map(|found| config.roce_version = found as u8)
-    }),
-    ("IB_TIMEOUT", |config, text| parse_number(text, 1, 31).map(|found| config.timeout = Some(found as u8))),
-    ("IB_RETRY_CNT", |config, text| parse_number(text, 0, 7).map(|found| config.retries = found as u8)),
-    ("IB_PKEY", |config, text| parse_number(text, 0, 65535).map(|found| config.pkey_index = found as u16)),
-    ("IB_SL", |config, text| parse_optional(text, 15).map(|sl| config.service_level = sl.map(|sl| sl as u8))),
-    ("IB_TC", |config, text| {
-        parse_optional(text, 255).map(|tc| config.traffic_class = tc.map(|tc| tc as u8))
-    }),
-    ("IB_FIFO_TC", |config, text| {
-        parse_optional(text, 255).map(|tc| config.record_class = tc.map(|tc| tc as u8))
-    }),
-    ("IB_ADAPTIVE_ROUTING", |config, text| parse_routing(text).map(|found| config.routing = found)),
-    ("IB_AR_THRESHOLD", |config, text| {
-        parse_number(text, 0, u32::MAX).map(|n| config.adaptive_above = n.into())
-    }),
-    ("IB_ECE_ENABLE", |config, text| parse_flag(text).map(|on| config.ece = on)),
-    ("IB_MERGE_VFS", |config, text| parse_flag(text).map(|on| config.merge_functions = on)),
-    ("IB_MERGE_NICS", |config, text| parse_flag(text).map(|on| config.merge_nics = on)),
-    ("IB_USE_INLINE", |_, text| parse_flag(text).map(drop)),
-    ("IB_PCI_RELAXED_ORDERING", |config, text| {
-        let relaxed = parse_number(text, 0, 2)? > 0;
-        config.ordering = if relaxed { BusOrdering::Relaxed } else { BusOrdering::Strict };
-        Ok(())
-    }),
-    ("IB_RETURN_ASYNC_EVENTS", |config, text| parse_flag(text).map(|on| config.async_events = on)),
-    ("GDR_FLUSH_DISABLE", |config, text| parse_flag(text).map(|off| config.device_flush = !off)),
-];
-
 impl VerbsConfig {
-    /// Returns the `TRUNKLINE_` names of the variables that [`VerbsConfig::read`] reads.
-    pub fn variable_names() -> impl Iterator<Item = String> {
-        VARIABLES.iter().map(|(variable, _)| format!("TRUNKLINE_{variable}"))
-    }
-
-    /// Reads the variables through `look_up`: `TRUNKLINE_IB_HCA` before `NCCL_IB_HCA`, and so on. An empty variable counts
-    /// as not set.
+    /// Reads the configuration from the settings of a process.
     ///
     /// # Errors
-    /// [`VerbsConfigError`] names the variable.
-    pub fn read(look_up: impl Fn(&str) -> Option<String>) -> Result<Self, VerbsConfigError> {
-        let mut config = Self::default();
-        let mut range_from = String::new();
-        for (variable, set) in VARIABLES {
-            for family in ["TRUNKLINE", "NCCL"] {
-                let name = format!("{family}_{variable}");
-                let Some(text) = look_up(&name).filter(|text| !text.trim().is_empty()) else { continue };
-                set(&mut config, text.trim())
-                    .map_err(|error| VerbsConfigError { name: name.clone(), ..error })?;
-                if *variable == "IB_ADDR_RANGE" {
-                    range_from = name;
-                }
-                break;
-            }
+    /// [`SettingErrors`]: all settings with invalid values.
+    pub fn from_settings(values: &SettingValues) -> Result<Self, SettingErrors> {
+        let mut reader = values.reader();
+        let usual = Self::default();
+        let hca = read_port_filter(&mut reader);
+        let families = [("AF_INET", GidFamily::V4), ("AF_INET6", GidFamily::V6)];
+        let family = reader.choose(&rdma::ADDR_FAMILY, usual.family, &families);
+        let range = reader.text(&rdma::ADDR_RANGE).map(|text| GidRange::parse(&text)).transpose();
+        let range = range.unwrap_or_else(|_| {
+            reader.reject(&rdma::ADDR_RANGE, rdma::ADDR_RANGE.kind.to_string());
+            None
+        });
+        if range.is_some_and(|range| range.gid_family() != family) {
+            reader.reject(&rdma::ADDR_RANGE, "a range of the family that NCCL_IB_ADDR_FAMILY names");
         }
-        match config.range {
-            Some(range) if range.gid_family() != config.family => Err(VerbsConfigError {
-                name: range_from,
-                value: format!("{}/{}", range.base, range.bits),
-                why: "is of another family than NCCL_IB_ADDR_FAMILY says".to_owned(),
-            }),
-            _ => Ok(config),
-        }
+        let config = Self {
+            disabled: reader.switch(&rdma::DISABLE),
+            hca,
+            gid_index: reader.optional_number(&rdma::GID_INDEX).map(|index| index as u32),
+            routable_gid_index: reader.number(&rdma::ROUTABLE_GID_INDEX) as u32,
+            family,
+            range,
+            roce_version: reader.number(&rdma::ROCE_VERSION) as u8,
+            timeout: reader.optional_number(&rdma::TIMEOUT).map(|timeout| timeout as u8),
+            retries: reader.number(&rdma::RETRY_COUNT) as u8,
+            pkey_index: reader.number(&rdma::PKEY) as u16,
+            service_level: reader.optional_number(&rdma::SERVICE_LEVEL).map(|level| level as u8),
+            traffic_class: reader.optional_number(&rdma::TRAFFIC_CLASS).map(|class| class as u8),
+            record_class: reader.optional_number(&rdma::FIFO_TRAFFIC_CLASS).map(|class| class as u8),
+            routing: reader.choose(
+                &rdma::ADAPTIVE_ROUTING,
+                usual.routing,
+                &[("-2", PacketRouting::Usual), ("0", PacketRouting::Fixed), ("1", PacketRouting::Adaptive)],
+            ),
+            adaptive_above: reader.number(&rdma::ADAPTIVE_THRESHOLD),
+            ece: reader.switch(&rdma::ECE_ENABLE),
+            merge_functions: reader.switch(&rdma::MERGE_VFS),
+            merge_nics: reader.switch(&rdma::MERGE_NICS),
+            ordering: match reader.number(&rdma::RELAXED_ORDERING) {
+                0 => BusOrdering::Strict,
+                _ => BusOrdering::Relaxed,
+            },
+            async_events: reader.switch(&rdma::ASYNC_EVENTS),
+            device_flush: !reader.switch(&rdma::GDR_FLUSH_DISABLE),
+            ..usual
+        };
+        // It has no effect, but a wrong value is an error as in other settings.
+        reader.switch(&rdma::USE_INLINE);
+        reader.finish(config)
+    }
+
+    /// Reads the filter of ports alone; other settings may be invalid.
+    ///
+    /// # Errors
+    /// [`SettingErrors`]: the list of ports is invalid.
+    pub fn port_filter(values: &SettingValues) -> Result<HcaFilter, SettingErrors> {
+        let mut reader = values.reader();
+        let filter = read_port_filter(&mut reader);
+        reader.finish(filter)
     }
 }
 
-/// Parses a whole number from `least` to `most`.
-fn parse_number(text: &str, least: u32, most: u32) -> Result<u32, VerbsConfigError> {
-    match text.parse::<u32>() {
-        Ok(found) if (least..=most).contains(&found) => Ok(found),
-        _ => Err(VerbsConfigError::bad_value(text, format!("is no number from {least} to {most}"))),
-    }
-}
-
-/// Parses a whole number up to `most`; a negative one is `None`.
-fn parse_optional(text: &str, most: u32) -> Result<Option<u32>, VerbsConfigError> {
-    if text.parse::<i64>().is_ok_and(|found| found < 0) {
-        return Ok(None);
-    }
-    parse_number(text, 0, most).map(Some)
-}
-
-fn parse_flag(text: &str) -> Result<bool, VerbsConfigError> {
-    parse_number(text, 0, 1).map(|on| on == 1)
-}
-
-/// Parses whether a network routes adaptively; -2 is the usual setting.
-fn parse_routing(text: &str) -> Result<PacketRouting, VerbsConfigError> {
-    match text {
-        "-2" => Ok(PacketRouting::Usual),
-        "0" => Ok(PacketRouting::Fixed),
-        "1" => Ok(PacketRouting::Adaptive),
-        _ => Err(VerbsConfigError::bad_value(text, "is none of 0, 1 and -2")),
-    }
-}
-
-fn parse_family(text: &str) -> Result<GidFamily, VerbsConfigError> {
-    match text {
-        "AF_INET" => Ok(GidFamily::V4),
-        "AF_INET6" => Ok(GidFamily::V6),
-        _ => Err(VerbsConfigError::bad_value(text, "is neither AF_INET nor AF_INET6")),
-    }
+fn read_port_filter(reader: &mut SectionReader<'_>) -> HcaFilter {
+    let Some(text) = reader.text(&rdma::HCA) else { return HcaFilter::default() };
+    HcaFilter::parse(&text).unwrap_or_else(|error| {
+        reader.reject(&rdma::HCA, format!("{}; {error}", rdma::HCA.kind));
+        HcaFilter::default()
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use trunkline_settings::FrontEndKind;
+
     use super::*;
 
-    fn read(set: &[(&str, &str)]) -> Result<VerbsConfig, VerbsConfigError> {
-        VerbsConfig::read(|name| {
-            set.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned())
-        })
+    fn read(set: &[(&str, &str)]) -> Result<VerbsConfig, SettingErrors> {
+        VerbsConfig::from_settings(&SettingValues::from_lookup(FrontEndKind::Nccl, |name| {
+            set.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).into())
+        }))
     }
 
     #[test]
@@ -393,7 +346,7 @@ mod tests {
         ];
         for (name, text) in bad {
             let error = read(&[(name, text)]).unwrap_err();
-            assert!(error.to_string().starts_with(&format!("{name} = \"")), "{error}");
+            assert!(error.to_string().starts_with(&format!("{name}={text}: expected ")), "{error}");
         }
         let six = [("NCCL_IB_ADDR_RANGE", "fd00::/8"), ("NCCL_IB_ADDR_FAMILY", "AF_INET6")];
         assert!(read(&six).is_ok());

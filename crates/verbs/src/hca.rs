@@ -1,6 +1,6 @@
 //! The selection of ports by `TRUNKLINE_IB_HCA` or `NCCL_IB_HCA`. Pure; called once for each port that is found.
 
-use crate::config::VerbsConfigError;
+use crate::config::ConfigTextError;
 
 /// Most entries of a list.
 const ENTRIES_MAX: usize = 32;
@@ -28,15 +28,15 @@ impl HcaFilter {
     /// Parses a list.
     ///
     /// # Errors
-    /// [`VerbsConfigError`], without the variable's name, when a port, rail or plane is no number, or there are more than 32
+    /// [`ConfigTextError`], when a port, rail or plane is no number, or there are more than 32
     /// entries.
-    pub fn parse(text: &str) -> Result<Self, VerbsConfigError> {
+    pub fn parse(text: &str) -> Result<Self, ConfigTextError> {
         let (excludes, text) = strip_mark(text, '^');
         let (exact, text) = strip_mark(text, '=');
         let entries =
             text.split(',').filter(|one| !one.is_empty()).map(parse_entry).collect::<Result<Vec<_>, _>>()?;
         if entries.len() > ENTRIES_MAX {
-            return Err(VerbsConfigError::bad_value(text, "has more than 32 entries"));
+            return Err(text_error(text, "has more than 32 entries"));
         }
         Ok(Self { excludes, exact, entries })
     }
@@ -59,19 +59,23 @@ fn strip_mark(text: &str, mark: char) -> (bool, &str) {
     text.strip_prefix(mark).map_or((false, text), |rest| (true, rest))
 }
 
-fn parse_entry(text: &str) -> Result<HcaEntry, VerbsConfigError> {
+fn text_error(text: &str, fault: &'static str) -> ConfigTextError {
+    ConfigTextError { text: text.to_owned(), fault }
+}
+
+fn parse_entry(text: &str) -> Result<HcaEntry, ConfigTextError> {
     let mut words = text.split(':');
     let name = words.next().unwrap_or_default().to_owned();
     let mut number = |what| match words.next() {
         None | Some("" | "-1") => Ok(None),
-        Some(word) => word.parse::<u32>().map(Some).map_err(|_| VerbsConfigError::bad_value(text, what)),
+        Some(word) => word.parse::<u32>().map(Some).map_err(|_| text_error(text, what)),
     };
     let port = number("has a port that is no number")?;
     number("has a rail that is no number")?;
     number("has a plane that is no number")?;
     match words.next() {
         None => Ok(HcaEntry { name, port }),
-        Some(_) => Err(VerbsConfigError::bad_value(text, "has more than a name, a port, a rail and a plane")),
+        Some(_) => Err(text_error(text, "has more than a name, a port, a rail and a plane")),
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! # Files, in reading order
 //!
-//! - `library.rs`, `device.rs`, `listing.rs`, `fabric.rs`: libibverbs, open devices, usable ports. `config.rs`, `hca.rs`, `gid.rs`, `nccl_variables.rs`: the
+//! - `library.rs`, `device.rs`, `listing.rs`, `fabric.rs`: libibverbs, open devices, usable ports. `config.rs`, `hca.rs`, `gid.rs`: the
 //!   user's choices.
 //! - `rail.rs`, `stage.rs`, `queue.rs`, `receives.rs`, `poll.rs`, `cq.rs`: posting, requests, signalling, receives, completions.
 //! - `link.rs`, `qp.rs`, `qp_state.rs`, `connect.rs`, `pipelines.rs`, `grant.rs`: queue pairs and their states.
@@ -62,7 +62,6 @@ mod hca;
 mod library;
 mod link;
 mod listing;
-mod nccl_variables;
 mod pipelines;
 mod poll;
 mod qp;
@@ -74,11 +73,10 @@ mod register;
 mod speed;
 mod stage;
 
-pub use config::{BusOrdering, GidFamily, GidRange, PacketRouting, VerbsConfig, VerbsConfigError};
+pub use config::{BusOrdering, ConfigTextError, GidFamily, GidRange, PacketRouting, VerbsConfig};
 pub use error::VerbsUnavailable;
 pub use fabric::VerbsFabric;
 pub use hca::HcaFilter;
 pub use library::VerbsLibrary;
 pub use listing::device_names;
-pub use nccl_variables::ignored_variables;
 pub use rail::VerbsRail;

@@ -300,11 +300,15 @@ fn one_sided_calls_allocate_nothing() {
     use trunkline_proto::rma::atomic::{AtomicAction, AtomicType, TypedAtomic};
     use trunkline_proto::wire::rma::signal::{SignalUpdate, UpdateOp};
     use trunkline_proto::wire::rma::word::{SymmetricWord, WordWidth};
-    use trunkline_runtime::{CopyFrom, CopyInto, FrontEnd, HardwareFabric, NicChoice, OneSided, StageLayout};
+    use trunkline_runtime::{
+        CopyFrom, CopyInto, FrontEnd, FrontEndKind, HardwareFabric, NicChoice, OneSided, ProcessSettings,
+        StageLayout,
+    };
     for fabric in ["soft:shm", "soft:tcp"] {
         let lookup = |name: &str| (name == "TRUNKLINE_FABRIC").then(|| fabric.into());
-        let params = EngineParams::from_lookup(lookup).unwrap();
-        let addresses = trunkline_runtime::host_addresses(&params).unwrap();
+        let settings = ProcessSettings::from_lookup(FrontEndKind::Rust, lookup).unwrap();
+        let addresses = trunkline_runtime::host_addresses(&settings).unwrap();
+        let params = settings.params;
         let reach = trunkline_runtime::control_reach(&params, &addresses);
         let host = UnixHost::with_reach(reach, |_, _| {});
         let front_end = FrontEnd { name: "a test", gpu_notes: Vec::new() };

@@ -13,9 +13,13 @@ pub(crate) mod sizes;
 mod times;
 pub(crate) mod trace;
 
+use trunkline_engine::FabricName;
 use trunkline_fabric::LogLevel;
 use trunkline_nccl_host::{DataType, LeftFiles, PluginReport, RankJob, RedOp};
-use trunkline_runtime::HardwareFabric;
+use trunkline_runtime::{FrontEndKind, HardwareFabric, ProcessSettings};
+use trunkline_settings::rows::network;
+
+use crate::own_settings::{named_fabric, read_setting};
 
 pub(crate) use error::BenchError;
 
@@ -51,28 +55,27 @@ pub(crate) struct BenchSettings {
 /// # Errors
 /// The program could not be restarted.
 pub(crate) fn ready_network() -> std::io::Result<()> {
-    const FABRIC: &str = "TRUNKLINE_FABRIC";
-    if std::env::var_os(FABRIC).is_some() {
-        return Ok(());
-    }
     let warn = |level, line: &str| {
         if level == LogLevel::Warn {
             eprintln!("trunkline: {line}");
         }
     };
-    let opened = trunkline_runtime::read_params().and_then(|params| HardwareFabric::open(&params, warn));
+    let settings = ProcessSettings::read(FrontEndKind::Nccl);
+    if settings.as_ref().is_ok_and(|settings| settings.params.fabric != FabricName::Auto) {
+        return Ok(());
+    }
+    let opened = settings.and_then(|settings| HardwareFabric::open(&settings, warn));
     match opened {
-        Ok(HardwareFabric::PassedOver) => Err(restart::restart_process(&[(FABRIC, "soft".as_ref())])),
+        Ok(HardwareFabric::PassedOver) => {
+            Err(restart::restart_process(&[(network::FABRIC.name, "soft".as_ref())]))
+        }
         Ok(HardwareFabric::None | HardwareFabric::Verbs(_) | HardwareFabric::Ofi(_)) | Err(_) => Ok(()),
     }
 }
 
-/// The setting of `--near`.
-const NEAR: &str = "TRUNKLINE_NEAR";
-
 /// Whether processes of one host are connected by shared memory, even if another fabric reaches other hosts.
 pub(crate) fn is_near() -> bool {
-    std::env::var_os(NEAR).is_some_and(|value| value == "1")
+    read_setting(&network::NEAR).is_ok_and(|value| value.as_deref() == Some("1"))
 }
 
 /// Enables shared memory inside the host for this process and the ranks that it starts. If the variable is not set yet,
@@ -81,14 +84,14 @@ pub(crate) fn is_near() -> bool {
 /// # Errors
 /// The program could not be restarted.
 pub(crate) fn ready_near() -> std::io::Result<()> {
-    if is_near() { Ok(()) } else { Err(restart::restart_process(&[(NEAR, "1".as_ref())])) }
+    if is_near() { Ok(()) } else { Err(restart::restart_process(&[(network::NEAR.name, "1".as_ref())])) }
 }
 
 /// The fabric that carries the data. Devices of the software NIC have the fabric's name and a number; a fused device
 /// has the names of all members. Other fabrics are used only on request. The fabric of another plugin is unknown, so
 /// the plugin's name is returned.
 pub(crate) fn fabric_name(info: &PluginReport) -> &str {
-    fabric_of(info, std::env::var("TRUNKLINE_FABRIC").ok().as_deref())
+    fabric_of(info, named_fabric().as_deref())
 }
 
 fn fabric_of<'a>(info: &'a PluginReport, asked: Option<&str>) -> &'a str {

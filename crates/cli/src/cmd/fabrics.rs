@@ -9,10 +9,12 @@ use trunkline_engine::{EngineParams, FabricName};
 use trunkline_fabric::{Fabric, NicPort, RailOpenError};
 use trunkline_ofi::{AutoSelection, NoNic, OfiFabric, OfiLibrary};
 use trunkline_runtime::{
-    ChooseError, UnusedDevice, UnusedDevices, UsedFabric, ofi_config, soft_config, verbs_config,
+    ChooseError, ProcessSettings, UnusedDevice, UnusedDevices, UsedFabric, ofi_config, soft_config,
+    verbs_config,
 };
+use trunkline_settings::SettingErrors;
 use trunkline_softnic::SoftFabric;
-use trunkline_verbs::{VerbsConfigError, VerbsFabric, VerbsUnavailable};
+use trunkline_verbs::{VerbsFabric, VerbsUnavailable};
 
 use super::gpus::{self, GpuMemoryRow};
 use super::grants::{self, GrantRow};
@@ -23,9 +25,9 @@ pub(crate) enum FabricError {
     /// The software NIC.
     #[error("fabric soft: {0}")]
     Soft(#[from] RailOpenError),
-    /// A variable that chooses RDMA devices has a bad value.
+    /// Settings of the network have invalid values.
     #[error(transparent)]
-    Choice(#[from] VerbsConfigError),
+    Settings(#[from] SettingErrors),
     /// No RDMA device is available.
     #[error("fabric verbs: {0}")]
     Verbs(#[from] VerbsUnavailable),
@@ -65,22 +67,23 @@ struct OfiProvider {
 }
 
 impl OfiProvider {
-    fn open(params: &EngineParams) -> Result<Self, FabricError> {
-        let config = ofi_config(params)?;
+    fn open(settings: &ProcessSettings) -> Result<Self, FabricError> {
+        let config = ofi_config(settings)?;
         let library = Arc::new(OfiLibrary::open(config.library.as_deref()).map_err(NoNic::from)?);
         let fabric = OfiFabric::with_library(&library, &config)?;
         Ok(Self { library, fabric })
     }
 
     /// Opens the provider that the plugin uses when no setting names a fabric; also returns the reason.
-    fn open_auto(params: &EngineParams) -> Result<(Option<Self>, FabricChoice), FabricError> {
+    fn open_auto(settings: &ProcessSettings) -> Result<(Option<Self>, FabricChoice), FabricError> {
         let mut opened = None;
-        let auto = AutoSelection::detect_devices(&params.host_root, &ofi_config(params)?, |config| {
-            let library = Arc::new(OfiLibrary::open(config.library.as_deref())?);
-            let fabric = OfiFabric::with_library(&library, config);
-            opened = Some(library);
-            fabric
-        });
+        let auto =
+            AutoSelection::detect_devices(&settings.params.host_root, &ofi_config(settings)?, |config| {
+                let library = Arc::new(OfiLibrary::open(config.library.as_deref())?);
+                let fabric = OfiFabric::with_library(&library, config);
+                opened = Some(library);
+                fabric
+            });
         let ofi = auto.fabric.zip(opened).map(|(fabric, library)| Self { library, fabric });
         let failure = auto.failure.map(|failure| failure.to_string());
         Ok((ofi, FabricChoice { line: auto.line, failure }))
@@ -127,16 +130,17 @@ pub(super) struct HostFabrics {
 }
 
 impl HostFabrics {
-    pub(super) fn new(params: &EngineParams, addresses: Vec<IpAddr>) -> Result<Self, FabricError> {
+    pub(super) fn new(settings: &ProcessSettings, addresses: Vec<IpAddr>) -> Result<Self, FabricError> {
+        let params = &settings.params;
         let soft = SoftFabric::new(soft_config(params, addresses))?;
         let asked = params.fabric;
         let (ofi, auto) = match asked {
-            FabricName::Ofi => (Some(OfiProvider::open(params)?), FabricChoice::default()),
-            FabricName::Auto => OfiProvider::open_auto(params)?,
+            FabricName::Ofi => (Some(OfiProvider::open(settings)?), FabricChoice::default()),
+            FabricName::Auto => OfiProvider::open_auto(settings)?,
             _ => (None, FabricChoice::default()),
         };
         let provider = params.ofi.provider.clone();
-        let config = verbs_config(params)?;
+        let config = verbs_config(settings)?;
         let verbs = VerbsFabric::new(config);
         let auto_line = auto.line;
         let used = match (&ofi, &verbs) {
@@ -144,7 +148,7 @@ impl HostFabrics {
             (None, Ok(verbs)) if asked == FabricName::Verbs => Some(("verbs".to_owned(), verbs.nics())),
             _ => None,
         };
-        let unused = find_unused(params, used, auto.failure.as_deref())?;
+        let unused = find_unused(settings, used, auto.failure.as_deref())?;
         let auto = auto_line;
         match verbs {
             Err(missing) if asked == FabricName::Verbs => Err(missing.into()),
@@ -245,17 +249,17 @@ impl HostFabrics {
 
 /// The unused devices, if Trunkline chooses among devices.
 fn find_unused(
-    params: &EngineParams,
+    settings: &ProcessSettings,
     used: Option<(String, &[NicPort])>,
     failure: Option<&str>,
 ) -> Result<UnusedDevices, ChooseError> {
-    if !matches!(params.fabric, FabricName::Auto | FabricName::Verbs) {
+    if !matches!(settings.params.fabric, FabricName::Auto | FabricName::Verbs) {
         return Ok(UnusedDevices::default());
     }
     let (name, nics) = used.unzip();
     let nics: Vec<String> = nics.unwrap_or_default().iter().map(|nic| nic.name.clone()).collect();
     let used = name.as_deref().map(|name| UsedFabric { name, nics: &nics });
-    UnusedDevices::find_unused(params, used, failure, trunkline_verbs::device_names)
+    UnusedDevices::find_unused(settings, used, failure, trunkline_verbs::device_names)
 }
 
 /// The requested fabric in the syntax of `TRUNKLINE_FABRIC`.

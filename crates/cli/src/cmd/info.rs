@@ -2,7 +2,6 @@
 //!
 //! Called by `cmd`. It opens the fabric as the plugin would and reads its properties; it connects nothing and loads no plugin.
 
-use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -10,17 +9,20 @@ use std::process::ExitCode;
 use clap::{Args, value_parser};
 use serde::Serialize;
 use thiserror::Error;
-use trunkline_engine::{EngineParams, FabricName, ParamRow, ParamsError, SoftCopy, TABLE};
+use trunkline_engine::{EngineParams, FabricName, SoftCopy};
 use trunkline_fabric::{Caps, NicPort};
-use trunkline_runtime::VERSION;
-use trunkline_topo::{ChoiceError, InterfaceChoice, VARIABLES};
+use trunkline_runtime::{ChooseError, ProcessSettings, VERSION, read_values};
+use trunkline_settings::SettingErrors;
+use trunkline_settings::rows::command;
+use trunkline_topo::{ChoiceError, InterfaceChoice};
 
 use super::fabrics::{FabricError, FabricRow, HostFabrics, requested_fabric};
 use super::gpus::GpuMemoryRow;
 use super::grants::{self, GrantRow};
-use super::unknown_variables;
+use super::settings_view::{SettingFilter, SettingsReport, ShownFrontEnd, describe_missing_term};
 use super::unused::UnusedRow;
 use crate::locate;
+use crate::own_settings::read_setting;
 use crate::top;
 use crate::top::find::PageFindError;
 use crate::top::sample::StatusSample;
@@ -28,7 +30,8 @@ use crate::top::sample::StatusSample;
 const EXAMPLES: &str = "\
 Examples:
   trunkline info             fabrics, NICs, wires, copy methods, the plugin that bench would load
-  trunkline info --params    every setting: its value, where that comes from, what it does
+  trunkline info --params    every setting by group: its value, where that comes from, what it does
+  trunkline info --params qp the settings whose name, alias, group or text contains \"qp\"
   trunkline info --json      the same as one JSON object
   trunkline info --pid 4711  what a running process does: its connections, queue pairs they share, memory and who holds it
 
@@ -41,9 +44,15 @@ process shares with others of this host, with who holds it.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct InfoArgs {
-    /// Show every setting and its value instead.
-    #[arg(long)]
-    params: bool,
+    /// Show the settings instead, with their values and sources; with TERM those that contain it.
+    #[arg(long, value_name = "TERM", num_args = 0..=1, default_missing_value = "")]
+    params: Option<String>,
+    /// With --params: include variables of launchers, of tests, and those of other libraries without effect here.
+    #[arg(long, requires = "params")]
+    all: bool,
+    /// With --params: the front end whose names and defaults are shown.
+    #[arg(long, value_name = "NAME", requires = "params", default_value = "nccl")]
+    front_end: ShownFrontEnd,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -51,9 +60,6 @@ pub(crate) struct InfoArgs {
     #[arg(long, value_name = "PID", conflicts_with = "params", value_parser = value_parser!(u32).range(1..))]
     pid: Option<u32>,
 }
-
-/// The origin of a value whose variable is set under its own name.
-const SET: &str = "environment";
 
 /// The columns of a NIC.
 const NIC_COLUMNS: [&str; 12] = [
@@ -75,10 +81,16 @@ const NIC_COLUMNS: [&str; 12] = [
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum InfoError {
-    /// A variable has an invalid value.
+    /// Settings have invalid values, or the configuration file cannot be used.
     #[error(transparent)]
-    Params(#[from] ParamsError),
-    /// The choice of network interfaces has a bad value, or fits none.
+    Settings(#[from] ChooseError),
+    /// The choice of network interfaces has an invalid value.
+    #[error(transparent)]
+    Values(#[from] SettingErrors),
+    /// No setting contains the term.
+    #[error("{0}")]
+    Term(String),
+    /// The choice of network interfaces fits none.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
     /// The network interfaces cannot be listed.
@@ -106,23 +118,50 @@ pub(crate) fn run_info(args: &InfoArgs) -> Result<ExitCode, InfoError> {
         out.flush()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let variable = |name: &str| std::env::var_os(name);
-    let params = EngineParams::from_lookup(variable)?;
-    let warnings = unknown_variables::unknown_variables(
-        std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()),
-    );
-    unknown_variables::print_warnings(&warnings);
-    if args.params {
-        let report = SettingsReport { params: collect_settings(variable)?, warnings };
-        if args.json { write_json(&mut out, &report)? } else { print_settings(&mut out, &report.params)? }
+    if let Some(term) = &args.params {
+        return show_settings(&mut out, args, term);
+    }
+    let settings = ProcessSettings::read(ShownFrontEnd::Nccl.kind())?;
+    print_warnings(settings.warnings());
+    let report = HostReport::collect(&settings)?;
+    print_warnings(&report.warnings[settings.warnings().len()..]);
+    if args.json {
+        write_json(&mut out, &report)?
     } else {
-        let told = warnings.len();
-        let report = HostReport::collect(&params, warnings)?;
-        unknown_variables::print_warnings(&report.warnings[told..]);
-        if args.json { write_json(&mut out, &report)? } else { report.print_report(&mut out)? }
+        report.print_report(&mut out)?
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the settings that contain a term. Invalid values are shown as such, and are an error all the same.
+fn show_settings(out: &mut impl Write, args: &InfoArgs, term: &str) -> Result<ExitCode, InfoError> {
+    let (values, warnings) = read_values(args.front_end.kind())?;
+    print_warnings(&warnings);
+    let report = SettingsReport::new(&values, warnings, SettingFilter { term, all: args.all });
+    if report.is_empty() {
+        return Err(InfoError::Term(describe_missing_term(term)));
+    }
+    if args.json {
+        write_json(out, &report)?
+    } else {
+        report.print(out)?
+    }
+    out.flush()?;
+    match report.errors() {
+        [] => Ok(ExitCode::SUCCESS),
+        errors => {
+            errors.iter().for_each(|error| eprintln!("trunkline: {error}"));
+            Ok(ExitCode::from(2))
+        }
+    }
+}
+
+/// Prints warnings.
+fn print_warnings(warnings: &[String]) {
+    for warning in warnings {
+        eprintln!("trunkline: warning: {warning}");
+    }
 }
 
 fn show_process(out: &mut impl Write, pid: u32, as_json: bool) -> Result<(), InfoError> {
@@ -140,69 +179,6 @@ fn show_process(out: &mut impl Write, pid: u32, as_json: bool) -> Result<(), Inf
 fn write_json(out: &mut impl Write, report: &impl Serialize) -> Result<(), InfoError> {
     serde_json::to_writer_pretty(&mut *out, report)?;
     Ok(writeln!(out)?)
-}
-
-/// One row of `--params`.
-#[derive(Debug, Serialize)]
-struct SettingRow {
-    name: &'static str,
-    #[serde(rename = "type")]
-    kind: &'static str,
-    value: String,
-    /// `environment`, `default`, or the alias that was set.
-    from: &'static str,
-    default: &'static str,
-    range: &'static str,
-    aliases: Vec<&'static str>,
-    doc: &'static str,
-}
-
-/// All of `--params`.
-#[derive(Debug, Serialize)]
-struct SettingsReport {
-    params: Vec<SettingRow>,
-    warnings: Vec<String>,
-}
-
-fn collect_settings(variable: impl Fn(&str) -> Option<OsString>) -> Result<Vec<SettingRow>, ParamsError> {
-    let setting = |row: &ParamRow| {
-        let found = row.find_setting(&variable)?;
-        let from = found.as_ref().map_or("default", |set| if set.name == row.name { SET } else { set.name });
-        Ok(SettingRow {
-            name: row.name,
-            kind: row.kind,
-            value: found.map_or_else(|| row.default.to_owned(), |set| set.value),
-            from,
-            default: row.default,
-            range: row.range,
-            aliases: row.aliases.iter().map(|alias| alias.name).collect(),
-            doc: row.doc,
-        })
-    };
-    let chosen = VARIABLES.iter().map(|row| {
-        let set = variable(row.name).map(|value| value.to_string_lossy().into_owned());
-        let kind = "text";
-        let default = "unset";
-        let range = row.range;
-        let doc = row.doc;
-        let from = if set.is_some() { SET } else { "default" };
-        let value = set.unwrap_or_else(|| default.to_owned());
-        Ok(SettingRow { name: row.name, kind, value, from, default, range, aliases: Vec::new(), doc })
-    });
-    TABLE.iter().map(setting).chain(chosen).collect()
-}
-
-fn print_settings(out: &mut impl Write, params: &[SettingRow]) -> io::Result<()> {
-    let mut table = vec![["NAME", "VALUE", "FROM", "DEFAULT", "TYPE", "RANGE", "ALIASES"].map(str::to_owned)];
-    table.extend(params.iter().map(|p| {
-        [p.name, &p.value, p.from, p.default, p.kind, p.range, &p.aliases.join(" ")].map(str::to_owned)
-    }));
-    let lines = align_columns(&table);
-    writeln!(out, "{}", lines[0])?;
-    for (line, param) in lines[1..].iter().zip(params) {
-        writeln!(out, "{line}\n    {}", param.doc)?;
-    }
-    Ok(())
 }
 
 /// A NIC port.
@@ -306,10 +282,12 @@ impl HostReport {
         self.nics.iter().filter(|row| row.name == nic).all(|row| row.pci_path.is_some())
     }
 
-    fn collect(params: &EngineParams, mut warnings: Vec<String>) -> Result<Self, InfoError> {
-        let interfaces = host_interfaces(params)?;
+    fn collect(settings: &ProcessSettings) -> Result<Self, InfoError> {
+        let params = &settings.params;
+        let mut warnings = settings.warnings().to_vec();
+        let interfaces = host_interfaces(settings)?;
         let addresses = interfaces.iter().map(|(_, address)| *address).collect();
-        let mut found = HostFabrics::new(params, addresses)?;
+        let mut found = HostFabrics::new(settings, addresses)?;
         let gpus = found.take_gpu_rows();
         warnings.extend(found.requirement_warning(params));
         let (name, all) = found.chosen_fabric();
@@ -557,7 +535,7 @@ fn copy_methods(params: &EngineParams, inline: u64, used: UsedWires) -> Vec<Copy
 }
 
 fn plugin_row() -> PluginRow {
-    let named = std::env::var_os(locate::VARIABLE).is_some_and(|path| !path.is_empty());
+    let named = read_setting(&command::PLUGIN).is_ok_and(|path| path.is_some());
     let from = if named { locate::VARIABLE } else { "the program's directory" };
     match locate::find_plugin(None) {
         Ok(path) => PluginRow { path: Some(path.display().to_string()), from, error: None },
@@ -566,11 +544,11 @@ fn plugin_row() -> PluginRow {
 }
 
 /// The network interfaces by which the plugin would reach other hosts.
-fn host_interfaces(params: &EngineParams) -> Result<Vec<(String, IpAddr)>, InfoError> {
-    if params.fabric == FabricName::SoftShm {
+fn host_interfaces(settings: &ProcessSettings) -> Result<Vec<(String, IpAddr)>, InfoError> {
+    if settings.params.fabric == FabricName::SoftShm {
         return Ok(Vec::new());
     }
-    let choice = InterfaceChoice::from_environment(|name| std::env::var_os(name))?;
+    let choice = InterfaceChoice::from_settings(settings.values())?;
     let all = trunkline_topo::list_interfaces().map_err(InfoError::Interfaces)?;
     Ok(choice
         .select_interfaces(&all)?

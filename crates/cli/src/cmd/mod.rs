@@ -10,11 +10,11 @@ mod plot;
 mod rma;
 mod run;
 mod selftest;
+mod settings_view;
 mod sim;
 mod sweep;
 mod top;
 mod topo;
-mod unknown_variables;
 mod unused;
 
 use std::process::ExitCode;

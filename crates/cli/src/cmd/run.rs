@@ -1,5 +1,6 @@
 //! `trunkline run`: parses the arguments. Called by `cmd`; the `run` module launches the job.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,7 +10,7 @@ use crate::run::{self, LaunchPlan, RunError, hosts};
 const DEFAULT_SHELL: &str = "ssh -o BatchMode=yes";
 /// Prefixes of the variables that are sent to other hosts by default: Trunkline's own, and those of libraries over it.
 /// OpenSHMEM's variables began with `SMA_` before version 1.3; both prefixes are valid.
-const PASSED_ON: [&str; 5] = ["TRUNKLINE_", "NCCL_", "SHMEM_", "SMA_", "NVSHMEM_"];
+const PASSED_ON: [&str; 6] = ["TRUNKLINE_", "NCCL_", "RCCL_", "SHMEM_", "SMA_", "NVSHMEM_"];
 const PASSED_ON_WHOLE: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
 
 const EXAMPLES: &str = "\
@@ -104,7 +105,7 @@ fn build_plan(args: &RunArgs) -> Result<LaunchPlan, RunError> {
         remote_program,
         address: args.address.clone(),
         program: args.program.clone(),
-        variables: std::env::vars().filter(|(name, _)| passed_on(name)).collect(),
+        variables: variables_to_pass(std::env::vars_os())?,
         extra: args.variables.iter().filter_map(|text| parse_variable(text)).collect(),
         directory: directory.to_owned(),
         label: args.label,
@@ -114,6 +115,23 @@ fn build_plan(args: &RunArgs) -> Result<LaunchPlan, RunError> {
 fn passed_on(name: &str) -> bool {
     let ours = PASSED_ON.iter().any(|prefix| name.starts_with(prefix)) && !name.starts_with("TRUNKLINE_JOB_");
     ours || PASSED_ON_WHOLE.contains(&name)
+}
+
+/// Returns the variables that other hosts get. One that is not UTF-8 is an error, as it would be in a setting.
+fn variables_to_pass(
+    environment: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<Vec<(String, String)>, RunError> {
+    let named = environment.filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    let text = |(name, value): (String, OsString)| match value.into_string() {
+        Ok(value) => Ok((name, value)),
+        Err(value) => {
+            let value = value.to_string_lossy();
+            Err(RunError::Usage(format!(
+                "{name}={value}: expected a text in UTF-8, to send it to other hosts"
+            )))
+        }
+    };
+    named.filter(|(name, _)| passed_on(name)).map(text).collect()
 }
 
 /// Parses `NAME=VALUE`, or `NAME` with its value in this environment, if it is set.
@@ -136,6 +154,7 @@ mod tests {
             "SHMEM_SYMMETRIC_SIZE",
             "SMA_SYMMETRIC_SIZE",
             "NVSHMEM_DEBUG",
+            "RCCL_IB_QP_SHARING_ENABLE",
             "PATH",
             "LD_LIBRARY_PATH",
         ] {
@@ -144,7 +163,24 @@ mod tests {
         for name in ["TRUNKLINE_JOB_SECRET", "HOME", "MY_NCCL_X", "MY_SHMEM_X", "SMALL", "SSH_AUTH_SOCK"] {
             assert!(!passed_on(name), "{name}");
         }
+        let rows = trunkline_settings::rows::all_rows().filter(|row| row.is_allowed_in_file());
+        for name in rows.flat_map(|row| row.aliases.iter().map(|alias| alias.name).chain([row.name])) {
+            assert!(passed_on(name), "{name}");
+        }
         assert_eq!(parse_variable("A=b=c"), Some(("A".into(), "b=c".into())));
         assert_eq!(parse_variable("TRUNKLINE_NOT_SET_ANYWHERE"), None);
+    }
+
+    #[test]
+    fn variable_that_is_not_utf8_is_an_error_only_if_it_is_passed_on() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let broken = || OsString::from_vec(b"a\xff".to_vec());
+        let passed = |name: &str| variables_to_pass([(name.into(), broken())].into_iter());
+        assert_eq!(passed("HOME").unwrap(), []);
+        let error = passed("TRUNKLINE_FABRIC").unwrap_err().to_string();
+        assert!(error.contains("TRUNKLINE_FABRIC=a\u{fffd}: expected a text in UTF-8"), "{error}");
+        let both = [("NCCL_DEBUG".into(), "INFO".into()), (broken(), broken())];
+        let passed = variables_to_pass(both.into_iter()).unwrap();
+        assert_eq!(passed, [("NCCL_DEBUG".to_owned(), "INFO".to_owned())]);
     }
 }

@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::job::{self, LaunchedJobError};
 use crate::locate::{self, LocateError};
+use crate::own_settings::named_fabric;
 use crate::run::hosts::{self, HostsError};
 use crate::selftest::catalog::{CheckOptions, HostPair, PlannedCheck, plan_checks};
 use crate::selftest::facts::collect_facts;
@@ -19,7 +20,6 @@ use crate::selftest::report::{CheckStatus, ReportOptions, SelftestReport};
 use crate::selftest::{self, TimeLimits};
 
 /// The variable that names a fabric.
-const FABRIC: &str = "TRUNKLINE_FABRIC";
 /// After a signal, the exit status is this plus its number, as shells have it.
 const SIGNALLED: i32 = 128;
 
@@ -181,7 +181,7 @@ fn check_options(args: &SelftestArgs, named_hosts: &[String]) -> CheckOptions {
         quick: args.quick,
         two_hosts,
         program: args.remote_trunkline.clone().unwrap_or(own),
-        fabric: std::env::var(FABRIC).ok().filter(|name| !["", "auto"].contains(&name.as_str())),
+        fabric: named_fabric(),
     }
 }
 

@@ -8,8 +8,10 @@ use std::process::ExitCode;
 
 use clap::{Args, value_parser};
 use thiserror::Error;
-use trunkline_topo::{ChoiceError, InterfaceChoice, NicKind, NodeNic, PER_GPU_MAX, ReadError};
-use trunkline_verbs::{VerbsConfig, VerbsConfigError};
+use trunkline_runtime::{ChooseError, FrontEndKind, read_values};
+use trunkline_settings::SettingErrors;
+use trunkline_topo::{InterfaceChoice, NicKind, NodeNic, PER_GPU_MAX, ReadError};
+use trunkline_verbs::VerbsConfig;
 
 use super::plot::picture_path;
 use crate::topo::{self, TopologyReport, TopologyView};
@@ -74,12 +76,12 @@ pub(crate) enum TopoError {
     /// Sysfs cannot be read.
     #[error("cannot read the topology: {0}")]
     Read(#[from] ReadError),
-    /// The choice of RDMA devices has a bad value.
+    /// The choice of devices or interfaces is invalid.
     #[error(transparent)]
-    Devices(#[from] VerbsConfigError),
-    /// The choice of network interfaces has a bad value.
+    Settings(#[from] SettingErrors),
+    /// The configuration file cannot be used.
     #[error(transparent)]
-    Interfaces(#[from] ChoiceError),
+    File(#[from] ChooseError),
     /// The picture cannot be written.
     #[error("{path}: {1}", path = .0.display())]
     Picture(PathBuf, #[source] io::Error),
@@ -116,12 +118,10 @@ pub(crate) fn run_topo(args: &TopoArgs) -> Result<ExitCode, TopoError> {
 
 /// Returns the filter of NICs that the environment selects.
 fn chosen_nics() -> Result<impl Fn(&NodeNic) -> bool, TopoError> {
-    // The other RDMA variables do not matter here, even if their values are invalid.
-    let devices =
-        VerbsConfig::read(|name| std::env::var(name).ok().filter(|_| name.ends_with("_IB_HCA")))?.hca;
-    let interfaces = InterfaceChoice::from_environment(|name| {
-        std::env::var_os(name).filter(|_| name.ends_with("_IFNAME"))
-    })?;
+    let (values, _) = read_values(FrontEndKind::Nccl)?;
+    // The other RDMA settings do not matter here, even if their values are invalid.
+    let devices = VerbsConfig::port_filter(&values)?;
+    let interfaces = InterfaceChoice::from_settings(&values)?;
     Ok(move |nic: &NodeNic| match nic.kind {
         NicKind::Rdma => (1..=PORTS_MAX).any(|port| devices.matches_port(nic.name.as_str(), port)),
         NicKind::Cxi => true,

@@ -106,7 +106,7 @@ mod tests {
             assert_eq!((shares, params.links_per_rail), (one.is_shared(), one.links.into()));
             let groups = if one.is_shared() { one.groups } else { params.sharing.groups };
             assert_eq!((params.sharing.groups, params.sharing.depth_multiplier), (groups, one.depth));
-            assert!(set.iter().all(|(name, _)| trunkline_engine::TABLE.iter().any(|row| row.name == name)));
+            assert!(set.iter().all(|(name, _)| trunkline_settings::rows::is_known_name(name)));
         }
     }
 }

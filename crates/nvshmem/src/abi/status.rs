@@ -11,7 +11,7 @@ impl CallError {
         match self {
             Self::Argument(_)
             | Self::Version(_)
-            | Self::Variable { .. }
+            | Self::Settings(_)
             | Self::Handle { .. }
             | Self::Outside { .. }
             | Self::Atomic { .. }

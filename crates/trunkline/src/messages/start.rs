@@ -20,6 +20,7 @@ use trunkline_proto::reserve::{try_collect, try_filled, try_vec};
 use trunkline_proto::table_capacity::try_hold;
 use trunkline_proto::wire::dial::PublicKey;
 use trunkline_proto::wire::tagged::InboxSizes;
+use trunkline_runtime::{FrontEndKind, ProcessSettings};
 
 use super::introduction::{ACCEPTS_PER_POLL, IntroductionQueue, RankKeys};
 use super::wait::WaitRounds;
@@ -79,7 +80,7 @@ impl RankCard {
 }
 
 pub(super) fn start_messages<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M>, MessageError> {
-    let params = trunkline_runtime::read_params().map_err(Error::from)?;
+    let params = ProcessSettings::read(FrontEndKind::Rust).map_err(Error::from)?.params;
     let host = UnixHost::with_reach(
         ControlReach { users: params.local_users, ..ControlReach::default() },
         |_, _| {},

@@ -5,6 +5,7 @@ pub mod rails;
 
 use std::sync::OnceLock;
 
+use trunkline_settings::{FrontEndKind, SettingValues};
 use trunkline_verbs::{PacketRouting, VerbsConfig, VerbsFabric};
 
 /// How work is given to the device.
@@ -35,7 +36,8 @@ impl Manner {
 pub fn found(manner: Manner) -> Option<&'static VerbsFabric> {
     static FOUND: [OnceLock<Result<VerbsFabric, String>>; 3] = [const { OnceLock::new() }; 3];
     let fabric = FOUND[manner as usize].get_or_init(|| {
-        let config = VerbsConfig::read(|name| std::env::var(name).ok()).map_err(|error| error.to_string())?;
+        let values = SettingValues::from_lookup(FrontEndKind::Nccl, |name| std::env::var_os(name));
+        let config = VerbsConfig::from_settings(&values).map_err(|error| error.to_string())?;
         VerbsFabric::new(manner.config(config)).map_err(|error| error.to_string())
     });
     match fabric {

@@ -105,7 +105,7 @@ fn a_bad_value_fails_init_and_is_named() {
         ("TRUNKLINE_SOFT_NICS", "17"),
         ("TRUNKLINE_SOFT_COPY", "cma"),
         ("TRUNKLINE_SOFT_DELAYED", "yes"),
-        ("TRUNKLINE_SOFT_MAX_QP", ""),
+        ("TRUNKLINE_SOFT_MAX_QP", "1048577"),
         ("TRUNKLINE_SOFT_PIPELINES", "65"),
         ("TRUNKLINE_SOFT_MAX_MR", "1e3"),
     ];
