@@ -13,7 +13,6 @@ pub(crate) mod sizes;
 mod times;
 pub(crate) mod trace;
 
-use trunkline_engine::FabricName;
 use trunkline_fabric::LogLevel;
 use trunkline_nccl_host::{DataType, LeftFiles, PluginReport, RankJob, RedOp};
 use trunkline_runtime::{FrontEndKind, HardwareFabric, ProcessSettings};
@@ -61,7 +60,7 @@ pub(crate) fn ready_network() -> std::io::Result<()> {
         }
     };
     let settings = ProcessSettings::read(FrontEndKind::Nccl);
-    if settings.as_ref().is_ok_and(|settings| settings.params.fabric != FabricName::Auto) {
+    if settings.as_ref().is_ok_and(|settings| settings.values().is_set(&network::FABRIC)) {
         return Ok(());
     }
     let opened = settings.and_then(|settings| HardwareFabric::open(&settings, warn));
