@@ -207,8 +207,8 @@ fn an_alias_shows_where_a_value_comes_from() {
     assert_eq!(shown("TRUNKLINE_QP_DEPTH_MULTIPLIER"), ["3", "environment", multiplier]);
     assert_eq!(shown("TRUNKLINE_QP_BUDGET"), ["0", "default", ""]);
     let text = stdout(&trunkline("info --params", &[]));
-    let lines = text.lines().skip_while(|line| !line.starts_with("TRUNKLINE_QP_GROUPS"));
-    assert_eq!(lines.skip(3).next(), Some("    also: RCCL_ANP_COMM_NGROUPS, RCCL_IB_COMM_NGROUPS"), "{text}");
+    let mut lines = text.lines().skip_while(|line| !line.starts_with("TRUNKLINE_QP_GROUPS"));
+    assert_eq!(lines.nth(3), Some("    also: RCCL_ANP_COMM_NGROUPS, RCCL_IB_COMM_NGROUPS"), "{text}");
     let bad = trunkline("info", &[("RCCL_IB_COMM_NGROUPS", "9")]);
     let wanted = "trunkline: RCCL_IB_COMM_NGROUPS=9: expected a number from 0 to 8";
     assert!(bad.status.code() == Some(2) && stderr(&bad).starts_with(wanted), "{}", stderr(&bad));
